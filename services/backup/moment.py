@@ -34,8 +34,8 @@ from linckia.proto.backup import STAGING, BackupFailed
 from linckia.proto.manifest import Keep
 from linckia.proto.removal import empty, remove
 from linckia.proto.stores import LOGS, Found, Refuse, Stores, entries, foreign, opened_folder, shown
+from linckia.services.backup.locked_database import LockedDatabase, Unfit
 from linckia.services.backup.piece import Piece, has_too_many_holes, opened
-from linckia.services.backup.store import Store, Unfit
 
 HOLD_S = 0.5
 """Longest time that writers are blocked while the view is taken."""
@@ -77,7 +77,7 @@ class _Problems:
         self._more: collections.Counter[str] = collections.Counter()
 
     def add(self, path: str, why: str) -> None:
-        place = shown(_place(path))
+        place = shown(_service_folder(path))
         said = self._said.setdefault(place, [])
         if len(said) < MOST_NAMED:
             said.append(f"{shown(path)} {why}")
@@ -106,7 +106,7 @@ class Moment:
         self._data_dir = data_dir
         self._declared = stores
         self._staging = data_dir / STAGING
-        self._stores: list[Store] = []
+        self._stores: list[LockedDatabase] = []
         self._plain: dict[str, Piece] = {}
         self._of_stores, self._of_items, self._of_plain, self._of_copies = (_Problems() for _ in range(4))
         self._stack = contextlib.ExitStack()
@@ -167,21 +167,21 @@ class Moment:
         slow: set[str] = set()
         for found in self._declared.walk(self._data_dir):
             if found.keep in (None, Keep.SOURCE) and found.path.endswith(".db") and stat.S_ISREG(found.status.st_mode):
-                place = _place(found.path)
+                place = _service_folder(found.path)
                 opened[place] += 1
                 began = time.monotonic()
                 try:
                     if opened[place] > MOST_STORES:
                         raise Unfit(f"exceeds the {MOST_STORES} databases that can be locked at once")
                     owner = found.status.st_uid if (given := self._owner(found)) is None else given
-                    self._stores.append(Store(found, owner, 0 if place in slow else OPEN_S))
+                    self._stores.append(LockedDatabase(found, owner, 0 if place in slow else OPEN_S))
                     self._stack.callback(self._stores[-1].close)
                 except (Unfit, OSError) as error:
-                    self._as_it_is(found.path, error)
+                    self._copy_unlocked(found.path, error)
                 if time.monotonic() - began > OPEN_S / 2:
                     slow.add(place)
 
-    def _as_it_is(self, path: str, error: Exception) -> None:
+    def _copy_unlocked(self, path: str, error: Exception) -> None:
         why = f"cannot be opened ({error.strerror})" if isinstance(error, OSError) else str(error)
         self._of_stores.add(path, f"{why}, and is copied without a lock")
 
@@ -197,12 +197,12 @@ class Moment:
         give_up = time.monotonic() + PATIENCE_S
         order, is_late = [*self._stores], False
         while (busy := self._attempt(order, give_up, is_late=is_late)) is not None:
-            if isinstance(busy, Store) and (busy.unfit or time.monotonic() > give_up):
+            if isinstance(busy, LockedDatabase) and (busy.unfit or time.monotonic() > give_up):
                 # Give up only this database's consistency, not that of the others.
                 order.remove(busy)
                 self._stores.remove(busy)
                 busy.close()
-                self._as_it_is(busy.path, busy.unfit or Unfit(f"was written continuously for {PATIENCE_S:.0f} s"))
+                self._copy_unlocked(busy.path, busy.unfit or Unfit(f"was written continuously for {PATIENCE_S:.0f} s"))
             elif time.monotonic() > give_up:
                 is_late = True
                 self.later = f"files other than databases are more recent than these: linking {busy} took too long"
@@ -212,7 +212,9 @@ class Moment:
             order.sort(key=lambda store: store is not busy)
         self.schemas = {store.path: store.schema() for store in self._stores}
 
-    def _attempt(self, order: list[Store], give_up: float, *, is_late: bool) -> Store | _TooLong | None:
+    def _attempt(
+        self, order: list[LockedDatabase], give_up: float, *, is_late: bool
+    ) -> LockedDatabase | _TooLong | None:
         """Try to take the view. Returns what prevented it, or None. With `is_late`, link files only after releasing
         writers."""
         timer, held = _Timer(), False
@@ -223,14 +225,14 @@ class Moment:
             remove(self._staging / "plain")
             began = time.monotonic()
             for store in order:
-                if not store.hold(began + HOLD_S if held else give_up):
+                if not store.lock(began + HOLD_S if held else give_up):
                     return store
                 if not held:
                     held, began = True, time.monotonic()
                     timer.kill_after(OR_DIE_S)
             self.at = time.time()
             for store in order:
-                if not store.keep():
+                if not store.pin():
                     return store
             if not is_late:
                 self._link_items(began + HOLD_S)
@@ -384,7 +386,7 @@ def _copy(found: Found, staged: Path) -> None:
             os.utime(copy.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def _place(path: str) -> str:
+def _service_folder(path: str) -> str:
     """Return the part of a data directory that a single service writes."""
     return "/".join(path.split("/")[:2])
 

@@ -84,9 +84,9 @@ def pdf(file: BinaryIO, result: Result) -> None:
         raise NotDecoded(reason) from None
     with contextlib.closing(document):
         result.metadata["pages"] = len(document)
-        told = {name: plain(value) for name, value in document.get_metadata_dict(skip_empty=True).items()}
-        if told:
-            result.metadata["document"] = told
+        properties = {name: plain(value) for name, value in document.get_metadata_dict(skip_empty=True).items()}
+        if properties:
+            result.metadata["document"] = properties
         if not len(document):
             raise NotDecoded("it has no pages")
         page = document[0]

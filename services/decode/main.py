@@ -20,9 +20,9 @@ from linckia.proto.errors import Unavailable
 from linckia.proto.ops import decode as ops
 from linckia.proto.ops.media import MediaBytes, MediaKind
 from linckia.services.decode.images import FORMATS, image, pdf
-from linckia.services.decode.results import TOO_LARGE, NotDecoded, Result, Source
+from linckia.services.decode.results import TOO_LARGE, NotDecoded, RemoteFile, Result
 from linckia.services.decode.symbols import parse_all
-from linckia.services.decode.text.reading import text_of
+from linckia.services.decode.text.documents import text_of
 from linckia.services.decode.video import CONTAINERS, audio, video
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 
@@ -48,7 +48,7 @@ _DECODERS: dict[MediaKind, Callable[[BinaryIO, Result], None]] = {
 _log = logging.getLogger("linckia.decode")
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DecodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of `[services.decode]`."""
 
     time_limit_s: Annotated[float, Meta(gt=0, le=ops.TIME_LIMIT_S)] = ops.TIME_LIMIT_S
@@ -59,7 +59,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Open the service, which is ready at once. Raises msgspec.ValidationError if a setting is invalid."""
-    settings = msgspec.convert(env.settings, Settings)
+    settings = msgspec.convert(env.settings, DecodeSettings)
     if limit := settings.memory_limit_bytes:
         # Limits private writable memory; more address space may be reserved and never used.
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
@@ -74,7 +74,7 @@ class Decoder:
     A thread can neither be killed nor its memory reclaimed, so after one that took too long, the process must end.
     """
 
-    def __init__(self, settings: Settings, nursery: trio.Nursery) -> None:
+    def __init__(self, settings: DecodeSettings, nursery: trio.Nursery) -> None:
         self._settings = settings
         self._nursery = nursery
         self._turn = trio.CapacityLimiter(1)
@@ -93,7 +93,7 @@ class Decoder:
         async def ask(offset: int, limit: int) -> bytes:
             return (await ctx.call(MediaBytes(hash=params.hash, offset=offset, limit=limit))).data
 
-        source = Source(lambda offset, limit: trio.from_thread.run(ask, offset, limit), params.size)
+        source = RemoteFile(lambda offset, limit: trio.from_thread.run(ask, offset, limit), params.size)
         refused = partial(ops.Decoded, metadata={}, pictures=[])
         return await self._run(partial(decode, decoder, source), lambda problem: refused(problem=problem))
 
@@ -145,7 +145,7 @@ class Decoder:
         return refused(f"decoding exceeds the limit of {limit_s:g} s per file")
 
 
-def decode(decoder: Callable[[BinaryIO, Result], None], source: Source) -> ops.Decoded:
+def decode(decoder: Callable[[BinaryIO, Result], None], source: RemoteFile) -> ops.Decoded:
     """Decode a file, with the reason if the result is incomplete; blocks. Raises LinckiaError if it cannot be read."""
     result = Result()
     try:

@@ -92,7 +92,7 @@ def plain(value: object) -> Any:
         return plain(str(value))
 
 
-class Source(io.RawIOBase):
+class RemoteFile(io.RawIOBase):
     """A file of `size` bytes for one thread, read through the service that requested decoding: this process opens no
     files.
 

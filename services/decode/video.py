@@ -36,7 +36,7 @@ def video(file: BinaryIO, result: Result) -> None:
     """Extract dimensions, duration, codecs and tags; a poster, and five frames spread over the length."""
     until = time.monotonic() + SOFT_LIMIT_S
     with _opened(file) as container:
-        result.metadata.update(_told(container))
+        result.metadata.update(_metadata(container))
         streams = [stream for stream in container.streams.video if not _is_cover(stream)]
         if not streams:
             raise NotDecoded("it contains no video")
@@ -51,7 +51,7 @@ def video(file: BinaryIO, result: Result) -> None:
 def audio(file: BinaryIO, result: Result) -> None:
     """Extract duration, codec and tags, and the cover, if any, as a thumbnail."""
     with _opened(file) as container:
-        result.metadata.update(_told(container))
+        result.metadata.update(_metadata(container))
         if container.streams.video:
             cover = container.streams.video[0]
             check_pixels(cover.codec_context.width, cover.codec_context.height)
@@ -71,26 +71,26 @@ def _opened(file: BinaryIO) -> Iterator[InputContainer]:
         yield container
 
 
-def _told(container: InputContainer) -> dict[str, Any]:
+def _metadata(container: InputContainer) -> dict[str, Any]:
     # Metadata differs between formats, and is passed on as JSON.
-    told: dict[str, Any] = {"container": container.format.name}
+    metadata: dict[str, Any] = {"container": container.format.name}
     if container.duration is not None and container.duration > 0:
-        told["duration_s"] = round(container.duration / 1_000_000, 3)
+        metadata["duration_s"] = round(container.duration / 1_000_000, 3)
     if container.bit_rate:
-        told["bit_rate"] = int(container.bit_rate)
+        metadata["bit_rate"] = int(container.bit_rate)
     moving = [stream for stream in container.streams.video if not _is_cover(stream)]
     if moving:
         context = moving[0].codec_context
         rate = moving[0].average_rate
-        told |= {"width": context.width, "height": context.height, "video_codec": context.name}
-        told |= {"frame_rate": round(float(rate), 3)} if rate else {}
+        metadata |= {"width": context.width, "height": context.height, "video_codec": context.name}
+        metadata |= {"frame_rate": round(float(rate), 3)} if rate else {}
     if container.streams.audio:
         sound = container.streams.audio[0].codec_context
-        told |= {"audio_codec": sound.name, "sample_rate": sound.sample_rate, "channels": sound.channels}
+        metadata |= {"audio_codec": sound.name, "sample_rate": sound.sample_rate, "channels": sound.channels}
     tags = {key: plain(value) for key, value in container.metadata.items()}
     if tags:
-        told["tags"] = plain(tags)
-    return told
+        metadata["tags"] = plain(tags)
+    return metadata
 
 
 def _is_cover(stream: VideoStream) -> bool:

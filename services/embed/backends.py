@@ -103,7 +103,7 @@ def chosen(files: ModelFiles, backend: Backend, *, device: str, precision: Preci
         return backend
     if precision is Precision.BF16 or not onnx_is_here():
         return Backend.TORCH
-    trial = remembered(files, folder) if precision is Precision.AUTO else None
+    trial = stored_trial(files, folder) if precision is Precision.AUTO else None
     return trial.winner if trial is not None else Backend.ONNX
 
 
@@ -114,7 +114,7 @@ def onnx_is_here() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("onnxruntime", "onnx"))
 
 
-def remembered(files: ModelFiles, folder: Path) -> Trial | None:
+def stored_trial(files: ModelFiles, folder: Path) -> Trial | None:
     """Return the measurements of this model on this processor."""
     try:
         trial = msgspec.json.decode((folder / "trial.json").read_bytes(), type=Trial)

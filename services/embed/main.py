@@ -27,9 +27,9 @@ from linckia.proto.ops.embed import (
     MaxSimResult,
     TextKind,
 )
-from linckia.services.embed.backends import Backend, onnx_is_here, open_encoder, remembered, try_torch
+from linckia.services.embed.backends import Backend, onnx_is_here, open_encoder, stored_trial, try_torch
 from linckia.services.embed.samples import COMPARED
-from linckia.services.embed.serving import Loaded, Serving, Settings
+from linckia.services.embed.serving import EmbedSettings, Loaded, Serving
 from linckia.services.embed.weights import AUTO, resolve, supports
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 from linckia.services.runtime.models.checkpoint import ModelMissing
@@ -42,7 +42,7 @@ MOST_EARLIER = 8
 """Number of previously used models that are remembered."""
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class ModelChoice(msgspec.Struct, frozen=True):
     """A model as named in the settings."""
 
     model: str
@@ -51,7 +51,7 @@ class Chosen(msgspec.Struct, frozen=True):
     passage_prefix: str | None = None
 
 
-def load(settings: Settings, device: str, folder: Path) -> Loaded:
+def load(settings: EmbedSettings, device: str, folder: Path) -> Loaded:
     """Read, load and warm up the model of `settings`. Blocks.
 
     Args:
@@ -75,20 +75,20 @@ def load(settings: Settings, device: str, folder: Path) -> Loaded:
     )
 
 
-def earlier(folder: Path) -> dict[str, Chosen]:
+def earlier_models(folder: Path) -> dict[str, ModelChoice]:
     """Return the most recently used models, by fingerprint."""
     try:
-        return msgspec.json.decode((folder / "earlier.json").read_bytes(), type=dict[str, Chosen])
+        return msgspec.json.decode((folder / "earlier.json").read_bytes(), type=dict[str, ModelChoice])
     except (OSError, msgspec.MsgspecError):
         return {}
 
 
-def remember(folder: Path, settings: Settings, loaded: Loaded) -> None:
+def remember(folder: Path, settings: EmbedSettings, loaded: Loaded) -> None:
     """Remember which model this was, for when another one is used: its vectors are searched until the other model has
     as many."""
     model = loaded.files.name if settings.model == AUTO else settings.model
-    chosen = Chosen(model, settings.max_tokens, settings.query_prefix, settings.passage_prefix)
-    known = earlier(folder)
+    chosen = ModelChoice(model, settings.max_tokens, settings.query_prefix, settings.passage_prefix)
+    known = earlier_models(folder)
     if known.get(loaded.fingerprint) != chosen:
         known.pop(loaded.fingerprint, None)
         kept = dict([*known.items(), (loaded.fingerprint, chosen)][-MOST_EARLIER:])
@@ -109,7 +109,7 @@ def prepare(settings: Mapping[str, Any]) -> None:
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Open the service; ready once the model has computed vectors."""
-    settings = env.settings_as(Settings)
+    settings = env.settings_as(EmbedSettings)
     device = (env.mode or "cpu") if settings.backend is not Backend.ONNX else "cpu"
     loaded = await trio.to_thread.run_sync(load, settings, device, env.data_dir)
     remember(env.data_dir, settings, loaded)
@@ -127,7 +127,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 class EmbedService:
     """The operations of `embed`, for the current model and for earlier ones that still have vectors."""
 
-    def __init__(self, env: Environment, settings: Settings, loaded: Loaded, device: str) -> None:
+    def __init__(self, env: Environment, settings: EmbedSettings, loaded: Loaded, device: str) -> None:
         self._env = env
         self._settings = settings
         self._device = device
@@ -139,7 +139,7 @@ class EmbedService:
     async def try_torch(self, folder: Path) -> None:
         """Run `backends.try_torch` once per model and processor, after a long idle time."""
         loaded = self.serving.loaded
-        if importlib.util.find_spec("torch") is None or remembered(loaded.files, folder) is not None:
+        if importlib.util.find_spec("torch") is None or stored_trial(loaded.files, folder) is not None:
             return
         # Each call postpones it, without having to wake this task: most processes end earlier.
         while (rests_at := self._last_call + TRIAL_AFTER_S) > trio.current_time():  # noqa: ASYNC110
@@ -182,7 +182,7 @@ class EmbedService:
 
     def _load_earlier(self, fingerprint: str) -> Loaded:
         folder = self._env.data_dir
-        if (chosen := earlier(folder).get(fingerprint)) is None:
+        if (chosen := earlier_models(folder).get(fingerprint)) is None:
             raise OperationError(f"the model {fingerprint} is not in use, and its location is unknown")
         settings = msgspec.structs.replace(self._settings, **msgspec.structs.asdict(chosen))
         try:

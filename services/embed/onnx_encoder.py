@@ -84,7 +84,7 @@ class OnnxEncoder(Encoder):
         self.width = self._graphs.width
         # Never open a graph of another model, processor, or release of the code that builds and reads it.
         name = f"{fingerprint(files)}-{precision}-{onnxruntime.__version__}-{processor()}".replace(":", "-")
-        found = kept(folder / f"{name}.json")
+        found = load_stored(folder / f"{name}.json")
         if found is None:
             found = self._graphs.make(folder / f"{name}.json", precision)
         self.record, graph = found
@@ -100,7 +100,7 @@ class OnnxEncoder(Encoder):
         return True
 
 
-def kept(path: Path) -> tuple[Record, bytes] | None:
+def load_stored(path: Path) -> tuple[Record, bytes] | None:
     """Return the record at `path` and its graph, or None if they are missing or damaged."""
     try:
         record = msgspec.json.decode(path.read_bytes(), type=Record)
@@ -216,7 +216,7 @@ class Graphs:
         return sum(map(len, texts)) / best_s
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredTensor(msgspec.Struct, frozen=True):
     """A tensor in its file."""
 
     values: npt.NDArray[Any]
@@ -231,7 +231,7 @@ class Stored(msgspec.Struct, frozen=True):
         return found.astype(np.float32)
 
 
-def read_tensors(paths: Sequence[Path]) -> dict[str, Stored]:
+def read_tensors(paths: Sequence[Path]) -> dict[str, StoredTensor]:
     """Read the floating-point tensors, by name.
 
     Raises:
@@ -247,7 +247,7 @@ def read_tensors(paths: Sequence[Path]) -> dict[str, Stored]:
                 if (dtype := _TYPES.get(said.get("dtype", ""))) is not None:
                     start, end = said["data_offsets"]
                     values = whole[begin + start : begin + end].view(dtype).reshape(said["shape"])
-                    found[name] = Stored(values, said["dtype"] == "BF16")
+                    found[name] = StoredTensor(values, said["dtype"] == "BF16")
         except (msgspec.DecodeError, ValueError, KeyError, OSError) as error:
             raise ModelMissing(f"{path} is damaged, or not a safetensors file: {error}", field="model") from None
     return found

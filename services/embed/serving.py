@@ -31,7 +31,7 @@ _MOST_TOKENS_ON_A_CPU = 2048
 _CANARY = SEEN[0]
 
 
-class Settings(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EmbedSettings(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of `[services.embed]`."""
 
     model: Annotated[str, Meta(description="`auto`, a folder, or an id in the local cache")] = AUTO
@@ -76,7 +76,7 @@ class Serving:
         background: runs the batches, and the health checks.
     """
 
-    def __init__(self, background: trio.Nursery, settings: Settings, loaded: Loaded) -> None:
+    def __init__(self, background: trio.Nursery, settings: EmbedSettings, loaded: Loaded) -> None:
         encoder = loaded.encoder
         on_gpu = encoder.device == "cuda"
         # On a GPU a query may have to wait for a batch.

@@ -39,7 +39,7 @@ _QUOTED = re.compile(r'filename\s*=\s*"(?P<name>(?:[^"\\]|\\.)*)"', re.IGNORECAS
 _TOKEN = re.compile(r"filename\s*=\s*(?P<name>[^;\s\"]+)", re.IGNORECASE)
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FetchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of `[services.fetch]`."""
 
     allow: list[str] = []
@@ -53,7 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Fetch:
     """Downloads URLs; each URL is downloaded by one call at a time."""
 
-    def __init__(self, settings: Settings, folder: Path) -> None:
+    def __init__(self, settings: FetchSettings, folder: Path) -> None:
         self._settings = settings
         self._client = Client(Allowed(settings.allow), USER_AGENT)
         self._folder = folder
@@ -97,7 +97,7 @@ class Fetch:
                     with trio.CancelScope(shield=True):
                         await trio.to_thread.run_sync(partial.close)
         raise Timeout(
-            f"{url}: {partial.told} within {limit_s:.3g} s; the next call resumes there", executed=Executed.NO
+            f"{url}: {partial.progress_text} within {limit_s:.3g} s; the next call resumes there", executed=Executed.NO
         )
 
     async def _into_store(self, params: ops.Download, url: str, partial: Partial, context: Context) -> ops.Downloaded:
@@ -155,7 +155,7 @@ class Fetch:
             digests = await trio.to_thread.run_sync(partial.digest, algorithm, "sha256")
             if not wanted or digests[algorithm] == wanted.lower():
                 return received, digests
-            await trio.to_thread.run_sync(partial.restart, partials.Source())
+            await trio.to_thread.run_sync(partial.restart, partials.Content())
             if not received.pieced:
                 raise OperationError(
                     f"{url} has the checksum {algorithm}:{digests[algorithm]}, not {params.checksum}; nothing was"
@@ -211,10 +211,10 @@ def _plain(name: str) -> str:
     return clean[-255:]
 
 
-def read_settings(given: dict[str, Any]) -> Settings:
+def read_settings(given: dict[str, Any]) -> FetchSettings:
     """Parse the settings. Raises ValueError, which names the setting."""
     try:
-        settings = msgspec.convert(given, Settings)
+        settings = msgspec.convert(given, FetchSettings)
     except msgspec.ValidationError as error:
         raise ValueError(f"[services.fetch]: {error}") from None
     Allowed(settings.allow)

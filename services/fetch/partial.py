@@ -25,7 +25,7 @@ SYNC_BYTES = 64 * BLOCK_BYTES
 """Most bytes a crash may cost: data is made durable at this interval."""
 
 
-class Source(msgspec.Struct, frozen=True):
+class Content(msgspec.Struct, frozen=True):
     """The content that the bytes are part of; `validator` is for `If-Range`, and empty if the download cannot be
     resumed."""
 
@@ -46,10 +46,10 @@ class Partial:
         self._about = folder / f"{key}.json"
         self._file: BinaryIO
         self.size = 0
-        self.source = Source()
+        self.source = Content()
 
     @property
-    def told(self) -> str:
+    def progress_text(self) -> str:
         """Describe the progress."""
         return f"received {self.size}{'' if self.source.total is None else f' of {self.source.total}'} bytes"
 
@@ -57,15 +57,15 @@ class Partial:
         """Open the file and determine how much was received. Raises OSError."""
         self._data.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
-            self.source = msgspec.json.decode(self._about.read_bytes(), type=Source)
+            self.source = msgspec.json.decode(self._about.read_bytes(), type=Content)
         except (FileNotFoundError, msgspec.DecodeError):
-            self.source = Source()
+            self.source = Content()
         self._file = self._data.open("r+b" if self._data.exists() else "w+b")
         self.size = min(self._file.seek(0, os.SEEK_END), self.source.durable)
         self._file.truncate(self.size)
         self._file.seek(self.size)
 
-    def restart(self, source: Source) -> None:
+    def restart(self, source: Content) -> None:
         """Discard everything; what follows is part of `source`."""
         self.size = 0
         self.source = source

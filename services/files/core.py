@@ -23,17 +23,17 @@ R = TypeVar("R")
 F = TypeVar("F", bound="Family")
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FilesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of `[services.files]`."""
 
     ignore: Annotated[list[str], Meta(description="Patterns of names that are not indexed, as in .gitignore")] = []
     trash: Annotated[bool, Meta(description="Whether deleted files are kept so that they can be restored")] = True
 
 
-def read_settings(table: Mapping[str, Any]) -> Settings:
+def read_settings(table: Mapping[str, Any]) -> FilesSettings:
     """Parse the settings table. Raises ValueError, which names the setting."""
     try:
-        return msgspec.convert(dict(table), Settings)
+        return msgspec.convert(dict(table), FilesSettings)
     except msgspec.ValidationError as error:
         raise ValueError(f"[services.files]: {error}") from None
 
@@ -43,7 +43,7 @@ class Core:
     """The parts of the service that handlers need."""
 
     env: Environment
-    settings: Settings
+    settings: FilesSettings
     database: Database
     tree: Tree
     roots: FileRoots
@@ -56,7 +56,7 @@ class Family:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def told(self, params: Any) -> None:
+    def notify(self, params: Any) -> None:
         """Called after a change was stored; notifies subscribed clients."""
 
 
@@ -82,7 +82,7 @@ def writes(params: type[P]) -> Callable[[Query[F, P, R]], Handler[F, P, R]]:
     def handler_of(change: Query[F, P, R]) -> Handler[F, P, R]:
         async def handler(self: F, given: P, ctx: Context) -> R:
             changed = await self._core.database.write(lambda db: change(self, db, given))
-            self.told(given)
+            self.notify(given)
             return changed
 
         return handles(params)(handler)

@@ -11,13 +11,13 @@ from functools import partial
 import trio
 
 from linckia.proto.errors import Unavailable
-from linckia.services.files.browse.indexing import Indexing
-from linckia.services.files.browse.reading import Reading
-from linckia.services.files.browse.space import Space
-from linckia.services.files.browse.uris import Uris
+from linckia.services.files.browse.indexing import IndexTools
+from linckia.services.files.browse.navigation import BrowseTools
+from linckia.services.files.browse.space import SpaceTools
+from linckia.services.files.browse.uris import UriResources
 from linckia.services.files.changes import following
 from linckia.services.files.changes.changes import Changes
-from linckia.services.files.changes.changing import Changing, rejoin
+from linckia.services.files.changes.operations import ChangeTools, rejoin
 from linckia.services.files.changes.writing import Writing
 from linckia.services.files.core import Core, read_settings
 from linckia.services.files.index.comparing import COLLECTIONS, CompareClient
@@ -25,15 +25,15 @@ from linckia.services.files.index.jobs import Jobs
 from linckia.services.files.index.listing import ignore_rules
 from linckia.services.files.index.tree import Invalidations, Tree, find
 from linckia.services.files.paths import FileRoots
-from linckia.services.files.plans.classifying import Classifying
+from linckia.services.files.plans.classifying import ClassifierTools
 from linckia.services.files.plans.executions import Executions
 from linckia.services.files.plans.followers import Followers
 from linckia.services.files.plans.plans import PlanTools
 from linckia.services.files.plans.sources import SourceTools, resume_sources
 from linckia.services.files.query import named
-from linckia.services.files.query.grouping import Grouping
-from linckia.services.files.query.queries import Queries
-from linckia.services.files.query.resources import SetSearch
+from linckia.services.files.query.queries import QueryTools
+from linckia.services.files.query.set_search import SetSearchTools
+from linckia.services.files.query.set_tools import SetTools
 from linckia.services.files.store.database import loss, open_database, steadily
 from linckia.services.files.text.operations import TextTools
 from linckia.services.runtime.handlers import Environment, Handlers
@@ -54,25 +54,25 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     path = env.data_dir / "files.db"
     recovery = Recovery()
 
-    def begun_again() -> None:
+    def on_rebuilt() -> None:
         recovery.wake()
         env.damaged(loss(path))
 
-    database = await env.opened(open_database, path, begun_again)
+    database = await env.opened(open_database, path, on_rebuilt)
     if database.rebuilt:
         recovery.wake()
     env.damaged(await trio.to_thread.run_sync(loss, path))
     env.at_rest(database.give_back)
     async with trio.open_nursery() as tasks:
         tree = Tree(database, Invalidations(), ignored)
-        jobs = Jobs(env, tree, tasks, CompareClient(env, tasks, chosen.ignore), partial(_tell, env))
+        jobs = Jobs(env, tree, tasks, CompareClient(env, tasks, chosen.ignore), partial(_notify, env))
         core = Core(env, chosen, database, tree, roots, jobs)
         changes = Changes(tree, roots, env.data_dir)
-        await _take_up(core, changes, tasks)
+        await _recover(core, changes, tasks)
         tasks.start_soon(recovery.run, core)
         followers = Followers(core, tasks)
         tasks.start_soon(followers.run)
-        classifying = Classifying(core)
+        classifying = ClassifierTools(core)
         tasks.start_soon(classifying.run)
         executions = Executions(core, followers, classifying, tasks)
         await steadily(env, "recovery", partial(resume_sources, core, followers))
@@ -85,7 +85,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         tasks.cancel_scope.cancel()
 
 
-async def _take_up(core: Core, changes: Changes, nursery: trio.Nursery) -> None:
+async def _recover(core: Core, changes: Changes, nursery: trio.Nursery) -> None:
     """Recover what a dead process left behind; if the disk is full, as soon as there is room."""
     try:
         noted = await core.database.read(changes.noted)
@@ -96,7 +96,7 @@ async def _take_up(core: Core, changes: Changes, nursery: trio.Nursery) -> None:
     denied = await core.database.read(lambda db: [path for path in core.roots.denied if find(db, path) is not None])
 
     async def take_up() -> None:
-        unfinished = await trio.to_thread.run_sync(changes.heal, noted) + denied
+        unfinished = await trio.to_thread.run_sync(changes.recover, noted) + denied
         await core.jobs.resume()
         for path in unfinished:
             await core.jobs.start(path, background=True)
@@ -169,28 +169,28 @@ def handlers_of(
     recovery: Recovery,
     followers: Followers,
     executions: Executions,
-    classifying: Classifying,
+    classifying: ClassifierTools,
 ) -> Handlers:
     """Create the handlers of all operations, family by family."""
-    indexing, reading, searches = Indexing(core), Reading(core), SetSearch(core)
-    writing = Writing(core.tree, core.roots, core.env.data_dir, changes.owe)
+    indexing, reading, searches = IndexTools(core), BrowseTools(core), SetSearchTools(core)
+    writing = Writing(core.tree, core.roots, core.env.data_dir, changes.defer)
     return Handlers(
         indexing,
         reading,
         searches,
-        Changing(core, changes, recovery.behind),
+        ChangeTools(core, changes, recovery.behind),
         TextTools(core, writing),
-        Space(core),
-        Uris(core, indexing, reading, searches),
-        Queries(core),
-        Grouping(core),
+        SpaceTools(core),
+        UriResources(core, indexing, reading, searches),
+        QueryTools(core),
+        SetTools(core),
         SourceTools(core, followers),
         PlanTools(core, executions),
         classifying,
     )
 
 
-def _tell(env: Environment, job: int, status: str, root: str) -> None:
+def _notify(env: Environment, job: int, status: str, root: str) -> None:
     """Notify subscribed clients of the resources that have changed."""
     nodes = () if status in ("pending", "running") else ("nodes", f"nodes{root}")
-    named.tell(env, f"jobs/{job}", "jobs", f"jobs/{status}", *nodes)
+    named.notify(env, f"jobs/{job}", "jobs", f"jobs/{status}", *nodes)

@@ -13,7 +13,7 @@ from linckia.proto.ops.graph import CorpusCount, Direction, Edge, GraphStatsResu
 from linckia.services.graph.walk import Step, Steps
 
 
-class Named(NamedTuple):
+class StoredNode(NamedTuple):
     """A node as stored."""
 
     corpus: str
@@ -52,23 +52,23 @@ def _kinds(db: apsw.Connection) -> dict[int, str]:
     return {int(number): str(name) for number, name in db.execute("SELECT kind_id, name FROM kind")}
 
 
-def named(db: apsw.Connection, numbers: Iterable[int]) -> dict[int, Named]:
+def named(db: apsw.Connection, numbers: Iterable[int]) -> dict[int, StoredNode]:
     """Return nodes by their numbers."""
     rows = db.execute(
         "SELECT node_id, corpus.name, node.id, known, label, source FROM json_each(?)"
         " JOIN node ON node_id = json_each.value JOIN corpus USING (corpus_id)",
         (json.dumps(list(numbers)),),
     )
-    return {number: Named(corpus, id_, bool(known), *rest) for number, corpus, id_, known, *rest in rows}
+    return {number: StoredNode(corpus, id_, bool(known), *rest) for number, corpus, id_, known, *rest in rows}
 
 
-def nodes_of(names: Mapping[int, Named], depth: Mapping[int, int]) -> list[Node]:
+def nodes_of(names: Mapping[int, StoredNode], depth: Mapping[int, int]) -> list[Node]:
     """Return nodes in the order of `depth`'s keys."""
     found = ((names[number], steps) for number, steps in depth.items())
     return [Node(id=one.id, corpus=one.corpus, label=one.label or one.id, depth=d, known=one.known) for one, d in found]
 
 
-def edges_of(db: apsw.Connection, names: Mapping[int, Named], edges: Iterable[Step], corpus: str) -> list[Edge]:
+def edges_of(db: apsw.Connection, names: Mapping[int, StoredNode], edges: Iterable[Step], corpus: str) -> list[Edge]:
     """Return edges as callers see them; ends in `corpus` do not name it."""
     kinds = _kinds(db)
 

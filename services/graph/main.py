@@ -11,7 +11,7 @@ import trio
 
 from linckia.proto.errors import OperationError, Unavailable
 from linckia.proto.ops import graph as ops
-from linckia.services.graph import answers, store, walk
+from linckia.services.graph import answers, tables, walk
 from linckia.services.runtime.database import Database
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 
@@ -20,7 +20,7 @@ from linckia.services.runtime.handlers import Context, Environment, Handlers, ha
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Open the service; ready once the database is open."""
     graph = Graph(env)
-    graph.database = await env.opened(store.open_database, env.data_dir / "graph.db", graph.look_again)
+    graph.database = await env.opened(tables.open_database, env.data_dir / "graph.db", graph.wake_waiters)
     env.at_rest(graph.database.give_back)
     env.background.start_soon(graph.end)
     yield Handlers(graph)
@@ -40,23 +40,23 @@ class Graph:
 
     @handles(ops.GraphPut)
     async def put(self, params: ops.GraphPut, ctx: Context) -> ops.FeedResult:
-        return await self.database.write(lambda db: store.put(db, params.corpus, params.nodes, params.behind))
+        return await self.database.write(lambda db: tables.put(db, params.corpus, params.nodes, params.behind))
 
     @handles(ops.GraphDelete)
     async def delete(self, params: ops.GraphDelete, ctx: Context) -> ops.FeedResult:
-        return await self.database.write(lambda db: store.delete(db, params.corpus, params.nodes, params.behind))
+        return await self.database.write(lambda db: tables.delete(db, params.corpus, params.nodes, params.behind))
 
     @handles(ops.GraphEpoch)
     async def epoch(self, params: ops.GraphEpoch, ctx: Context) -> ops.GraphDatabase:
         with trio.move_on_after(params.wait_s):
             # Taken before reading: a change in between is not missed.
             changed = self._changed
-            while not self._ending.is_set() and await self.database.read(store.epoch) == params.known:
+            while not self._ending.is_set() and await self.database.read(tables.epoch) == params.known:
                 await changed.wait()
                 changed = self._changed
-        return ops.GraphDatabase(epoch=await self.database.read(store.epoch))
+        return ops.GraphDatabase(epoch=await self.database.read(tables.epoch))
 
-    def look_again(self) -> None:
+    def wake_waiters(self) -> None:
         """Wake calls that wait for another database."""
         self._changed.set()
         self._changed = trio.Event()
@@ -64,7 +64,7 @@ class Graph:
     async def end(self) -> None:
         """Release waiting calls when the service ends."""
         await self._ending.wait()
-        self.look_again()
+        self.wake_waiters()
 
     @handles(ops.GraphNodes)
     async def node_names(self, params: ops.GraphNodes, ctx: Context) -> ops.NodeNames:
@@ -75,7 +75,7 @@ class Graph:
                 (params.corpus, params.after, params.limit + 1),
             )
             ids = [str(id_) for (id_,) in rows]
-            return ops.NodeNames(epoch=store.epoch(db), ids=ids[: params.limit], more=len(ids) > params.limit)
+            return ops.NodeNames(epoch=tables.epoch(db), ids=ids[: params.limit], more=len(ids) > params.limit)
 
         return await self.database.read(query)
 

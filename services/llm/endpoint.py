@@ -29,7 +29,7 @@ _TOO_BUSY = 429
 _MISUNDERSTOOD = (400, 422)
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LlmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of `[llm]`; without `url` and `model` there is no language model, and nothing is sent anywhere."""
 
     url: Annotated[str, Meta(description="Endpoint, `http://127.0.0.1:11434` or `https://host/v1`")] = ""
@@ -43,33 +43,33 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     timeout_s: Annotated[float, Meta(gt=0, le=25, description="Time limit for a complete answer")] = 5.0
 
 
-def wrong(message: str) -> InvalidParams:
+def settings_error(message: str) -> InvalidParams:
     """Return the error for unusable settings."""
     return InvalidParams(f"settings of llm: {message}")
 
 
-def read_key(settings: Settings) -> str:
+def read_key(settings: LlmSettings) -> str:
     """Return the key from where the settings say, or an empty string if they do not. Raises InvalidParams."""
     if settings.key_env and settings.key_file:
-        raise wrong("`key_env` and `key_file` are both set; remove one of them")
+        raise settings_error("`key_env` and `key_file` are both set; remove one of them")
     if not settings.key_env and not settings.key_file:
         return ""
     if settings.key_env:
         key = os.environ.get(settings.key_env, "").strip()
         if not key:
-            raise wrong(f"the environment variable {settings.key_env} (`key_env`) is empty or not set")
+            raise settings_error(f"the environment variable {settings.key_env} (`key_env`) is empty or not set")
     else:
         try:
             with Path(settings.key_file).expanduser().open("rb") as file:
                 key = file.read(_MAX_KEY_BYTES).decode("ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise wrong(f"cannot read `key_file`: {error}") from None
+            raise settings_error(f"cannot read `key_file`: {error}") from None
     if not key or not key.isprintable() or not key.isascii():
-        raise wrong("the key is empty, or contains characters that HTTP headers do not allow")
+        raise settings_error("the key is empty, or contains characters that HTTP headers do not allow")
     return key
 
 
-def address(settings: Settings) -> str:
+def address(settings: LlmSettings) -> str:
     """Return the URL for requests; the settings may omit its standard ending. Raises InvalidParams."""
     try:
         parts = urlsplit(settings.url)
@@ -78,7 +78,7 @@ def address(settings: Settings) -> str:
         parts, valid = urlsplit(""), False
     if not valid or parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
         said = f"`url` is {settings.url[:_SHOWN]!r}; it must be http://HOST:PORT or https://HOST/v1"
-        raise wrong(f"{said}, without a user name or password")
+        raise settings_error(f"{said}, without a user name or password")
     path = parts.path.rstrip("/")
     if settings.protocol == "ollama":
         path = path if path.endswith("/api/chat") else f"{path.removesuffix('/api')}/api/chat"
@@ -101,11 +101,11 @@ class _Answer(msgspec.Struct, frozen=True):
 class Endpoint:
     """The configured endpoint; allows any number of concurrent requests."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: LlmSettings) -> None:
         """Raises InvalidParams. Enter `client` before the first request."""
         for name in ("url", "model"):
             if not getattr(settings, name):
-                raise wrong(f"`{name}` is missing; both `url` and `model` are required")
+                raise settings_error(f"`{name}` is missing; both `url` and `model` are required")
         self._settings = settings
         self._url = address(settings)
         self.host = urlsplit(self._url).netloc
@@ -120,7 +120,7 @@ class Endpoint:
         try:
             self.client = httpx2.AsyncClient(headers=headers, timeout=settings.timeout_s, trust_env=False, proxy=proxy)
         except (ValueError, httpx2.InvalidURL) as error:
-            raise wrong(f"`proxy`: {error}") from None
+            raise settings_error(f"`proxy`: {error}") from None
 
     async def ask(self, instruction: str, material: str) -> str:
         """Return the model's answer to `material` under `instruction`; it should be a JSON object, but is not

@@ -81,10 +81,10 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     model = ops.LlmModelResult(configured=False)
     if env.settings.get("url") or env.settings.get("model"):
         # These imports take a sixth of a second, and are not needed without a model.
-        from linckia.services.llm.endpoint import Endpoint, Settings
+        from linckia.services.llm.endpoint import Endpoint, LlmSettings
 
         try:
-            settings = env.settings_as(Settings)
+            settings = env.settings_as(LlmSettings)
             endpoint = Endpoint(settings)
             model = ops.LlmModelResult(
                 configured=True,

@@ -27,7 +27,7 @@ def version_of(status: os.stat_result) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenFile:
     """An open file, its real path, and its version."""
 
     file: BinaryIO
@@ -42,7 +42,7 @@ class Opened:
 
 
 @contextlib.contextmanager
-def opened(path: str, roots: Roots) -> Iterator[Opened]:
+def opened(path: str, roots: Roots) -> Iterator[OpenFile]:
     """Open a regular file below the roots.
 
     Raises:
@@ -65,7 +65,7 @@ def opened(path: str, roots: Roots) -> Iterator[Opened]:
     except OutsideRoots:
         raise OperationError(f"{path[:200]} is not a regular file, or has been replaced") from None
     with open(descriptor, "rb", buffering=0) as raw:
-        yield Opened(raw, real, status, version_of(status))
+        yield OpenFile(raw, real, status, version_of(status))
 
 
 def _absolute(path: str, roots: Roots) -> str:
@@ -117,8 +117,8 @@ def counts(file: BinaryIO, check: Callable[[], None]) -> dict[str, Any]:
         if total >= MAX_COUNTED_BYTES:
             break
     lines += total < MAX_COUNTED_BYTES and last not in ("", "\n")
-    told = {"encoding": encoding, "lines": lines, "words": words, "characters": characters}
-    return told if total < MAX_COUNTED_BYTES else {**told, "counted_bytes": total}
+    result = {"encoding": encoding, "lines": lines, "words": words, "characters": characters}
+    return result if total < MAX_COUNTED_BYTES else {**result, "counted_bytes": total}
 
 
 HEAD_BYTES: Final = 64 * 1024

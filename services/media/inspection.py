@@ -15,9 +15,9 @@ import trio
 from linckia.proto.errors import OperationError, Overloaded
 from linckia.proto.ops.decode import Decoded, DecodeFile
 from linckia.proto.ops.media import MediaBytes, MediaInspection, MediaKind
-from linckia.services.media import store
+from linckia.services.media import cache
+from linckia.services.media.cache import Content
 from linckia.services.media.files import counts, digest, opened, version_of
-from linckia.services.media.store import Content
 from linckia.services.runtime.calls import Undecodable, decoded
 from linckia.services.runtime.database import Database
 from linckia.services.runtime.handlers import Context
@@ -99,13 +99,13 @@ class Inspection:
         if known is not None:
             return known
         found = await self._read(path, version, digest)
-        await self._database.write(lambda db: store.has_hash(db, version, found))
+        await self._database.write(lambda db: cache.store_hash(db, version, found))
         return found
 
     async def _content(self, path: str, version: str, kind: MediaKind, hash_: bytes, ctx: Context) -> Content:
-        kept = await self._database.read(lambda db: store.contents(db, "AND hash=?", hash_))
+        kept = await self._database.read(lambda db: cache.contents(db, "AND hash=?", hash_))
         if kept:
-            if kept[0].used_at < (now := time.time()) - store.USE_STEP_S:
+            if kept[0].used_at < (now := time.time()) - cache.USE_STEP_S:
                 with contextlib.suppress(DiskFull):
                     # Also answered on a full disk; only the time of last use is not updated.
                     use = "UPDATE content SET used_at=? WHERE hash=?"
@@ -115,7 +115,7 @@ class Inspection:
             made = Decoded(metadata=await self._read(path, version, counts), pictures=[], problem=None)
         else:
             made = await self._decoded(path, version, kind, hash_.hex(), ctx)
-        return await self._database.write(lambda db: store.keep(db, hash_, made, self._cache_bytes))
+        return await self._database.write(lambda db: cache.store_result(db, hash_, made, self._cache_bytes))
 
     async def _decoded(self, path: str, version: str, kind: MediaKind, hash_: str, ctx: Context) -> Decoded:
         """Raises _Changed, or LinckiaError if the decoder is unavailable."""

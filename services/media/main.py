@@ -17,7 +17,7 @@ from msgspec import Meta
 from linckia.proto.errors import InvalidParams, OperationError
 from linckia.proto.ops import media as ops
 from linckia.proto.ops.pages import place
-from linckia.services.media import store
+from linckia.services.media import cache
 from linckia.services.media.files import opened
 from linckia.services.media.inspection import Inspection
 from linckia.services.runtime.database import Database, Kind
@@ -27,7 +27,7 @@ from linckia.services.runtime.roots import Roots
 _ARTIFACT = re.compile(r"cache/([0-9a-f]{2})/([0-9a-f]{2})/(\1\2[0-9a-f]{60})/([a-z0-9_]{1,40}\.jpg)")
 
 
-class Settings(msgspec.Struct, frozen=True):
+class MediaSettings(msgspec.Struct, frozen=True):
     """Settings of `[services.media]`."""
 
     cache_bytes: Annotated[int, Meta(gt=0)] = 1024**3
@@ -36,8 +36,8 @@ class Settings(msgspec.Struct, frozen=True):
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Open the service; ready once the database is open. Raises msgspec.ValidationError if a setting is invalid."""
-    cache_bytes = msgspec.convert(env.settings, Settings).cache_bytes
-    database = await env.opened(Database, env.data_dir / "media.db", store.SCHEMA, kind=Kind.DERIVED)
+    cache_bytes = msgspec.convert(env.settings, MediaSettings).cache_bytes
+    database = await env.opened(Database, env.data_dir / "media.db", cache.SCHEMA, kind=Kind.DERIVED)
     yield Handlers(Media(database, env.roots, cache_bytes))
 
 
@@ -59,7 +59,7 @@ class Media:
     @handles(ops.MediaThumbnails)
     async def thumbnails(self, params: ops.MediaThumbnails, ctx: Context) -> ops.KnownThumbnails:
         def known(db: apsw.Connection) -> ops.KnownThumbnails:
-            return ops.KnownThumbnails(paths=[store.thumbnail(db, version) for version in params.versions])
+            return ops.KnownThumbnails(paths=[cache.thumbnail(db, version) for version in params.versions])
 
         return await self._database.read(known)
 
@@ -107,9 +107,9 @@ class Media:
     @handles(ops.AllMetadata)
     async def all_metadata(self, params: ops.AllMetadata, ctx: Context) -> ops.MetadataRecords:
         def query(db: apsw.Connection) -> ops.MetadataRecords:
-            page = store.contents(db, "ORDER BY hash LIMIT ? OFFSET ?", params.limit, params.offset)
+            page = cache.contents(db, "ORDER BY hash LIMIT ? OFFSET ?", params.limit, params.offset)
             found = [_record(content) for content in page]
-            total = db.execute("SELECT count(*) FROM content WHERE version=?", (store.VERSION,)).get
+            total = db.execute("SELECT count(*) FROM content WHERE version=?", (cache.VERSION,)).get
             return ops.MetadataRecords(metadata=found, **place("metadata", params, len(found), total))
 
         return await self._database.read(query)
@@ -118,11 +118,11 @@ class Media:
     async def all_thumbnails(self, params: ops.AllThumbnails, ctx: Context) -> ops.ThumbnailRecords:
         def query(db: apsw.Connection) -> ops.ThumbnailRecords:
             rows = db.execute(
-                f"SELECT hash, {store.PICTURE} FROM picture WHERE type=? ORDER BY hash, position LIMIT ? OFFSET ?",
+                f"SELECT hash, {cache.PICTURE} FROM picture WHERE type=? ORDER BY hash, position LIMIT ? OFFSET ?",
                 (ops.THUMBNAIL, params.limit, params.offset),
             )
             found = [
-                ops.ThumbnailRecord(hash=hash_.hex(), **msgspec.structs.asdict(store.artifact_of(hash_, *picture)))
+                ops.ThumbnailRecord(hash=hash_.hex(), **msgspec.structs.asdict(cache.artifact_of(hash_, *picture)))
                 for hash_, *picture in rows
             ]
             total = db.execute("SELECT count(*) FROM picture WHERE type=?", (ops.THUMBNAIL,)).get
@@ -132,7 +132,7 @@ class Media:
 
     @handles(ops.MetadataOf)
     async def metadata_of(self, params: ops.MetadataOf, ctx: Context) -> ops.MetadataRecord:
-        found = await self._database.read(lambda db: store.contents(db, "AND hash=?", bytes.fromhex(params.hash)))
+        found = await self._database.read(lambda db: cache.contents(db, "AND hash=?", bytes.fromhex(params.hash)))
         if not found:
             raise InvalidParams(
                 f"`hash`: no metadata for the content {params.hash}; `inspect` creates it, and"
@@ -142,7 +142,7 @@ class Media:
         return _record(found[0])
 
 
-def _record(content: store.Content) -> ops.MetadataRecord:
+def _record(content: cache.Content) -> ops.MetadataRecord:
     hash_ = content.hash.hex()
     return ops.MetadataRecord(
         hash=hash_,

@@ -39,7 +39,7 @@ NO_MODEL = (
 )
 
 
-class Settings(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RerankSettings(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of `[services.rerank]`."""
 
     model: Annotated[str, Meta(description="`auto`, a folder, an id in the local cache, or `none`")] = AUTO
@@ -59,7 +59,7 @@ class Loaded(msgspec.Struct, frozen=True):
     tokens_per_s: float
 
 
-def load(settings: Settings, device: str) -> Loaded | None:
+def load(settings: RerankSettings, device: str) -> Loaded | None:
     """Read, load and warm up the model of `settings`; None if it is `none`, or `auto` finds none. Blocks.
 
     Raises:
@@ -97,7 +97,7 @@ def prepare(settings: Mapping[str, Any]) -> None:
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Open the service; ready once the model has computed scores, or is known to be missing."""
-    settings = env.settings_as(Settings)
+    settings = env.settings_as(RerankSettings)
     loaded = await trio.to_thread.run_sync(load, settings, env.mode or "cpu")
     if loaded is None:
         env.info(model="none", **({} if settings.model == NONE else {"remedy": "linckia models"}))
@@ -111,7 +111,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 class RerankService:
     """The operations of `rerank` with a model; `background` runs the batches and the health checks."""
 
-    def __init__(self, background: trio.Nursery, settings: Settings, loaded: Loaded) -> None:
+    def __init__(self, background: trio.Nursery, settings: RerankSettings, loaded: Loaded) -> None:
         self._loaded = loaded
         encoder, target_s = loaded.encoder, settings.batch_ms / 1000
         limits = BatchLimits(

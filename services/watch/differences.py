@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from linckia.services.watch.database import CREATED, DELETED, MODIFIED, RENAMED, Row, WatchDatabase
 from linckia.services.watch.inotify import Watches
 from linckia.services.watch.snapshot import FILE, FOLDER, Folder, Identity, Seen, Snapshot, is_at, join
-from linckia.services.watch.store import CREATED, DELETED, MODIFIED, RENAMED, Row, Store
 from linckia.services.watch.trees import Tree, load
 
 RACY_NS: Final = 12_000_000
@@ -29,7 +29,7 @@ Work = dict[int, Names | None]
 """Folders with the entries to examine; None means all of them."""
 
 
-class Found(NamedTuple):
+class NewEntry(NamedTuple):
     """An entry that was not known, as it was found in a certain turn."""
 
     folder: int
@@ -38,7 +38,7 @@ class Found(NamedTuple):
     turn: int
 
 
-class Missed(NamedTuple):
+class MissingEntry(NamedTuple):
     """An entry that was missing in a certain turn."""
 
     folder: int
@@ -57,9 +57,9 @@ class Batch:
     seconds: float = 0.0
     doubtful: dict[tuple[int, bytes], bool] = field(default_factory=dict)
     """Followed folders that are not where they were; True if something else is in their place."""
-    gone: dict[int, list[Missed]] = field(default_factory=dict)
+    gone: dict[int, list[MissingEntry]] = field(default_factory=dict)
     """Missing files, by inode."""
-    fresh: list[Found] = field(default_factory=list)
+    fresh: list[NewEntry] = field(default_factory=list)
     """New files, and other new entries that have nothing below them."""
     again: Work = field(default_factory=dict)
     """Work for the next batch: entries seen too soon after their change, and folders that were not where expected."""
@@ -78,7 +78,7 @@ def merge(work: Work, folder: int, names: Names | None) -> None:
         work[folder] = None
 
 
-class Opened(NamedTuple):
+class OpenFolder(NamedTuple):
     """A folder being examined, and its open descriptor."""
 
     folder: Folder
@@ -89,7 +89,7 @@ class Opened(NamedTuple):
 class Differences:
     """The state of the trees, and the steps that change it. All methods require a transaction."""
 
-    def __init__(self, store: Store, watches: Watches) -> None:
+    def __init__(self, store: WatchDatabase, watches: Watches) -> None:
         self.store = store
         self.watches = watches
         self.snapshot = Snapshot(store.db)
@@ -103,7 +103,7 @@ class Differences:
         self.turns = 0
 
     def compare(
-        self, batch: Batch, opened: Opened, name: bytes, row: Row | None, seen: Seen | None,
+        self, batch: Batch, opened: OpenFolder, name: bytes, row: Row | None, seen: Seen | None,
         *, touched: bool, evict: bool = False,
     ) -> None:  # fmt: skip
         """Apply and log the difference between an entry's stored and current state."""
@@ -127,7 +127,7 @@ class Differences:
             row = None
         if seen is None:
             if row is not None:
-                batch.gone.setdefault(row.inode, []).append(Missed(folder.number, name, self.turns))
+                batch.gone.setdefault(row.inode, []).append(MissingEntry(folder.number, name, self.turns))
             return
         if row is not None and row.kind != seen.kind:
             self._remove(folder.number, name, tree, row)
@@ -136,7 +136,7 @@ class Differences:
             if seen.kind == FOLDER and tree.spec.recursive:
                 self._arrive(batch, opened, name, seen, evict=evict)
             else:
-                batch.fresh.append(Found(folder.number, name, seen, self.turns))
+                batch.fresh.append(NewEntry(folder.number, name, seen, self.turns))
             return
         now = self.row_of(batch, folder.number, name, seen)
         if row == now and row.ctime_ns >= 0:
@@ -155,7 +155,7 @@ class Differences:
             merge(batch.again, folder, {name: False})
         return Row(seen.kind, seen.size, seen.mtime_ns, ctime_ns, seen.inode, None)
 
-    def _arrive(self, batch: Batch, opened: Opened, name: bytes, seen: Seen, *, evict: bool) -> None:
+    def _arrive(self, batch: Batch, opened: OpenFolder, name: bytes, seen: Seen, *, evict: bool) -> None:
         """Handle a folder where there was none before: it was renamed, or is new."""
         folder, tree, descriptor = opened
         identity = seen.identity(descriptor, name)

@@ -16,9 +16,9 @@ from linckia.proto.ops import watch as ops
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 from linckia.services.runtime.roots import Roots
 from linckia.services.watch import trees
+from linckia.services.watch.database import read, select, stored_sequence, text_of
 from linckia.services.watch.inotify import system_limit
 from linckia.services.watch.snapshot import Snapshot
-from linckia.services.watch.store import read, select, stored_sequence, text_of
 from linckia.services.watch.tracker import Tracker
 from linckia.services.watch.trees import Rules, Spec, Tree, encode, outermost
 from linckia.services.watch.watcher import Watcher
@@ -97,12 +97,12 @@ class Watching:
         def query(db: apsw.Connection) -> ops.Changes:
             return _changes(db, key, params.after, params.limit)
 
-        news = watcher.news
+        changed = watcher.changed
         answer = await self._database.read(query)
         with trio.move_on_after(params.wait_s):
             while not (answer.changes or answer.resync or watcher.ending.is_set()):
-                await news.wait()
-                news = watcher.news
+                await changed.wait()
+                changed = watcher.changed
                 # Shielded so that an answer that is ready is not lost.
                 with trio.CancelScope(shield=True):
                     answer = await self._database.read(query)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import apsw
 
 from linckia.services.runtime.birth import AT_FDCWD, born_ns
-from linckia.services.watch.store import Row, select
+from linckia.services.watch.database import Row, select
 
 FILE, FOLDER, LINK, OTHER = range(4)
 

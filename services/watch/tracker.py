@@ -21,10 +21,10 @@ import apsw
 
 from linckia.services.runtime.roots import Roots
 from linckia.services.watch import snapshot
-from linckia.services.watch.differences import Batch, Differences, Names, Opened, folder_row, merge
+from linckia.services.watch.database import CREATED, DELETED, Row, WatchDatabase, select
+from linckia.services.watch.differences import Batch, Differences, Names, OpenFolder, folder_row, merge
 from linckia.services.watch.inotify import Watches
 from linckia.services.watch.snapshot import FOLDER, ROOT, Folder, Identity, Seen
-from linckia.services.watch.store import CREATED, DELETED, Row, Store, select
 from linckia.services.watch.trees import Tree
 
 CHUNK: Final = 1000
@@ -40,7 +40,7 @@ _log = logging.getLogger("linckia.watch")
 class Tracker(Differences):
     """The trees, and the work of examining them."""
 
-    def __init__(self, store: Store, watches: Watches, service_roots: Roots) -> None:
+    def __init__(self, store: WatchDatabase, watches: Watches, service_roots: Roots) -> None:
         """Load the trees; blocks. Anything that the service's roots hide counts as missing. Raises DiskFull or
         Unavailable."""
         self._service_roots = service_roots
@@ -177,7 +177,7 @@ class Tracker(Differences):
 
     # Examining folders
 
-    def _enter(self, batch: Batch, number: int, names: Names | None) -> Opened | None:
+    def _enter(self, batch: Batch, number: int, names: Names | None) -> OpenFolder | None:
         """Open a folder if it is where it was.
 
         Otherwise its place is examined, and its `names` in another batch: it may only have been renamed.
@@ -197,7 +197,7 @@ class Tracker(Differences):
             os.close(descriptor)
             self._suspect(batch, folder, names)
             return None
-        return Opened(folder, tree, descriptor)
+        return OpenFolder(folder, tree, descriptor)
 
     def _suspect(self, batch: Batch, folder: Folder, names: Names | None) -> None:
         """A folder is not where it was: examine its former place after everything else."""
@@ -230,7 +230,7 @@ class Tracker(Differences):
             os.close(opened.descriptor)
 
     def _scan_some(
-        self, batch: Batch, opened: Opened, names: list[bytes], low: bytes, high: bytes | None
+        self, batch: Batch, opened: OpenFolder, names: list[bytes], low: bytes, high: bytes | None
     ) -> None:  # fmt: skip
         """Examine the entries of a folder from the name `low` up to, but not including, `high`; `names` are those
         listed."""
@@ -263,7 +263,7 @@ class Tracker(Differences):
             seen = self._see_own(opened, left_out, name, row)
             self.compare(batch, opened, name, row, seen, touched=True)
 
-    def _see_own(self, opened: Opened, left_out: LeftOut, name: bytes, row: Row | None) -> Seen | None:
+    def _see_own(self, opened: OpenFolder, left_out: LeftOut, name: bytes, row: Row | None) -> Seen | None:
         """Examine an entry of an open folder; None if it is missing or left out."""
         folder, _, descriptor = opened
         try:
@@ -276,7 +276,7 @@ class Tracker(Differences):
             return None if row is None else Seen(*row[:3], abs(row.ctime_ns), row.inode, folder.identity.device)
         return None if left_out(os.fsdecode(name), seen.kind == FOLDER) else seen
 
-    def _names(self, opened: Opened) -> list[bytes]:
+    def _names(self, opened: OpenFolder) -> list[bytes]:
         """Return the sorted names of a folder's entries that belong to the tree."""
         folder, tree, descriptor = opened
         left_out = self._left_out(folder, tree)

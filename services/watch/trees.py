@@ -13,7 +13,7 @@ import msgspec
 from linckia.services.runtime.gitignore import gitignore
 from linckia.services.runtime.ignore_files import Patterns
 from linckia.services.runtime.roots import is_below
-from linckia.services.watch.store import select
+from linckia.services.watch.database import select
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,9 +22,9 @@ from msgspec import Meta
 from linckia.proto.errors import Unavailable
 from linckia.services.runtime.handlers import Environment
 from linckia.services.runtime.storage import DiskFull, patiently
+from linckia.services.watch.database import WatchDatabase, trim
 from linckia.services.watch.differences import Batch, Work, merge
 from linckia.services.watch.inotify import IN_IGNORED, IN_Q_OVERFLOW, IN_UNMOUNT, Inotify, Watches, parse, system_limit
-from linckia.services.watch.store import Store, trim
 from linckia.services.watch.tracker import Tracker
 from linckia.services.watch.trees import Tree
 
@@ -53,7 +53,7 @@ Seconds = Annotated[float, Meta(gt=0)]
 _log = logging.getLogger("linckia.watch")
 
 
-class Settings(msgspec.Struct):
+class WatchSettings(msgspec.Struct):
     """Settings of `[services.watch]`."""
 
     reconcile_interval_s: Seconds = 300.0
@@ -76,8 +76,8 @@ class Watcher:
     def __init__(self, env: Environment, path: Path) -> None:
         """Open the database at `path`; blocks. Raises ValueError if a setting is invalid."""
         self._env = env
-        self._settings = msgspec.convert(env.settings, Settings)
-        self.store = Store(path, self._rebuilt)
+        self._settings = msgspec.convert(env.settings, WatchSettings)
+        self.store = WatchDatabase(path, self._rebuilt)
         self._tracker: Tracker | None = None
         """None while the watcher is paused."""
         self._turn = trio.CapacityLimiter(1)
@@ -88,7 +88,7 @@ class Watcher:
         """Why the watcher is paused."""
         self._decided = trio.Event()
         """Set while the watcher runs, or is paused because the disk is full."""
-        self.news = trio.Event()
+        self.changed = trio.Event()
         """Set, and replaced by a new event, whenever the log has grown or a first scan is done."""
         self.ending = env.ending
         self.overflows = self.events = 0
@@ -153,7 +153,7 @@ class Watcher:
     async def _run_tasks(self) -> None:
         try:
             async with trio.open_nursery() as nursery:
-                for task in (self._read, self._tick, self._trim, self._send_home, self._work):
+                for task in (self._read, self._tick, self._trim, self._release_waiters, self._work):
                     nursery.start_soon(task)
         except* (DiskFull, Unavailable):
             # `change` has already called `_fail`.
@@ -186,15 +186,15 @@ class Watcher:
             # failure may be reported twice, by the call and by the database.
             self._decided = trio.Event()
         self._scope.cancel()
-        self._tell()
+        self._notify()
 
     def _rebuilt(self) -> None:
         self._fail(Unavailable("watch: the database was damaged and has been recreated", retry_after_ms=RETRY_MS))
 
-    async def _send_home(self) -> None:
+    async def _release_waiters(self) -> None:
         """Answer the calls that wait for changes before the service ends."""
         await self._env.ending.wait()
-        self._tell()
+        self._notify()
 
     @property
     def paused(self) -> str:
@@ -218,7 +218,7 @@ class Watcher:
     def drain(self) -> None:
         """Process all pending events, so that `settled` takes them into account."""
         while self._tracker is not None and (data := self._inotify.read()):
-            self._take_in(data)
+            self._take_events(data)
 
     @property
     def dirty(self) -> int:
@@ -244,9 +244,9 @@ class Watcher:
     async def _read(self) -> None:
         while True:
             await trio.lowlevel.wait_readable(self._inotify.fd)
-            self._take_in(self._inotify.read())
+            self._take_events(self._inotify.read())
 
-    def _take_in(self, data: bytes) -> None:
+    def _take_events(self, data: bytes) -> None:
         for event in parse(data):
             self.events += 1
             if event.mask & IN_Q_OVERFLOW:
@@ -262,9 +262,9 @@ class Watcher:
                 for folder in self.watches.folders(event.watch):
                     merge(self._dirty, folder, None)
         # Changes of a folder itself appear in its parent; watched folders themselves are checked periodically.
-        self._stir()
+        self._schedule()
 
-    def _stir(self) -> None:
+    def _schedule(self) -> None:
         if self._dirty and self._due == math.inf:
             self._due = trio.current_time() + self._pause_s
         self._wake.set()
@@ -301,16 +301,16 @@ class Watcher:
         else:
             self._batches.append(batch)
         if self.store.sequence != before:
-            self._tell()
+            self._notify()
         for folder, names in batch.again.items():
             merge(self._dirty, folder, names)
         batch.again.clear()
         self._sweeps |= incomplete
-        self._stir()
+        self._schedule()
 
-    def _tell(self) -> None:
-        self.news.set()
-        self.news = trio.Event()
+    def _notify(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
 
     def _finished(self, batch: Batch) -> None:
         if not batch.sweep:
@@ -319,7 +319,7 @@ class Watcher:
         self.reconciled_at, self.reconcile_s = time.time(), batch.seconds
         self._sweep_after = now + min(SWEEP_PAUSE_S, 2 * batch.seconds)
         self._next_reconcile = now + self.reconcile_interval_s
-        self._tell()
+        self._notify()
 
     # Periodic tasks
 

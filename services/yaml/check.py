@@ -21,7 +21,7 @@ from linckia.services.yaml.errors import NotApplicable, SyntaxFault
 from linckia.services.yaml.syntax.events import ALIAS, DOCUMENT, MAPPING_END, SEQUENCE_END, Document, Event, Stream
 from linckia.services.yaml.syntax.parser import parse
 from linckia.services.yaml.syntax.tokens import COLON
-from linckia.services.yaml.tree import Place, Tree
+from linckia.services.yaml.tree import NodePlace, Tree
 
 _FIRST: Final = attrgetter("first")
 _SMALL: Final = 32 * 1024  # characters: parsed whole in some milliseconds
@@ -200,7 +200,7 @@ def _of_segment(stream: Stream, low: int, high: int) -> tuple[int, int]:
     return bisect_left(stream.comments, (low,)), bisect_left(stream.comments, (high,))
 
 
-def _begins_line(tree: Tree, place: Place, offset: int) -> bool:
+def _begins_line(tree: Tree, place: NodePlace, offset: int) -> bool:
     """True if an entry begins its line: an implicit key with a value, or a dash."""
     stream = tree.stream
     if tree.text[tree.line_start(offset) : offset].strip(" "):
@@ -209,7 +209,7 @@ def _begins_line(tree: Tree, place: Place, offset: int) -> bool:
     return place.key < 0 or (key_stop > offset and COLON.match(tree.text, key_stop) is not None)
 
 
-def _entry_offset(tree: Tree, place: Place) -> int:
+def _entry_offset(tree: Tree, place: NodePlace) -> int:
     """Return the offset where an entry begins: its key (after a ?), or its dash."""
     return tree.stream.starts[place.key] if place.key >= 0 else tree.dash_stop(place) - 1
 

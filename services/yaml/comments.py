@@ -5,10 +5,10 @@ from linckia.services.yaml.errors import NotApplicable
 from linckia.services.yaml.layout import Style, find_slot
 from linckia.services.yaml.syntax.events import Document
 from linckia.services.yaml.syntax.tokens import BREAK
-from linckia.services.yaml.tree import Place, Tree
+from linckia.services.yaml.tree import NodePlace, Tree
 
 
-def read_comments(tree: Tree, document: Document, place: Place) -> tuple[str | None, str | None]:
+def read_comments(tree: Tree, document: Document, place: NodePlace) -> tuple[str | None, str | None]:
     """Return the comments above the node at `place` (several lines joined by LF) and beside it, each without its # and
     the space after it; None if missing."""
     above = _above(tree, _first_line(tree, place))
@@ -21,7 +21,7 @@ def read_comments(tree: Tree, document: Document, place: Place) -> tuple[str | N
 
 
 def write_comments(
-    tree: Tree, document: Document, place: Place, *, above: str | None = None, beside: str | None = None
+    tree: Tree, document: Document, place: NodePlace, *, above: str | None = None, beside: str | None = None
 ) -> Tree:
     """Return the tree with the comments of a node replaced; None keeps a comment, "" removes it.
 
@@ -60,7 +60,7 @@ def write_comments(
     return first_right(tree, [splices], Expected(0, 0, [], frozenset(dropped), added), refusal)
 
 
-def without_own_comments(tree: Tree, document: Document, place: Place) -> Tree:
+def without_own_comments(tree: Tree, document: Document, place: NodePlace) -> Tree:
     """Return the tree without the comments that belong to the entry at `place`, and would be left behind by its
     deletion.
 
@@ -116,7 +116,7 @@ def comments_stop(tree: Tree, at: int, column: int) -> int:
         stop = tree.line_stop(start)
 
 
-def _own_above(tree: Tree, place: Place) -> list[int]:
+def _own_above(tree: Tree, place: NodePlace) -> list[int]:
     """Return the comments directly above an entry that are its own, in order."""
     stream = tree.stream
     start = stream.starts[place.key] if place.key >= 0 else _first_offset(tree, place)
@@ -135,19 +135,19 @@ def _own_above(tree: Tree, place: Place) -> list[int]:
     return [] if is_head else own
 
 
-def _last_inside(tree: Tree, place: Place) -> Place:
+def _last_inside(tree: Tree, place: NodePlace) -> NodePlace:
     """Return the entry on whose line a block collection ends, however deep; otherwise `place` itself."""
     while tree.is_block_collection(place.node) and (inside := tree.children(place.node)):
         place = inside[-1]
     return place
 
 
-def _first_offset(tree: Tree, place: Place) -> int:
+def _first_offset(tree: Tree, place: NodePlace) -> int:
     in_block = place.parent >= 0 and not tree.is_flow(place.parent)
     return tree.dash_stop(place) - 1 if in_block else tree.stream.starts[place.node]
 
 
-def _shares_line(tree: Tree, place: Place) -> bool:
+def _shares_line(tree: Tree, place: NodePlace) -> bool:
     """True if another entry of its flow collection begins on the line where this one ends."""
     if not tree.is_flow(place.parent):
         return False
@@ -193,7 +193,7 @@ def _comment(text: str) -> str:
     return "# " + text if text else "#"
 
 
-def _first_line(tree: Tree, place: Place) -> int:
+def _first_line(tree: Tree, place: NodePlace) -> int:
     """Return the offset of the line on which a node's entry begins."""
     stream = tree.stream
     if place.key >= 0:
@@ -215,7 +215,7 @@ def _above(tree: Tree, line: int) -> list[int]:
     return out[::-1]
 
 
-def _beside_at(tree: Tree, document: Document, place: Place) -> int:
+def _beside_at(tree: Tree, document: Document, place: NodePlace) -> int:
     """Return an offset on the line whose end is beside the node: its key's line for a block value, else its last
     line."""
     stream = tree.stream
@@ -227,7 +227,7 @@ def _beside_at(tree: Tree, document: Document, place: Place) -> int:
     return stream.stops[place.node]
 
 
-def _beside(tree: Tree, document: Document, place: Place) -> int | None:
+def _beside(tree: Tree, document: Document, place: NodePlace) -> int | None:
     at = _beside_at(tree, document, place)
     stop = tree.line_stop(at)
     for index, (start, _) in enumerate(tree.stream.comments):

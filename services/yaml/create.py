@@ -13,7 +13,7 @@ from linckia.services.yaml.path import Key, show_path
 from linckia.services.yaml.replacement import replace_value
 from linckia.services.yaml.syntax.events import CLOSING, MAPPING, SCALAR, Document, Event
 from linckia.services.yaml.syntax.parser import parse
-from linckia.services.yaml.tree import Place, Tree
+from linckia.services.yaml.tree import NodePlace, Tree
 
 _MEANS_MORE: Final = frozenset(["yes", "no", "on", "off", "true", "false", "null"])
 _TEXT: Final = re.compile(r"[^\W\d_][^\x00-\x1f\x7f-\xa0:?#,\[\]{}\"\\|<>`\u2028\u2029\ufeff\ufffe\uffff]*(?<! )")
@@ -57,7 +57,7 @@ def key_event(source: str) -> Event:
 
 
 def create(
-    tree: Tree, document: Document, parent: Place, keys: list[Key], fragment: Fragment, *, json_file: bool
+    tree: Tree, document: Document, parent: NodePlace, keys: list[Key], fragment: Fragment, *, json_file: bool
 ) -> Tree:
     """Return the tree with `fragment` at `keys` under `parent`, an existing mapping or null. Raises YamlError (-32003).
 
@@ -142,7 +142,7 @@ def _nested_events(keys: list[Key], fragment: Fragment, *, flow: bool, quoted: b
 
 
 def _insert_entry(
-    tree: Tree, document: Document, parent: Place, keys: list[Key], fragment: Fragment, json_file: bool
+    tree: Tree, document: Document, parent: NodePlace, keys: list[Key], fragment: Fragment, json_file: bool
 ) -> Tree:
     close = tree.stream.closes[parent.node]
     flow = tree.is_flow(parent.node)

@@ -40,7 +40,7 @@ def resolve(roots: Roots, file: str, *, write: bool = False) -> Path:
 
 
 @contextlib.contextmanager
-def told(path: Path, max_bytes: int) -> Iterator[None]:
+def file_errors(path: Path, max_bytes: int) -> Iterator[None]:
     """Convert file errors to YamlError: -32000, or -32001 for a file over the size limit."""
     try:
         yield

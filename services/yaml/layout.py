@@ -9,7 +9,7 @@ from typing import Final
 from linckia.services.yaml.errors import SyntaxFault
 from linckia.services.yaml.syntax.events import MAPPING, SEQUENCE, Document
 from linckia.services.yaml.syntax.tokens import BREAK, read_properties
-from linckia.services.yaml.tree import Place, Tree
+from linckia.services.yaml.tree import NodePlace, Tree
 
 _SAMPLE: Final = 4000  # events examined: only the first ones determine the style
 
@@ -36,7 +36,7 @@ class Slot:
     properties_stop: int
 
 
-def find_slot(tree: Tree, place: Place, document: Document) -> Slot:
+def find_slot(tree: Tree, place: NodePlace, document: Document) -> Slot:
     """Return the slot of an existing value."""
     stream = tree.stream
     text = tree.text
@@ -71,7 +71,7 @@ def find_slot(tree: Tree, place: Place, document: Document) -> Slot:
     return Slot(node, at, column, flow, introduced, compact, on_line, anchor, event[4] is not None, stop)
 
 
-def enclosing(tree: Tree, place: Place, document: Document) -> tuple[int, bool]:
+def enclosing(tree: Tree, place: NodePlace, document: Document) -> tuple[int, bool]:
     """Return the column of the innermost enclosing block collection (-1 for none), and whether there is a flow
     collection inside it."""
     parent = place.parent

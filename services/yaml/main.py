@@ -50,7 +50,7 @@ CHECKS = 2
 """Concurrent validations, in threads of their own: each may take seconds, and other calls do not wait for them."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class YamlSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of `[services.yaml]`."""
 
     max_bytes: Annotated[int, Meta(ge=1024, description="Largest file that is read")] = DEFAULT_MAX_BYTES
@@ -111,7 +111,7 @@ class YamlService:
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Open the service, which is ready at once and only caches parsed files."""
-    settings = msgspec.convert(env.settings, Settings)
+    settings = msgspec.convert(env.settings, YamlSettings)
     service = YamlService(YamlFiles(env.roots, max_bytes=settings.max_bytes))
     handlers = Handlers(service)
     for params in _EDITS:

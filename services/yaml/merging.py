@@ -20,7 +20,7 @@ from linckia.services.yaml.errors import Code
 from linckia.services.yaml.path import Key
 from linckia.services.yaml.schema import data_of, resolve_scalar
 from linckia.services.yaml.syntax.events import MAPPING, SCALAR, Document
-from linckia.services.yaml.tree import NotThere, Tree
+from linckia.services.yaml.tree import PathNotFound, Tree
 from linckia.services.yaml.values import pick_document, read_tree, set_at
 
 _BOOLEAN_TO_FEW = frozenset(["y", "n"])
@@ -36,7 +36,7 @@ def merge(text: str, values: Mapping[str, object]) -> str:
         found = pick_document(tree, 0, Code.NOT_APPLICABLE)
         place = None
         name = _as_there(tree, found, given, values)
-        with contextlib.suppress(NotThere):
+        with contextlib.suppress(PathNotFound):
             place = tree.find(found, [Key(name, quoted=True)]) if found else None
         if found and place and value is None:
             tree = restructure.delete(tree, found, place, tree.find(found, []))

@@ -28,7 +28,7 @@ from linckia.services.runtime.roots import Roots
 from linckia.services.runtime.text.lines import unified
 from linckia.services.yaml import comments, restructure, schema
 from linckia.services.yaml.errors import Code, NotApplicable, YamlError
-from linckia.services.yaml.files import DEFAULT_MAX_BYTES, Source, read_source, resolve, told
+from linckia.services.yaml.files import DEFAULT_MAX_BYTES, Source, file_errors, read_source, resolve
 from linckia.services.yaml.fragment import read_fragment
 from linckia.services.yaml.path import parse_path
 from linckia.services.yaml.tree import Tree
@@ -136,7 +136,7 @@ class YamlFiles:
                 raise NotApplicable(f"{file} would be larger than {self.max_bytes} bytes")
             return changed
 
-        with told(path, self.max_bytes):
+        with file_errors(path, self.max_bytes):
             done = rewrite(str(path), self.roots, change, field="file", dry_run=dry_run, most=self.max_bytes)
         parsed, after = versions
         if dry_run:
@@ -149,7 +149,7 @@ class YamlFiles:
 
     def _read(self, file: str) -> Parsed:
         path = resolve(self.roots, file)
-        with told(path, self.max_bytes):
+        with file_errors(path, self.max_bytes):
             raw = read_whole(str(path), self.roots, self.max_bytes)
         return self._parsed(path, raw)
 

@@ -10,10 +10,10 @@ from linckia.services.yaml.fragment import Fragment
 from linckia.services.yaml.layout import Slot, Style, find_slot
 from linckia.services.yaml.syntax.events import Document
 from linckia.services.yaml.syntax.tokens import BREAK
-from linckia.services.yaml.tree import Place, Tree
+from linckia.services.yaml.tree import NodePlace, Tree
 
 
-def replace_value(tree: Tree, document: Document, place: Place, fragment: Fragment) -> Tree:
+def replace_value(tree: Tree, document: Document, place: NodePlace, fragment: Fragment) -> Tree:
     """Return the tree after replacing the value at `place` with `fragment`. Raises YamlError (-32003) if no edit is
     right."""
     node, after = place.node, tree.stream.after(place.node)

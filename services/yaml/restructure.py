@@ -9,10 +9,10 @@ from linckia.services.yaml.layout import enclosing
 from linckia.services.yaml.path import Key
 from linckia.services.yaml.replacement import replace_value
 from linckia.services.yaml.syntax.events import MAPPING, SCALAR, SEQUENCE, Document
-from linckia.services.yaml.tree import Place, Tree
+from linckia.services.yaml.tree import NodePlace, Tree
 
 
-def delete(tree: Tree, document: Document, place: Place, parent: Place) -> Tree:
+def delete(tree: Tree, document: Document, place: NodePlace, parent: NodePlace) -> Tree:
     """Return the tree without the entry at `place`, its key and its own comments. Raises YamlError (-32003).
 
     Deleting the last entry of a block collection leaves `{}` or `[]`.
@@ -44,7 +44,7 @@ Removal = tuple[list[Splice], tuple[int, int]]
 """The splices of a candidate, and the range of offsets whose comments are deleted with the entry."""
 
 
-def _entry_start(tree: Tree, place: Place) -> int:
+def _entry_start(tree: Tree, place: NodePlace) -> int:
     """Return the offset of the first character of an entry of a block collection: its key, its ? or its dash."""
     if place.key < 0:
         return tree.dash_stop(place) - 1
@@ -53,7 +53,7 @@ def _entry_start(tree: Tree, place: Place) -> int:
     return mark if mark >= tree.line_start(start) and tree.text[mark] == "?" else start
 
 
-def _block_removals(tree: Tree, place: Place, siblings: list[Place]) -> list[Removal]:
+def _block_removals(tree: Tree, place: NodePlace, siblings: list[NodePlace]) -> list[Removal]:
     text = tree.text
     start = _entry_start(tree, place)
     stop = tree.stream.stops[place.node]
@@ -72,7 +72,7 @@ def _block_removals(tree: Tree, place: Place, siblings: list[Place]) -> list[Rem
     return [([Splice(tree.before_break(line) if ends_text else line, end, "")], (line, end))]
 
 
-def _flow_removals(tree: Tree, place: Place, siblings: list[Place]) -> list[Removal]:
+def _flow_removals(tree: Tree, place: NodePlace, siblings: list[NodePlace]) -> list[Removal]:
     text = tree.text
     stream = tree.stream
     start, stop = stream.starts[place.first], stream.stops[place.node]
@@ -126,7 +126,7 @@ def _comma(tree: Tree, start: int, stop: int) -> int | None:
     return at if at >= 0 else None
 
 
-def append(tree: Tree, document: Document, place: Place, fragment: Fragment) -> Tree:
+def append(tree: Tree, document: Document, place: NodePlace, fragment: Fragment) -> Tree:
     """Return the tree with another item at the end of the sequence (or null) at `place`. Raises YamlError (-32003)."""
     stream = tree.stream
     kind = stream.events[place.node][0]
@@ -165,7 +165,7 @@ def _item_lines(fragment: Fragment, column: int, gap: int) -> list[str]:
     return [lead + first, *rest]
 
 
-def rename(tree: Tree, document: Document, place: Place, name: str) -> Tree:
+def rename(tree: Tree, document: Document, place: NodePlace, name: str) -> Tree:
     """Return the tree with the key of the entry at `place` renamed; its quotes stay. Raises YamlError (-32003)."""
     stream = tree.stream
     if place.key < 0:

@@ -33,7 +33,7 @@ from linckia.services.runtime import linear
 from linckia.services.yaml.errors import Code, YamlError, line_and_column
 from linckia.services.yaml.path import Index, Key, show_path
 from linckia.services.yaml.syntax.events import ALIAS, MAPPING, SCALAR, Document
-from linckia.services.yaml.tree import Place, Tree
+from linckia.services.yaml.tree import NodePlace, Tree
 
 Data = None | bool | int | float | str | list["Data"] | dict[str, "Data"]
 
@@ -298,7 +298,7 @@ def _located(tree: Tree, document: Document, fault: exceptions.ValidationError) 
     """Locate a fault at the deepest node of its path that is in the file itself: merged and aliased parts are
     elsewhere."""
     steps: list[Key | Index] = []
-    place: Place = tree.root(document)
+    place: NodePlace = tree.root(document)
     exact = True
     for part in fault.absolute_path:
         steps.append(Index(part) if isinstance(part, int) else Key(str(part)))

@@ -13,7 +13,7 @@ from linckia.services.yaml.syntax.events import ALIAS, DOCUMENT, MAPPING, SCALAR
 _NULL_WORDS: Final = frozenset(("~", "null", "Null", "NULL"))
 
 
-class Place(NamedTuple):
+class NodePlace(NamedTuple):
     """The position of a node: its own index, its parent collection (-1 for a root), and its key or position there.
 
     `key` is the index of the key's event (-1 outside a mapping), `number` the position among the parent's children.
@@ -30,13 +30,13 @@ class Place(NamedTuple):
         return self.node if self.key < 0 else self.key
 
 
-class NotThere(Exception):
+class PathNotFound(Exception):
     """A path that does not exist. `parent` is the deepest existing node and `rest` the steps that remain.
 
     `reason` says why; `creatable` is True if a set may create the rest.
     """
 
-    def __init__(self, reason: str, parent: Place, rest: list[Step], *, creatable: bool) -> None:
+    def __init__(self, reason: str, parent: NodePlace, rest: list[Step], *, creatable: bool) -> None:
         super().__init__(reason)
         self.reason = reason
         self.parent = parent
@@ -50,14 +50,14 @@ class Tree:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.text = stream.text
-        self._keys: dict[int, dict[str, Place]] = {}
-        self._children: dict[int, list[Place]] = {}
+        self._keys: dict[int, dict[str, NodePlace]] = {}
+        self._children: dict[int, list[NodePlace]] = {}
         self._targets: dict[int, int] | None = None
 
-    def root(self, document: Document) -> Place:
-        return Place(document.event + 1, -1, -1, 0)
+    def root(self, document: Document) -> NodePlace:
+        return NodePlace(document.event + 1, -1, -1, 0)
 
-    def children(self, node: int) -> list[Place]:
+    def children(self, node: int) -> list[NodePlace]:
         """Return the values of a collection in order (for a mapping with their keys)."""
         found = self._children.get(node)
         if found is None:
@@ -69,11 +69,11 @@ class Tree:
             at, end = node + 1, stream.closes[node]
             while at < end:
                 key, value = (at, close(at, at) + 1) if mapping else (-1, at)
-                found.append(Place(value, node, key, len(found)))
+                found.append(NodePlace(value, node, key, len(found)))
                 at = close(value, value) + 1
         return found
 
-    def keys(self, mapping: int) -> dict[str, Place]:
+    def keys(self, mapping: int) -> dict[str, NodePlace]:
         """Return the entries of a mapping by the text of their keys; of duplicates, the last."""
         found = self._keys.get(mapping)
         if found is None:
@@ -151,7 +151,7 @@ class Tree:
             at = self.line_stop(at) if text[at] == "#" else at + 1
         return -1
 
-    def dash_stop(self, place: Place) -> int:
+    def dash_stop(self, place: NodePlace) -> int:
         """Return the offset after the dash of an item of a block sequence."""
         stream = self.stream
         before = self.children(place.parent)[place.number - 1].node if place.number else -1
@@ -163,12 +163,12 @@ class Tree:
         at = self.stream.bodies[node]
         return at - self.line_start(at)
 
-    def find(self, document: Document, steps: list[Step]) -> Place:
+    def find(self, document: Document, steps: list[Step]) -> NodePlace:
         """Return the node at a path. Raises NotThere."""
         place = self.root(document)
         for number, step in enumerate(steps):
             kind, _, value, _, _ = self.stream.events[place.node]
-            child: Place | None = None
+            child: NodePlace | None = None
             if kind == ALIAS:
                 reason = f"is the alias *{value}: use the path of its anchor"
             elif isinstance(step, Key):
@@ -187,7 +187,7 @@ class Tree:
             if child is None:
                 creatable = isinstance(step, Key) and (kind == MAPPING or self.is_null(place.node))
                 reason = f"{show_path(steps[:number])} {reason}"
-                raise NotThere(reason, place, steps[number:], creatable=creatable)
+                raise PathNotFound(reason, place, steps[number:], creatable=creatable)
             place = child
         return place
 

@@ -9,7 +9,7 @@ from linckia.services.yaml.replacement import replace_value
 from linckia.services.yaml.syntax.events import ALIAS, MAPPING, Document
 from linckia.services.yaml.syntax.parser import parse
 from linckia.services.yaml.syntax.tokens import BLOCK_HEADER, DEFAULT_TAGS
-from linckia.services.yaml.tree import NotThere, Place, Tree
+from linckia.services.yaml.tree import NodePlace, PathNotFound, Tree
 
 
 def read_tree(text: str) -> Tree:
@@ -33,7 +33,7 @@ def pick_document(tree: Tree, number: int, code: Code) -> Document | None:
     raise YamlError(code, f"no document {number}: the file has {len(documents)}, counted from 0")
 
 
-def locate(tree: Tree, path: str, document: int, code: Code) -> tuple[Document, Place]:
+def locate(tree: Tree, path: str, document: int, code: Code) -> tuple[Document, NodePlace]:
     """Return the existing node at a path. Raises YamlError with `code`."""
     steps = parse_path(path, code)
     found = pick_document(tree, document, code)
@@ -41,7 +41,7 @@ def locate(tree: Tree, path: str, document: int, code: Code) -> tuple[Document, 
         raise YamlError(code, f"{path!r} does not exist: the file has no content")
     try:
         return found, tree.find(found, steps)
-    except NotThere as fault:
+    except PathNotFound as fault:
         raise YamlError(code, f"{path!r} does not exist: {fault.reason}") from None
 
 
@@ -63,7 +63,7 @@ def set_at(tree: Tree, path: str, value: str, document: int = 0, *, json_file: b
         return create_first(tree, _keys(steps, path), read_fragment(value, DEFAULT_TAGS))
     try:
         place = tree.find(found, steps)
-    except NotThere as fault:
+    except PathNotFound as fault:
         if not fault.creatable:
             raise NotApplicable(f"cannot set {path!r}: {fault.reason}") from None
         keys = _keys(fault.rest, path)
@@ -83,7 +83,7 @@ def _keys(steps: list[Step], path: str) -> list[Key]:
     return keys
 
 
-def _read_value(tree: Tree, document: Document, place: Place, value: str) -> Fragment:
+def _read_value(tree: Tree, document: Document, place: NodePlace, value: str) -> Fragment:
     """Parse a replacement value, as it is or as if it began at the column of the node that it replaces.
 
     When reading a collection that begins after `- `, its further lines are indented deeper than its first, and that
@@ -126,7 +126,7 @@ def _digit(text: str, at: int) -> bool:
     return found is not None and bool(found.group(1) or found.group(4))
 
 
-def _refuse_hiding(tree: Tree, parent: Place, keys: list[Key], path: str) -> None:
+def _refuse_hiding(tree: Tree, parent: NodePlace, keys: list[Key], path: str) -> None:
     """Refuse a path through a key that is only merged in: it would hide all the merged value's other keys."""
     if len(keys) < 2 or tree.stream.events[parent.node][0] != MAPPING:
         return

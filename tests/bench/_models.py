@@ -16,7 +16,7 @@ from linckia.proto.ops.rerank import Ranked, RerankModel, RerankModelParams, Rer
 from linckia.services.embed.backends import Backend
 from linckia.services.embed.encoder import LateInteraction, LatePair
 from linckia.services.embed.main import load
-from linckia.services.embed.serving import Loaded, Settings
+from linckia.services.embed.serving import EmbedSettings, Loaded
 from linckia.services.rerank import main as cross_encoder
 from linckia.services.runtime.models.device import Precision
 
@@ -25,7 +25,9 @@ class InProcessEmbedder:
     """The embedding model, called as the service would be."""
 
     def __init__(self, precision: Precision = Precision.AUTO, backend: Backend = Backend.AUTO) -> None:
-        self.model: Loaded = load(Settings(precision=precision, backend=backend), "cpu", Path(tempfile.gettempdir()))
+        self.model: Loaded = load(
+            EmbedSettings(precision=precision, backend=backend), "cpu", Path(tempfile.gettempdir())
+        )
 
     def embed(self, params: EmbedTexts) -> EmbedResult:
         tokens = self.model.tokenizer.encode(params.texts, params.kind)
@@ -53,7 +55,7 @@ class InProcessRerankers:
 
     def __init__(self, embedder: InProcessEmbedder, model: str) -> None:
         self._embedder = embedder
-        self.cross: cross_encoder.Loaded | None = cross_encoder.load(cross_encoder.Settings(model=model), "cpu")
+        self.cross: cross_encoder.Loaded | None = cross_encoder.load(cross_encoder.RerankSettings(model=model), "cpu")
 
     @property
     def name(self) -> str:

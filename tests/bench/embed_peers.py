@@ -43,7 +43,7 @@ from linckia.proto.machine import usable_cores
 from linckia.proto.ops.embed import TextKind
 from linckia.services.embed.backends import Backend
 from linckia.services.embed.main import load
-from linckia.services.embed.serving import Loaded, Settings
+from linckia.services.embed.serving import EmbedSettings, Loaded
 from linckia.services.embed.weights import resolve
 from tests.bench._peer_venv import environment
 from tests.system.running import HTTP, RunningKernel, running
@@ -326,7 +326,7 @@ def main() -> None:
     given = parser.parse_args()
     texts = mixed(corpus(given.corpus, given.count))
     with tempfile.TemporaryDirectory() as folder:
-        model = load(Settings(backend=given.backend), "cpu", Path(folder))
+        model = load(EmbedSettings(backend=given.backend), "cpu", Path(folder))
     print(f"{model.files.name}, {model.encoder.precision} by default, {usable_cores()} cores")
     if given.only != "http":
         peer = SentenceTransformers()

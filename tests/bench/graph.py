@@ -20,7 +20,7 @@ import apsw
 import trio
 
 from linckia.proto.ops.graph import Direction, NodeState, Outgoing
-from linckia.services.graph import answers, store, walk
+from linckia.services.graph import answers, tables, walk
 from linckia.services.runtime.database import Database
 
 ROUNDS = 300
@@ -116,7 +116,7 @@ async def writes(database: Database, count: int, chance: random.Random) -> None:
         began = time.perf_counter()
         for start in range(0, len(states), batch):
             some = states[start : start + batch]
-            await database.write(lambda db, some=some: store.put(db, "notes", some, 0))  # type: ignore[misc]  # bound early
+            await database.write(lambda db, some=some: tables.put(db, "notes", some, 0))  # type: ignore[misc]  # bound early
         took = time.perf_counter() - began
         print(f"{WRITES} edges of {len(states)} nodes, {batch:>4} nodes a commit {took:10.3f} s")
 
@@ -129,7 +129,7 @@ def main() -> None:
     arguments = parser.parse_args()
     chance = random.Random(7)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        database = store.open_database(Path(folder) / "graph.db")
+        database = tables.open_database(Path(folder) / "graph.db")
         took = build(database, arguments.nodes, arguments.edges, chance)
         size = database.size_bytes() / 2**20
         print(f"{arguments.nodes} nodes, {arguments.edges} edges: built in {took:.1f} s, {size:.0f} MiB\n")

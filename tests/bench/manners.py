@@ -104,11 +104,11 @@ def by_words(every: Mapping[str, Operation[object]]) -> list[list[str]]:
 def by_meaning(every: Mapping[str, Operation[object]]) -> list[list[str]]:
     """The same by the cosine of vectors of the packaged model."""
     from linckia.services.embed.main import load
-    from linckia.services.embed.serving import Settings
+    from linckia.services.embed.serving import EmbedSettings
 
     names = list(every)
     with tempfile.TemporaryDirectory() as folder:
-        model = load(Settings(model=PACKAGED[1]), "cpu", Path(folder))
+        model = load(EmbedSettings(model=PACKAGED[1]), "cpu", Path(folder))
         said = [f"{every[name].title}. {about(every[name])}" for name in names]
         passages = model.tokenizer.encode(said, TextKind.PASSAGE).ids
         queries = model.tokenizer.encode([task for task, _ in TASKS], TextKind.QUERY).ids

@@ -37,7 +37,7 @@ import trio
 from linckia.proto.control.client import CallFailed
 from linckia.proto.ops.embed import TextKind
 from linckia.services.embed.main import load
-from linckia.services.embed.serving import Loaded, Settings
+from linckia.services.embed.serving import EmbedSettings, Loaded
 from linckia.services.retrieve import fusion
 from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.lexical import Fts5
@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--rerank", default="off,maxsim", help="auto, off or maxsim, or several of them")
     parser.add_argument("--keep", type=Path, help="a folder for what is made, so that a second run need not make it")
     given = parser.parse_args()
-    model = load(Settings(), "cpu", Path(tempfile.gettempdir()))
+    model = load(EmbedSettings(), "cpu", Path(tempfile.gettempdir()))
     faiss.omp_set_num_threads(1)
     print(
         " sections  rerank truly   p50 ms   p99 ms  scan ms  start s  whole  kill s  whole  PSS MiB  RSS MiB    notes |"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from linckia.services.decode.symbols import parse as parse_code
-from linckia.services.decode.text.reading import text_of
+from linckia.services.decode.text.documents import text_of
 from linckia.services.documents.store import globs
 from linckia.services.documents.text.passages import passages
 from linckia.services.knowledge.notes.files import Place

@@ -92,8 +92,8 @@ def _attachment(part: Message, out: Writer, attached: Attached, depth: int) -> N
     payload = part.get_payload(decode=True)
     data = payload if isinstance(payload, bytes) else b""
     name = " ".join((part.get_filename() or "").split())[:200]
-    told = f"{name or '(no name)'} ({part.get_content_type()}, {len(data)} bytes)"
-    out.block(f"Attached: {told if inner is None else 'a message'}")
+    description = f"{name or '(no name)'} ({part.get_content_type()}, {len(data)} bytes)"
+    out.block(f"Attached: {description if inner is None else 'a message'}")
     if depth >= MAX_DEPTH:
         return
     if isinstance(inner, Message):

@@ -97,7 +97,7 @@ def elements(pieces: Iterable[bytes], *names: str) -> list[tuple[str, Attributes
     return found
 
 
-class Reader:
+class XmlConverter:
     """Converts pieces of XML to Markdown, one after another."""
 
     def __init__(self, dialect: Dialect, out: Writer) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from linckia.services.decode.results import NotDecoded, Writer
-from linckia.services.decode.text.markup import Attributes, Dialect, Reader, elements
+from linckia.services.decode.text.markup import Attributes, Dialect, XmlConverter, elements
 from linckia.services.runtime.text.charsets import charset_of
 from linckia.services.runtime.text.html import plain
 
@@ -84,7 +84,7 @@ def docx(archive: Archive, main: str, out: Writer) -> None:
         signs={"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"},
         skipped=frozenset({"Fallback", "tabs", "del", "moveFrom"}),
     )  # fmt: skip
-    reader = Reader(dialect, out)
+    reader = XmlConverter(dialect, out)
     reader.read(archive.pieces(main))
     for part in ("footnotes", "endnotes", "comments"):
         reader.read(archive.pieces(f"{folder}/{part}.xml"))
@@ -144,7 +144,7 @@ def pptx(archive: Archive, main: str, out: Writer) -> None:
         for kind, target in [known.get(given.get(":id", ""), ("", ""))]
         if kind == "slide"
     ]
-    reader = Reader(_SLIDE, out)
+    reader = XmlConverter(_SLIDE, out)
     for number, slide in enumerate(slides, 1):
         out.block(f"# Slide {number}")
         reader.read(archive.pieces(slide))
@@ -154,7 +154,7 @@ def pptx(archive: Archive, main: str, out: Writer) -> None:
                 reader.read(archive.pieces(target))
             elif kind == "comments":
                 out.block("### Comments")
-                Reader(_REMARKS, out).read(archive.pieces(target))
+                XmlConverter(_REMARKS, out).read(archive.pieces(target))
         out.place = f"slide {number} of {len(slides)}"
 
 
@@ -178,7 +178,7 @@ def open_document(archive: Archive, out: Writer) -> None:
     manifest = elements(archive.pieces("META-INF/manifest.xml"), "encryption-data")
     if manifest:
         raise NotDecoded("it is password-protected")
-    Reader(_OPEN_DOCUMENT, out).read(archive.pieces("content.xml"))
+    XmlConverter(_OPEN_DOCUMENT, out).read(archive.pieces("content.xml"))
 
 
 _ABOUT: Final = Dialect(
@@ -193,7 +193,7 @@ def epub(archive: Archive, out: Writer) -> None:
         raise NotDecoded("it is locked by its publisher (DRM)")
     roots = [given for _, given in elements(archive.pieces("META-INF/container.xml"), "rootfile")]
     package = roots[0].get("full-path", "") if roots else ""
-    Reader(_ABOUT, out).read(archive.pieces(package))
+    XmlConverter(_ABOUT, out).read(archive.pieces(package))
     listed = elements(archive.pieces(package), "item", "itemref")
     places = {given.get("id", ""): given.get("href", "") for name, given in listed if name == "item"}
     chapters = [places.get(given.get("idref", ""), "") for name, given in listed if name == "itemref"]

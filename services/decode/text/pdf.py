@@ -13,7 +13,7 @@ from pypdfium2 import raw
 
 from linckia.proto.ops.decode import MAX_TEXT_CHARACTERS
 from linckia.services.decode.results import NotDecoded, Writer
-from linckia.services.decode.text.divided import Words, joined
+from linckia.services.decode.text.hyphenation import Words, joined
 
 _NOT_NOTES: Final = frozenset({raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP, raw.FPDF_ANNOT_WIDGET})
 _CHOICES: Final = (raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX)

@@ -271,9 +271,9 @@ def _comments(archive: Archive, sheet: str, persons: Mapping[str, str], out: Wri
                 is_known = index.isdecimal() and len(index) < 9 and int(index) < len(authors)
                 notes.append((each.get("ref", ""), authors[int(index)] if is_known else "", text))
     threaded = {place for place, _, _ in threads}
-    told = [note for note in notes if note[0] not in threaded] + threads
+    comments = [note for note in notes if note[0] not in threaded] + threads
     lines = [f"- {place}{f' ({by})' if by and not by.startswith('tc=') else ''}: {' '.join(text.split())}"
-             for place, by, text in told if text.strip()]  # fmt: skip
+             for place, by, text in comments if text.strip()]  # fmt: skip
     if lines:
         out.block("Comments:\n\n" + "\n".join(lines))
 

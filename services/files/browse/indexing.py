@@ -21,7 +21,7 @@ from linckia.services.files.store import schema
 from linckia.services.runtime.handlers import Context, handles
 
 
-class Indexing:
+class IndexTools:
     """The operations of `proto.ops.files.index`."""
 
     def __init__(self, core: Core) -> None:

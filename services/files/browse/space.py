@@ -21,7 +21,7 @@ from linckia.services.files.browse import treemap
 from linckia.services.files.changes.disk import Refused, open_at, opened
 from linckia.services.files.core import Family, reads
 from linckia.services.files.index.listing import holds_files, mounts
-from linckia.services.files.index.tree import Sizes, Stored, below, scans_of, sizes_at, sizes_now, wholes
+from linckia.services.files.index.tree import Sizes, StoredEntry, below, scans_of, sizes_at, sizes_now, wholes
 from linckia.services.files.query.entries import ENOUGH, MAX_BYTES, SELECTED, entry_of, find_indexed, fitting
 from linckia.services.files.store import schema
 from linckia.services.files.store.sql import Row, fetch_all, fetch_value
@@ -42,7 +42,7 @@ AGES = (
 """Names and days; older files come last."""
 
 
-class Space(Family):
+class SpaceTools(Family):
     """The operations of `proto.ops.files.space`."""
 
     @handles(ops.DiskTreemap)
@@ -127,7 +127,7 @@ class Space(Family):
         return _summary(path, entry, _by_extension_and_age(db, path, entry, time.time_ns()), params.extensions)
 
 
-def _folder(db: apsw.Connection, roots: paths.FileRoots, given: str) -> tuple[str, Stored]:
+def _folder(db: apsw.Connection, roots: paths.FileRoots, given: str) -> tuple[str, StoredEntry]:
     path, entry = find_indexed(db, roots, given, follow=True)
     if entry.kind != schema.DIRECTORY:
         raise InvalidParams(f"`path`: {paths.shown(path)} is not a directory", field="path")
@@ -176,7 +176,7 @@ def _largest(db: apsw.Connection, folder: int, column: str) -> list[treemap.Item
     return items
 
 
-def _same_size(db: apsw.Connection, roots: paths.FileRoots, params: ops.FindDuplicates) -> list[list[File]]:
+def _same_size(db: apsw.Connection, roots: paths.FileRoots, params: ops.FindDuplicates) -> list[list[Candidate]]:
     """Return groups of files of equal size, largest first; each inode appears once, with the first of its paths."""
     path, _ = _folder(db, roots, params.path)
     inside = below(paths.as_folder(path))
@@ -190,9 +190,9 @@ def _same_size(db: apsw.Connection, roots: paths.FileRoots, params: ops.FindDupl
         " ORDER BY size DESC, path",
         (*inside, params.min_size),
     )
-    groups: dict[int, list[File]] = defaultdict(list)
+    groups: dict[int, list[Candidate]] = defaultdict(list)
     for row in rows:
-        file = File(*row)
+        file = Candidate(*row)
         groups[file.size].append(file)
     return list(groups.values())
 
@@ -261,7 +261,7 @@ def _file_systems(roots: Sequence[str]) -> list[ops.FileSystem]:
     return list(found.values())
 
 
-def _by_extension_and_age(db: apsw.Connection, path: str, entry: Stored, now: int) -> list[Row]:
+def _by_extension_and_age(db: apsw.Connection, path: str, entry: StoredEntry, now: int) -> list[Row]:
     """Count files and bytes by extension and age; ages are positions in `AGES`, or its length."""
     ages = "".join(f" WHEN e.mtime >= {now - days * times.DAY_NS} THEN {n}" for n, (_, days) in enumerate(AGES))
     return fetch_all(
@@ -273,7 +273,7 @@ def _by_extension_and_age(db: apsw.Connection, path: str, entry: Stored, now: in
     )
 
 
-def _summary(path: str, entry: Stored, rows: Sequence[Row], extensions: int) -> ops.SpaceSummary:
+def _summary(path: str, entry: StoredEntry, rows: Sequence[Row], extensions: int) -> ops.SpaceSummary:
     names = [*(name for name, _ in AGES), "older"]
     by_age = _shares((names[age], count, size) for _, age, count, size in rows)
     by_extension = _shares((extension, count, size) for extension, _, count, size in rows)
@@ -316,7 +316,7 @@ END_BYTES = 16_384
 CHUNK = 1 << 20
 
 
-class File(NamedTuple):
+class Candidate(NamedTuple):
     """A candidate, as indexed."""
 
     path: str
@@ -335,7 +335,7 @@ class Search:
         self.compared = 0
         self.unreadable = 0
 
-    def groups(self, same_size: Iterable[list[File]]) -> list[list[File]]:
+    def groups(self, same_size: Iterable[list[Candidate]]) -> list[list[Candidate]]:
         """Return groups of files with equal content, the most wasteful groups first, each ordered by path."""
         found = []
         for files in same_size:
@@ -346,8 +346,8 @@ class Search:
         found = [sorted(group) for group in found]
         return sorted(found, key=lambda group: (-group[0].size * (len(group) - 1), group[0].path))
 
-    def _split(self, files: list[File], ends: int | None) -> list[list[File]]:
-        alike: dict[bytes, list[File]] = defaultdict(list)
+    def _split(self, files: list[Candidate], ends: int | None) -> list[list[Candidate]]:
+        alike: dict[bytes, list[Candidate]] = defaultdict(list)
         for file in files:
             if ends is not None:
                 self.compared += 1
@@ -357,7 +357,7 @@ class Search:
                 alike[digest].append(file)
         return [group for group in alike.values() if len(group) > 1]
 
-    def _digest(self, file: File, ends: int | None) -> bytes | None:
+    def _digest(self, file: Candidate, ends: int | None) -> bytes | None:
         try:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             with (

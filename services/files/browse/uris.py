@@ -17,14 +17,14 @@ from linckia.proto.ops.files.reading import Inspect, InspectResult
 from linckia.proto.ops.files.resources import Children, Metric, Parents, ResourceChildren, ResourceParent, SumResult
 from linckia.proto.ops.files.sets import ResourceSet
 from linckia.proto.ops.pages import JSON, Paged, place
-from linckia.services.files.browse.indexing import Indexing
-from linckia.services.files.browse.reading import Reading, artifacts, thumbnail
+from linckia.services.files.browse.indexing import IndexTools
+from linckia.services.files.browse.navigation import BrowseTools, artifacts, thumbnail
 from linckia.services.files.core import Core, Family, Handler, reads
 from linckia.services.files.plans.executions import EXECUTION, execution_of
 from linckia.services.files.query import named, sets
 from linckia.services.files.query.entries import SELECTED, Select, entry_of, fitting
-from linckia.services.files.query.grouping import all_sets, set_of
-from linckia.services.files.query.resources import SetSearch, first_entries, sum_of
+from linckia.services.files.query.set_search import SetSearchTools, first_entries, sum_of
+from linckia.services.files.query.set_tools import all_sets, set_of
 from linckia.services.files.store.sql import Row, fetch_all, fetch_value
 from linckia.services.runtime import times
 from linckia.services.runtime.handlers import Context, handles
@@ -40,10 +40,10 @@ def _jobs(*statuses: JobStatus) -> Handler[Family, Paged, JobList]:
     return jobs
 
 
-class Uris(Family):
+class UriResources(Family):
     """The operations of `proto.ops.files.uris`."""
 
-    def __init__(self, core: Core, indexing: Indexing, reading: Reading, searches: SetSearch) -> None:
+    def __init__(self, core: Core, indexing: IndexTools, reading: BrowseTools, searches: SetSearchTools) -> None:
         super().__init__(core)
         self._indexing = indexing
         self._reading = reading

@@ -24,9 +24,9 @@ from linckia.proto.errors import LinckiaError
 from linckia.services.files import paths
 from linckia.services.files.changes import disk, following
 from linckia.services.files.changes.copying import PREFIX, Copy
-from linckia.services.files.changes.disk import Item, Opened, Place, Refused, opened, placed
+from linckia.services.files.changes.disk import Item, OpenItem, OpenPath, Refused, opened, placed
 from linckia.services.files.changes.following import Follow
-from linckia.services.files.index.listing import MAX_INT, Found, look
+from linckia.services.files.index.listing import MAX_INT, DiskEntry, look
 from linckia.services.files.index.tree import Tree, find
 from linckia.services.files.paths import FileRoots
 from linckia.services.files.store.database import Note, remove_note, write_note
@@ -58,7 +58,7 @@ class Changes:
         """
         done = 0
         for item in items[:1]:
-            item.scan += self._heal_what_is_left()
+            item.scan += self._recover_deferred()
         for chunk in self._chunks(items):
             go_on(done)
             try:
@@ -120,23 +120,23 @@ class Changes:
                 # Sync the index with the disk now or, if it cannot be written, before the next change.
                 self._left += [each.intent for each in ready]
                 with contextlib.suppress(LinckiaError):
-                    chunk[0].scan += self._heal_what_is_left()
+                    chunk[0].scan += self._recover_deferred()
                 raise
 
-    def owe(self, intent: int) -> None:
+    def defer(self, intent: int) -> None:
         """Have the index follow this change before the next one is made."""
         self._left.append(intent)
 
-    def _heal_what_is_left(self) -> list[str]:
+    def _recover_deferred(self) -> list[str]:
         left = list(self._left)
-        scan = self.heal(left)
+        scan = self.recover(left)
         del self._left[: len(left)]
         return scan
 
-    def _open(self, item: Item, stack: contextlib.ExitStack) -> Opened:
+    def _open(self, item: Item, stack: contextlib.ExitStack) -> OpenItem:
         """Open an item's source and target. Raises Refused."""
         if item.kind == "restore":
-            source = Place(stack.enter_context(self._open_trash()), str(item.trash_id), str(self._trash))
+            source = OpenPath(stack.enter_context(self._open_trash()), str(item.trash_id), str(self._trash))
         else:
             source = stack.enter_context(opened(self._roots, item.source, item.source_field))
             self.check(source.path, item.source_field)
@@ -149,18 +149,20 @@ class Changes:
             if deletes and not item.force and not disk.is_empty(source):
                 raise Refused(disk.not_empty(source.path))
         except OSError as error:
-            raise Refused(disk.said(item.source, error)) from None
+            raise Refused(disk.describe_error(item.source, error)) from None
         if item.kind == "delete":
-            return Opened(item, source, None, status)
+            return OpenItem(item, source, None, status)
         if item.kind == "trash":
-            return Opened(item, source, Place(stack.enter_context(self._open_trash()), "", str(self._trash)), status)
+            return OpenItem(
+                item, source, OpenPath(stack.enter_context(self._open_trash()), "", str(self._trash)), status
+            )
         target = stack.enter_context(
             opened(self._roots, item.target, item.target_field, make=item.make, moved=source.path)
         )
         self.check(target.path, item.target_field)
         disk.check_not_inside(source.path, target.path, item.target_field)
         item.target = target.path
-        return Opened(item, source, target, status)
+        return OpenItem(item, source, target, status)
 
     def check(self, path: str, named: str) -> None:
         """Raises Refused if changing a path would affect a root, or something that may not be accessed or written."""
@@ -173,12 +175,12 @@ class Changes:
         self._trash.mkdir(mode=0o700, exist_ok=True)
         return disk.open_at(str(self._trash), disk.O_READ_FOLDER)
 
-    def _note(self, ready: list[Opened]) -> None:
+    def _note(self, ready: list[OpenItem]) -> None:
         with self._database.transaction() as db:
             for each in ready:
                 item = each.item
                 if item.kind == "trash":
-                    stored, found = find(db, item.source), Found.of("", each.status)
+                    stored, found = find(db, item.source), DiskEntry.of("", each.status)
                     size = stored.size if stored else found.size
                     each.note = Note(item.source, found.kind, size, time.time_ns())
                     db.execute("INSERT INTO trash(path, kind, size, deleted) VALUES(?,?,?,?)", astuple(each.note))
@@ -200,19 +202,19 @@ class Changes:
                 write_note(self._trash, each.item.trash_id, each.note)
                 disk.sync(each.target.folder)
 
-    def _delete(self, each: Opened) -> None:
+    def _delete(self, each: OpenItem) -> None:
         try:
             disk.remove(each.source, force=each.item.force)
         except OSError as error:
-            each.item.error = f"{disk.said(each.item.source, error)}{disk.where(error)}"
+            each.item.error = f"{disk.describe_error(each.item.source, error)}{disk.describe_location(error)}"
 
-    def _apply(self, moves: list[Opened], ready: list[Opened]) -> None:
+    def _apply(self, moves: list[OpenItem], ready: list[OpenItem]) -> None:
         """Rename the items to be moved, and update the index for moves and deletions.
 
         Raises:
             LinckiaError: the index could not be updated. Renamed items are moved back; any that cannot be are `done`.
         """
-        renamed: list[Opened] = []
+        renamed: list[OpenItem] = []
         try:
             self._rename(moves, ready, renamed)
         except LinckiaError:
@@ -230,7 +232,7 @@ class Changes:
             disk.sync_all(renamed)
             raise
 
-    def _rename(self, moves: list[Opened], ready: list[Opened], renamed: list[Opened]) -> None:
+    def _rename(self, moves: list[OpenItem], ready: list[OpenItem], renamed: list[OpenItem]) -> None:
         with self._database.transaction() as db:
             for each in moves:
                 assert each.target is not None
@@ -243,7 +245,7 @@ class Changes:
                     if error.errno == errno.EXDEV:
                         each.crosses = True
                     else:
-                        each.item.error = disk.said(each.item.source, error)
+                        each.item.error = disk.describe_error(each.item.source, error)
             disk.sync_all(ready)
             for each in ready:
                 if not each.crosses:
@@ -269,14 +271,14 @@ class Changes:
         db.execute("DELETE FROM trash WHERE id = ?", (trash_id,))
         remove_note(self._trash, trash_id)
 
-    def _forget(self, db: apsw.Connection, each: Opened) -> None:
+    def _forget(self, db: apsw.Connection, each: OpenItem) -> None:
         db.execute("DELETE FROM intent WHERE id = ?", (each.intent,))
         if each.item.kind == "trash" and each.item.error is not None:
             assert each.item.trash_id is not None
             self._leave_trash(db, each.item.trash_id)
             each.item.trash_id = None
 
-    def _cross(self, each: Opened, go_on: Callable[[], None]) -> None:
+    def _cross(self, each: OpenItem, go_on: Callable[[], None]) -> None:
         """Move by a verified copy: the copy takes its new path, then the original is deleted."""
         item, target = each.item, each.target
         assert target is not None
@@ -299,7 +301,7 @@ class Changes:
                     placed = True
                     disk.sync(target.folder)
                 except OSError as error:
-                    item.error = disk.said(item.target or item.source, error)
+                    item.error = disk.describe_error(item.target or item.source, error)
                     if isinstance(error, FileExistsError):
                         item.error = disk.exists(item.target_field, item.target)
                     self._forget(db, each)
@@ -335,7 +337,7 @@ class Changes:
         """Return the intents that were not completed, or are in progress."""
         return [id_ for (id_,) in fetch_all(db, "SELECT id FROM intent")]
 
-    def heal(self, only: Collection[int]) -> list[str]:
+    def recover(self, only: Collection[int]) -> list[str]:
         """Update the index for intents that were not completed. Returns the paths to scan.
 
         Raises:
@@ -348,11 +350,11 @@ class Changes:
             for id_, *row in fetch_all(db, "SELECT id, kind, source, target, inode, device, trash_id FROM intent"):
                 if id_ not in only:
                     continue
-                scan += self._heal(db, id_, *row)
+                scan += self._recover(db, id_, *row)
                 db.execute("DELETE FROM intent WHERE id = ?", (id_,))
         return scan
 
-    def _heal(
+    def _recover(
         self, db: apsw.Connection, id_: int, kind: str, source: str, target: str | None, inode: int, device: int,
         trash_id: int | None,
     ) -> list[str]:  # fmt: skip
@@ -376,7 +378,7 @@ class Changes:
         with contextlib.suppress(Refused, FileNotFoundError):
             if target is None:
                 with self._open_trash() as descriptor:
-                    disk.remove(Place(descriptor, f"{PREFIX}{intent}", folder), force=True)
+                    disk.remove(OpenPath(descriptor, f"{PREFIX}{intent}", folder), force=True)
             else:
                 with opened(self._roots, f"{folder}{PREFIX}{intent}", "to") as place:
                     disk.remove(place, force=True)
@@ -390,7 +392,7 @@ class Changes:
             for id_ in ids:
                 try:
                     with contextlib.suppress(FileNotFoundError):
-                        disk.remove(Place(folder, str(id_), str(id_)), force=True)
+                        disk.remove(OpenPath(folder, str(id_), str(id_)), force=True)
                 except OSError as error:
                     problems.append(f"{id_}: {os.strerror(error.errno or 0)}")
                     continue

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from linckia.services.files import paths
 from linckia.services.files.changes import disk
-from linckia.services.files.changes.disk import Place, Refused
+from linckia.services.files.changes.disk import OpenPath, Refused
 
 PREFIX = ".linckia-moving-"
 """Name prefix of unfinished copies, which a crash may leave behind."""
@@ -48,7 +48,7 @@ class _State(NamedTuple):
 class Copy:
     """A copy in progress: call `make`, put the copy in its place, then call `delete_original`."""
 
-    def __init__(self, source: Place, target: Place, go_on: Callable[[], None]) -> None:
+    def __init__(self, source: OpenPath, target: OpenPath, go_on: Callable[[], None]) -> None:
         """`go_on` is called periodically and may raise to stop the copy."""
         self._source = source
         self._target = target
@@ -67,7 +67,7 @@ class Copy:
             with contextlib.suppress(FileNotFoundError):
                 disk.remove(self._target, force=True)
             if isinstance(error, OSError):
-                raise Refused(f"cannot copy: {disk.said(self._source.path, error)}") from None
+                raise Refused(f"cannot copy: {disk.describe_error(self._source.path, error)}") from None
             raise
 
     def delete_original(self) -> None:

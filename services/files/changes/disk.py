@@ -37,7 +37,7 @@ class Refused(Exception):
     """An item that cannot be processed; nothing of it was done. The message is for the client."""
 
 
-class Place(NamedTuple):
+class OpenPath(NamedTuple):
     """A name in an open directory."""
 
     folder: int
@@ -78,12 +78,12 @@ class Item:
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenItem:
     """An item with its opened source and target."""
 
     item: Item
-    source: Place
-    target: Place | None
+    source: OpenPath
+    target: OpenPath | None
     status: os.stat_result
     intent: int = 0
     note: Note | None = None
@@ -92,7 +92,7 @@ class Opened:
 
 
 @contextlib.contextmanager
-def opened(roots: FileRoots, path: str, field: str, *, make: bool = False, moved: str = "") -> Iterator[Place]:
+def opened(roots: FileRoots, path: str, field: str, *, make: bool = False, moved: str = "") -> Iterator[OpenPath]:
     """Open the place of a path, resolving every link but the last.
 
     Args:
@@ -120,9 +120,9 @@ def opened(roots: FileRoots, path: str, field: str, *, make: bool = False, moved
             raise Refused(f"`{field}`: directory {paths.shown(paths.of_folder(at))} does not exist") from None
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
             raise Refused(f"`{field}`: {paths.shown(paths.of_folder(at))} is not a directory") from None
-        raise Refused(f"`{field}`: {said(paths.of_folder(at), error)}") from None
+        raise Refused(f"`{field}`: {describe_error(paths.of_folder(at), error)}") from None
     try:
-        yield Place(descriptor, paths.to_os(name), place)
+        yield OpenPath(descriptor, paths.to_os(name), place)
     finally:
         os.close(descriptor)
 
@@ -152,12 +152,12 @@ def _step(above: int, name: str, *, make: bool) -> int:
     return below
 
 
-def said(path: str, error: OSError) -> str:
+def describe_error(path: str, error: OSError) -> str:
     """Format an error at a path."""
     return f"{paths.shown(path)}: {os.strerror(error.errno or 0)}"
 
 
-def where(error: OSError) -> str:
+def describe_location(error: OSError) -> str:
     """Describe where in a directory a deletion failed."""
     inside = error.filename
     return f" ({paths.shown(paths.to_text(inside))}; everything before it is gone)" if isinstance(inside, str) else ""
@@ -186,7 +186,7 @@ def sync(folder: int) -> None:
         os.fsync(readable)
 
 
-def sync_all(ready: Iterable[Opened]) -> None:
+def sync_all(ready: Iterable[OpenItem]) -> None:
     """Make the changed names durable, syncing each directory once."""
     synced = set()
     for each in ready:
@@ -201,13 +201,13 @@ def sync_all(ready: Iterable[Opened]) -> None:
 # Removing
 
 
-def is_empty(place: Place) -> bool:
+def is_empty(place: OpenPath) -> bool:
     """True if the directory is empty. Raises OSError."""
     with open_at(place.name, O_READ_FOLDER, place.folder) as descriptor, os.scandir(descriptor) as entries:
         return next(entries, None) is None
 
 
-def remove(place: Place, *, force: bool) -> None:
+def remove(place: OpenPath, *, force: bool) -> None:
     """Remove an entry; with `force`, also a directory with all its content. Raises OSError if it, or something in it,
     cannot be removed; everything before that is gone."""
     status = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)

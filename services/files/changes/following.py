@@ -13,8 +13,8 @@ import apsw
 
 from linckia.services.files import paths
 from linckia.services.files.index.edit import Edit
-from linckia.services.files.index.listing import Found, look
-from linckia.services.files.index.tree import Stored, Tree, below, find, find_scanned, last_scan
+from linckia.services.files.index.listing import DiskEntry, look
+from linckia.services.files.index.tree import StoredEntry, Tree, below, find, find_scanned, last_scan
 from linckia.services.files.store import schema
 from linckia.services.files.store.sql import fetch_all, fetch_value
 
@@ -28,7 +28,7 @@ class Follow:
     def __init__(self, tree: Tree) -> None:
         _, self._invalidations, self._ignored = tree
 
-    def _is_ignored(self, path: str, found: Found) -> bool:
+    def _is_ignored(self, path: str, found: DiskEntry) -> bool:
         return self._ignored is not None and self._ignored(*paths.split(path), found.kind == schema.DIRECTORY)
 
     def moved(self, db: apsw.Connection, source: str, target: str) -> bool:
@@ -54,7 +54,9 @@ class Follow:
         _move_scans(db, source, target)
         return incomplete
 
-    def _moved(self, db: apsw.Connection, edit: Edit, stored: Stored | None, target: str, found: Found) -> bool:
+    def _moved(
+        self, db: apsw.Connection, edit: Edit, stored: StoredEntry | None, target: str, found: DiskEntry
+    ) -> bool:
         folder, name = paths.split(target)
         above = paths.of_folder(folder)
         is_shown = find_scanned(db, above) is not None or (stored is not None and stored.scanned != 0)

@@ -38,13 +38,13 @@ class _Noted:
 class Writing:
     """Writes files; blocks. Writes to different files may be concurrent; writes to the same file are serialized."""
 
-    def __init__(self, tree: Tree, roots: FileRoots, data_dir: Path, owe: Callable[[int], None]) -> None:
+    def __init__(self, tree: Tree, roots: FileRoots, data_dir: Path, defer: Callable[[int], None]) -> None:
         """Create a writer.
 
         Args:
             owe: called for a recorded change that the index could not follow.
         """
-        self._owe = owe
+        self._defer = defer
         self._database = tree.database
         self._roots = roots
         self._follow = Follow(tree)
@@ -127,7 +127,7 @@ class Writing:
                     self._follow.seen(db, path)
                 db.execute("DELETE FROM intent WHERE id = ?", (noted.intent,))
         except LinckiaError:
-            self._owe(noted.intent)
+            self._defer(noted.intent)
 
     def _undo(self, noted: _Noted) -> None:
         """Discard the record of a file that was not written."""
@@ -140,7 +140,7 @@ class Writing:
                     remove_note(self._trash, noted.trash_id)
                 db.execute("DELETE FROM intent WHERE id = ?", (noted.intent,))
         except LinckiaError:
-            self._owe(noted.intent)
+            self._defer(noted.intent)
 
 
 def _down_to(path: str) -> list[str]:

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 import apsw
 
 from linckia.services.files import paths
-from linckia.services.files.index.listing import MAX_INT, Found, Listing, look
-from linckia.services.files.index.tree import Stored, below, find, find_scanned, folder_path, rows_below, set_rows
+from linckia.services.files.index.listing import MAX_INT, DiskEntry, Listing, look
+from linckia.services.files.index.tree import StoredEntry, below, find, find_scanned, folder_path, rows_below, set_rows
 from linckia.services.files.store import schema
 from linckia.services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
 
@@ -87,7 +87,7 @@ class Edit:
             self._fill(id_, path, listing, new)
         else:
             rows = fetch_all(self._db, "SELECT * FROM entry WHERE parent = ?", (id_,))
-            stored = {row[2]: Stored(*row) for row in rows}
+            stored = {row[2]: StoredEntry(*row) for row in rows}
             for found in listing.found():
                 self._put(id_, path, found, stored.pop(found.name, None), new)
             for name in listing.unknown:
@@ -102,10 +102,10 @@ class Edit:
         self._set_folder(id_, None if unknown else listing.fingerprint, problem, inside, own_files, own_size)
         return new
 
-    def put(self, parent: int, path: str, found: Found) -> int:
+    def put(self, parent: int, path: str, found: DiskEntry) -> int:
         """Store a found entry in the directory `parent` (whose `path` ends in a slash). Returns its id."""
         row = fetch_one(self._db, "SELECT * FROM entry WHERE parent = ? AND name = ?", (parent, found.name))
-        before = None if row is None else Stored(*row)
+        before = None if row is None else StoredEntry(*row)
         if before is None or not _is_as_stored(found, before):
             self._unlisted.add(parent)
         return self._put(parent, path, found, before, {})
@@ -158,9 +158,9 @@ class Edit:
             self.changed = True
             self._add(folder, size, disk, files, 0)
         for name, status in others:
-            self._insert(folder, path, Found.of(name, status), new)
+            self._insert(folder, path, DiskEntry.of(name, status), new)
 
-    def _insert(self, parent: int, path: str, found: Found, new: dict[str, int]) -> int:
+    def _insert(self, parent: int, path: str, found: DiskEntry, new: dict[str, int]) -> int:
         name, kind, inode, device, links, size, disk, mtime, ctime = found
         id_ = self._next_id
         self._next_id += 1
@@ -196,7 +196,7 @@ class Edit:
         """Return the value of `scanned` for an entry in a directory."""
         return -self._now if self._rows_of(parent) in (schema.WHOLE, schema.INSIDE) else self._now
 
-    def _put(self, parent: int, path: str, found: Found, before: Stored | None, new: dict[str, int]) -> int:
+    def _put(self, parent: int, path: str, found: DiskEntry, before: StoredEntry | None, new: dict[str, int]) -> int:
         if before is None:
             return self._insert(parent, path, found, new)
         _, kind, inode, device, links, size, disk, mtime, ctime = found
@@ -235,7 +235,7 @@ class Edit:
         self.changed = True
         return before.id
 
-    def remove(self, gone: Stored) -> None:
+    def remove(self, gone: StoredEntry) -> None:
         """Remove an entry and everything below it."""
         self.changed = True
         self._unlisted.add(gone.parent)
@@ -249,7 +249,7 @@ class Edit:
         self._db.execute("DELETE FROM folder WHERE path >= ? AND path < ?", bounds)
         self._db.execute("DELETE FROM entry WHERE id = ?", (gone.id,))
 
-    def move(self, moved: Stored, parent: int, name: str) -> None:
+    def move(self, moved: StoredEntry, parent: int, name: str) -> None:
         """Move an entry, with everything below it, to a directory and name that are free."""
         self.flush()
         self.changed = True
@@ -289,7 +289,7 @@ class Edit:
         delta[2] += files
         delta[3] += directories
 
-    def _leave(self, entry: Stored) -> None:
+    def _leave(self, entry: StoredEntry) -> None:
         """Remove a non-directory entry from the sums."""
         if entry.links > 1:
             self._touch(entry.inode, entry.device)
@@ -297,7 +297,7 @@ class Edit:
         linked = (entry.inode, entry.device) in self._groups
         self._add(entry.parent, -entry.size, 0 if linked else -entry.disk, -(entry.kind == schema.FILE), 0)
 
-    def _leave_folder(self, folder: Stored) -> tuple[Stored, tuple[str, str]]:
+    def _leave_folder(self, folder: StoredEntry) -> tuple[StoredEntry, tuple[str, str]]:
         """Remove a directory from the sums above it. Returns its current row, and the bounds of the paths below it."""
         self.flush()
         bounds = below(folder_path(self._db, folder.id) or "")
@@ -310,7 +310,7 @@ class Edit:
         # Apply pending changes where the directory was, so that its own sums are final.
         self._settle()
         (row,) = fetch_all(self._db, "SELECT * FROM entry WHERE id = ?", (folder.id,))
-        now = Stored(*row)
+        now = StoredEntry(*row)
         self._add(now.parent, -now.size, -now.disk, -now.files, -now.directories - bool(now.scanned))
         return now, bounds
 
@@ -392,7 +392,7 @@ class Edit:
         )
 
 
-def _is_as_stored(found: Found, before: Stored) -> bool:
+def _is_as_stored(found: DiskEntry, before: StoredEntry) -> bool:
     """True if a fingerprint would not distinguish the two."""
     return (found.kind, found.inode, found.ctime) == (before.kind, before.inode, before.ctime) and (
         found.kind == schema.DIRECTORY or (found.size, found.disk) == (before.size, before.disk)

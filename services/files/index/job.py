@@ -19,7 +19,7 @@ from linckia.services.runtime.storage import DiskFull
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
-class Running:
+class RunningJob:
     """A job that is pending or running in this process."""
 
     id: int
@@ -50,7 +50,7 @@ class Running:
         return None if self.scan is None else self.scan.counts
 
 
-class Outcome(NamedTuple):
+class JobOutcome(NamedTuple):
     """How a job ended."""
 
     status: JobStatus
@@ -80,8 +80,8 @@ def every_job(db: apsw.Connection, counted: Counted) -> list[Job]:
 
 def _job(row: Row, counted: Counted) -> Job:
     id_, root, status, progress, attempt, created, started, finished, *found = row[:11]
-    problems, problem, skipped, error, told = row[11:]
-    wholes = None if told is None else msgspec.json.decode(told, type=Wholes)
+    problems, problem, skipped, error, encoded_wholes = row[11:]
+    wholes = None if encoded_wholes is None else msgspec.json.decode(encoded_wholes, type=Wholes)
     counts = counted(id_) if status == "running" else None
     if counts is not None:
         progress = max(progress, counts.progress)

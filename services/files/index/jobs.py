@@ -21,7 +21,7 @@ from linckia.proto.errors import OperationError, Unavailable
 from linckia.proto.ops.files.index import Job
 from linckia.services.files import paths
 from linckia.services.files.index.comparing import CompareClient
-from linckia.services.files.index.job import Outcome, Running, every_job, find_job
+from linckia.services.files.index.job import JobOutcome, RunningJob, every_job, find_job
 from linckia.services.files.index.listing import look, without_files
 from linckia.services.files.index.scan import Cancelled, Counts, Missing, Scan
 from linckia.services.files.index.tree import Tree, below, record_sizes, rows_of_root, skip_reason, wholes
@@ -59,7 +59,7 @@ class Jobs:
         self._nursery = nursery
         self._compare_client = compare_client
         self._on_change = on_change
-        self._running: dict[int, Running] = {}
+        self._running: dict[int, RunningJob] = {}
         self._recorded: dict[str, int] = {}
         """By root, the invalidation mark at which the sizes of its directories were last recorded."""
         self._stopping = False
@@ -83,13 +83,13 @@ class Jobs:
 
         for id_, root, background, force, attempt, rows in await self._database.write(take_up):
             self._begin(
-                Running(
+                RunningJob(
                     id=id_, root=root, background=bool(background), force=bool(force), max_age_s=0, rows=rows,
                     attempt=attempt,
                 )
             )  # fmt: skip
 
-    def _begin(self, job: Running) -> None:
+    def _begin(self, job: RunningJob) -> None:
         self._running[job.id] = job
         self._nursery.start_soon(self._run, job)
 
@@ -101,7 +101,7 @@ class Jobs:
 
     async def start(
         self, root: str, *, background: bool, force: bool = True, max_age_s: float = 0, rows: int | None = None
-    ) -> Running:
+    ) -> RunningJob:
         """Return the job that scans a path: a running one, or else a new one."""
 
         def create(db: apsw.Connection) -> int:
@@ -121,12 +121,12 @@ class Jobs:
                     return job
             with trio.CancelScope(shield=True):
                 id_ = await self._database.write(create)
-            job = Running(id=id_, root=root, background=background, force=force, max_age_s=max_age_s, rows=rows)
+            job = RunningJob(id=id_, root=root, background=background, force=force, max_age_s=max_age_s, rows=rows)
             self._begin(job)
         self._on_change(id_, "pending", root)
         return job
 
-    async def wait(self, job: Running, on_progress: Callable[[Counts], None] = lambda counts: None) -> None:
+    async def wait(self, job: RunningJob, on_progress: Callable[[Counts], None] = lambda counts: None) -> None:
         """Wait until a job has ended. If the last caller waiting for it is cancelled, the job is cancelled too,
         unless it runs in the background. Raises DiskFull if a job that is not in the background has no room for its
         results."""
@@ -144,7 +144,7 @@ class Jobs:
         if job.failure is not None:
             raise job.failure
 
-    async def scan(self, path: str, rows: int | None = None) -> Running:
+    async def scan(self, path: str, rows: int | None = None) -> RunningJob:
         """Scan a path and wait, like `wait`. Returns the ended job."""
         job = await self.start(path, background=False, rows=rows)
         await self.wait(job)
@@ -182,11 +182,11 @@ class Jobs:
         for job in list(self._running.values()):
             await job.ended.wait()
 
-    def find(self, id_: int) -> Running | None:
+    def find(self, id_: int) -> RunningJob | None:
         """Return a job that is pending or running in this process."""
         return self._running.get(id_)
 
-    def scanning(self, path: str) -> Running | None:
+    def scanning(self, path: str) -> RunningJob | None:
         """Return a job in this process whose root is `path`, above it, or below it."""
         return next((job for job in self._running.values() if paths.overlap(job.root, path)), None)
 
@@ -229,14 +229,14 @@ class Jobs:
 
     # Running jobs
 
-    async def _run(self, job: Running) -> None:
+    async def _run(self, job: RunningJob) -> None:
         try:
             try:
                 outcome = await self._outcome(job)
             except DiskFull as error:
                 # The waiting call gets the error; a later one may find room.
                 job.failure = error
-                outcome = Outcome("failed", str(error))
+                outcome = JobOutcome("failed", str(error))
                 job.ended.set()
             job.looked = True
             put_off = self._stopping and outcome.status == "cancelled" and job.background
@@ -245,17 +245,17 @@ class Jobs:
             self._running.pop(job.id, None)
             job.ended.set()
 
-    async def _outcome(self, job: Running) -> Outcome:
+    async def _outcome(self, job: RunningJob) -> JobOutcome:
         """Run a job. Raises DiskFull for a job that calls wait for; a background job pauses until there is room."""
         await self._wait_for_others(job)
         if job.cancelled:
-            return Outcome("cancelled")
+            return JobOutcome("cancelled")
         if not job.force and job.max_age_s and job.attempt == 1:
             # A job that this one waited for may have scanned it.
             age, now = job.max_age_s, time.time_ns()
             skipped = await self._database.read(lambda db: skip_reason(db, job.root, age, now, job.rows))
             if skipped:
-                return Outcome("completed", skipped=skipped)
+                return JobOutcome("completed", skipped=skipped)
         while True:
             try:
                 return await self._scan(job)
@@ -265,14 +265,14 @@ class Jobs:
             # Wait until there is room for at least this write.
             await steadily(self._env, "indexing", partial(self._begun, job))
 
-    async def _begun(self, job: Running) -> None:
+    async def _begun(self, job: RunningJob) -> None:
         """Store that a job is running. Raises DiskFull."""
         if not job.cancelled:
             await self._database.write(
                 lambda db: db.execute("UPDATE job SET status='running', started=? WHERE id=?", (time.time_ns(), job.id))
             )
 
-    async def _store(self, job: Running, write: Callable[[], Awaitable[None]]) -> None:
+    async def _store(self, job: RunningJob, write: Callable[[], Awaitable[None]]) -> None:
         """Store a job's outcome, once there is room for it; at shutdown it is left to the next start."""
         try:
             await write()
@@ -283,7 +283,7 @@ class Jobs:
             if not self._stopping:
                 await steadily(self._env, "indexing", write)
 
-    async def _wait_for_others(self, job: Running) -> None:
+    async def _wait_for_others(self, job: RunningJob) -> None:
         """Wait until no earlier job involves the same entries."""
         while not job.cancelled:
             others = [
@@ -294,7 +294,7 @@ class Jobs:
             with trio.move_on_after(0.1):
                 await others[0].ended.wait()
 
-    async def _scan(self, job: Running) -> Outcome:
+    async def _scan(self, job: RunningJob) -> JobOutcome:
         def on_batch(db: apsw.Connection, counts: Counts) -> None:
             db.execute(
                 "UPDATE job SET progress = max(progress, ?), files=?, directories=?, size=?, problems=? WHERE id=?",
@@ -313,24 +313,24 @@ class Jobs:
         try:
             await trio.to_thread.run_sync(job.scan.run, limiter=self._threads)
         except Cancelled:
-            return Outcome("cancelled")
+            return JobOutcome("cancelled")
         except (Missing, Unavailable) as error:
-            return Outcome("failed", str(error))
+            return JobOutcome("failed", str(error))
         except OSError as error:
-            return Outcome("failed", f"cannot scan {job.root}: {os.strerror(error.errno or 0)}")
+            return JobOutcome("failed", f"cannot scan {job.root}: {os.strerror(error.errno or 0)}")
         except apsw.Error as error:
             _log.exception("job %d: cannot write the index", job.id)
-            return Outcome("failed", f"cannot write the index: {error}")
-        return Outcome("completed")
+            return JobOutcome("failed", f"cannot write the index: {error}")
+        return JobOutcome("completed")
 
-    async def _put_off(self, job: Running) -> None:
+    async def _put_off(self, job: RunningJob) -> None:
         """Leave the job to the next start, without counting an attempt."""
         with trio.CancelScope(shield=True):
             await self._database.write(
                 lambda db: db.execute("UPDATE job SET status='pending', attempt=attempt-1 WHERE id=?", (job.id,))
             )
 
-    async def _end(self, job: Running, outcome: Outcome) -> None:
+    async def _end(self, job: RunningJob, outcome: JobOutcome) -> None:
         status, error, skipped = outcome
         scanned = status == "completed" and not skipped
         now = time.time_ns()
@@ -348,8 +348,8 @@ class Jobs:
                 ),
             )  # fmt: skip
             if scanned:
-                told, _ = wholes(db, job.root)
-                db.execute("UPDATE job SET wholes = ? WHERE id = ?", (msgspec.json.encode(told).decode(), job.id))
+                totals, _ = wholes(db, job.root)
+                db.execute("UPDATE job SET wholes = ? WHERE id = ?", (msgspec.json.encode(totals).decode(), job.id))
                 # Older scans below it are superseded.
                 db.execute("DELETE FROM scan WHERE root >= ? AND root < ?", below(paths.as_folder(job.root)))
                 db.execute("INSERT OR REPLACE INTO scan VALUES(?, ?)", (job.root, now))

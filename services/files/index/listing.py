@@ -70,7 +70,7 @@ class Ignored:
         return left_out is not None and left_out(name, is_folder)
 
 
-class Found(NamedTuple):
+class DiskEntry(NamedTuple):
     """An entry as it is on disk."""
 
     name: str
@@ -84,7 +84,7 @@ class Found(NamedTuple):
     ctime: int
 
     @classmethod
-    def of(cls, name: str, status: os.stat_result) -> Found:
+    def of(cls, name: str, status: os.stat_result) -> DiskEntry:
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), schema.OTHER)
         mtime, ctime = status.st_mtime_ns, status.st_ctime_ns
         # Some file systems use inodes up to 2**64 and times past the year 2262; SQLite's integers end at 2**63.
@@ -105,9 +105,9 @@ class Listing:
     fingerprint: bytes
     unknown: list[str]
 
-    def found(self) -> list[Found]:
+    def found(self) -> list[DiskEntry]:
         """Return the entries."""
-        return list(map(Found.of, self.names, self.statuses))
+        return list(map(DiskEntry.of, self.names, self.statuses))
 
     @functools.cached_property
     def totals(self) -> tuple[int, int, int]:
@@ -194,14 +194,14 @@ def _fingerprint(names: list[str], statuses: list[os.stat_result]) -> bytes:
     return hashlib.blake2b("\0".join(names).encode() + numbers, digest_size=16).digest()
 
 
-def look(path: str) -> Found | None:
+def look(path: str) -> DiskEntry | None:
     """Return the entry at a clean path without following a link at its end; None if it does not exist. Raises
     OSError."""
     try:
         status = os.lstat(paths.to_os(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return Found.of(paths.split(path)[1], status)
+    return DiskEntry.of(paths.split(path)[1], status)
 
 
 def ignore_rules(patterns: Sequence[str], roots: Roots) -> Ignored | None:

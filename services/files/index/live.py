@@ -20,8 +20,8 @@ import apsw
 
 from linckia.services.files import paths
 from linckia.services.files.index.edit import Edit
-from linckia.services.files.index.listing import MAX_INT, Found, is_at, look, open_folder, read_folder
-from linckia.services.files.index.tree import Stored, Tree, below, find, find_scanned, rows_of_root, set_rows
+from linckia.services.files.index.listing import MAX_INT, DiskEntry, is_at, look, open_folder, read_folder
+from linckia.services.files.index.tree import StoredEntry, Tree, below, find, find_scanned, rows_of_root, set_rows
 from linckia.services.files.store import schema
 from linckia.services.files.store.sql import fetch_all, fetch_value
 
@@ -197,7 +197,7 @@ class Live:
         self._descend(db, paths.as_folder(self._root), found, stored, from_root=True)
 
     def _descend(
-        self, db: apsw.Connection, folder: str, found: Found, stored: Stored | None, *, from_root: bool = False
+        self, db: apsw.Connection, folder: str, found: DiskEntry, stored: StoredEntry | None, *, from_root: bool = False
     ) -> None:
         """Queue a directory for listing if it differs from the stored one, or the stored one was never listed because a
         process died."""
@@ -208,7 +208,7 @@ class Live:
             self._whole[folder] = None
 
     @contextlib.contextmanager
-    def _opened(self, db: apsw.Connection, edit: Edit, folder: str) -> Iterator[tuple[Stored, int] | None]:
+    def _opened(self, db: apsw.Connection, edit: Edit, folder: str) -> Iterator[tuple[StoredEntry, int] | None]:
         """Yield a directory as stored, and a descriptor of the directory at exactly this path.
 
         Yields None if either is missing, or the path leads through a link; the directory is then examined as an entry
@@ -246,11 +246,13 @@ class Live:
                 self._look_at(db, edit, folder, stored, name, descriptor)
         self._marks.add(folder)
 
-    def _look_at(self, db: apsw.Connection, edit: Edit, folder: str, above: Stored, name: str, descriptor: int) -> None:
+    def _look_at(
+        self, db: apsw.Connection, edit: Edit, folder: str, above: StoredEntry, name: str, descriptor: int
+    ) -> None:
         edit.flush()
         stored = find(db, folder + name)
         try:
-            found = Found.of(name, os.stat(paths.to_os(name), dir_fd=descriptor, follow_symlinks=False))
+            found = DiskEntry.of(name, os.stat(paths.to_os(name), dir_fd=descriptor, follow_symlinks=False))
         except FileNotFoundError:
             if stored is not None:
                 self._remove(db, edit, folder + name, stored)
@@ -267,14 +269,14 @@ class Live:
                 self._name_links(db, stored)
         self._descend(db, f"{folder}{name}/", found, stored)
 
-    def _remove(self, db: apsw.Connection, edit: Edit, path: str, gone: Stored) -> None:
+    def _remove(self, db: apsw.Connection, edit: Edit, path: str, gone: StoredEntry) -> None:
         if self._gone is not None and path not in self._gone:
             self._kept.add(path)
             return
         self._name_links(db, gone)
         edit.remove(gone)
 
-    def _name_links(self, db: apsw.Connection, changed: Found | Stored) -> None:
+    def _name_links(self, db: apsw.Connection, changed: DiskEntry | StoredEntry) -> None:
         """Name all links of a changed file: a change is reported for one of them but affects them all."""
         if changed.links < 2 or changed.kind == schema.DIRECTORY:
             return
@@ -285,10 +287,10 @@ class Live:
         for folder, name in fetch_all(db, others, (changed.inode, changed.device)):
             self._names.setdefault(folder, {})[name] = None
 
-    def _put_itself(self, edit: Edit, folder: str, stored: Stored, descriptor: int) -> None:
+    def _put_itself(self, edit: Edit, folder: str, stored: StoredEntry, descriptor: int) -> None:
         """Update the directory's own times and size, which change with its content."""
         above, name = paths.split(paths.of_folder(folder))
-        edit.put(stored.parent, above, Found.of(name, os.fstat(descriptor)))
+        edit.put(stored.parent, above, DiskEntry.of(name, os.fstat(descriptor)))
         self._marks.add(above or "/")
 
     def _list(self, db: apsw.Connection, edit: Edit, folder: str) -> None:
@@ -303,7 +305,7 @@ class Live:
         edit.flush()
         fresh = fetch_value(db, "SELECT 1 FROM entry WHERE parent = ? LIMIT 1", (stored.id,)) is None
         rows = [] if fresh else fetch_all(db, "SELECT * FROM entry WHERE parent = ? AND kind = 1", (stored.id,))
-        before = {each.name: each for each in (Stored(*row) for row in rows)}
+        before = {each.name: each for each in (StoredEntry(*row) for row in rows)}
         new = edit.put_folder(stored.id, folder, listing, fresh=fresh)
         doubt(db, stored.id, whole=False)
         self._marks.add(folder)

@@ -19,7 +19,7 @@ from linckia.services.runtime.database import Database
 from linckia.services.runtime.ignore_files import GENERATED, VERSION_CONTROL
 
 
-class Stored(NamedTuple):
+class StoredEntry(NamedTuple):
     """An entry as stored."""
 
     id: int
@@ -39,7 +39,7 @@ class Stored(NamedTuple):
     scanned: int
 
 
-def find(db: apsw.Connection, path: str) -> Stored | None:
+def find(db: apsw.Connection, path: str) -> StoredEntry | None:
     """Return the entry of a clean path, whether scanned or merely a parent of something scanned."""
     folder, name = paths.split(path)
     row = fetch_one(
@@ -47,16 +47,16 @@ def find(db: apsw.Connection, path: str) -> Stored | None:
         "SELECT entry.* FROM folder JOIN entry ON entry.parent = folder.id WHERE folder.path = ? AND entry.name = ?",
         (folder, name),
     )
-    return None if row is None else Stored(*row)
+    return None if row is None else StoredEntry(*row)
 
 
-def find_scanned(db: apsw.Connection, path: str) -> Stored | None:
+def find_scanned(db: apsw.Connection, path: str) -> StoredEntry | None:
     """Return the entry of a clean path, if it was scanned."""
     found = find(db, path)
     return found if found is not None and found.scanned else None
 
 
-def find_shown(db: apsw.Connection, path: str) -> Stored | None:
+def find_shown(db: apsw.Connection, path: str) -> StoredEntry | None:
     """Return the entry of a clean path, if it was scanned and is a row of its own."""
     found = find(db, path)
     return found if found is not None and found.scanned > 0 else None
@@ -79,7 +79,7 @@ def below(folder: str) -> tuple[str, str]:
 STAND_FOR_ALL = VERSION_CONTROL | GENERATED
 """Names of collapsed directories, the same that `add` leaves out."""
 
-TOLD = 5
+PATHS_SHOWN = 5
 """Number of collapsed paths listed in an answer."""
 
 
@@ -125,9 +125,9 @@ def wholes(db: apsw.Connection, path: str) -> tuple[Wholes, list[str]]:
         below(paths.as_folder(path)),
     )
     files, directories, size = (sum(row[at] for row in rows) for at in (1, 2, 3))
-    first = [paths.of_folder(row[0]) for row in rows[:TOLD]]
-    told = Wholes(folders=len(rows), files=files, directories=directories, size=size, first=first)
-    return told, [row[0] for row in rows]
+    first = [paths.of_folder(row[0]) for row in rows[:PATHS_SHOWN]]
+    totals = Wholes(folders=len(rows), files=files, directories=directories, size=size, first=first)
+    return totals, [row[0] for row in rows]
 
 
 class Tree(NamedTuple):

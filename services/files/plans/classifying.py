@@ -32,16 +32,16 @@ KEPT_JOBS = 10_000
 """Number of ended jobs that are kept; older ones are deleted."""
 
 
-class Classifying(Family):
+class ClassifierTools(Family):
     """The operations of `proto.ops.files.classifier`, and the worker. Methods run on trio's thread only."""
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)
-        self._news = trio.Event()
+        self._wakeup = trio.Event()
 
     def wake(self) -> None:
         """Tell the worker that there are jobs."""
-        self._news.set()
+        self._wakeup.set()
 
     async def run(self) -> None:
         """Run until cancelled; remaining jobs are done at the next start."""
@@ -51,10 +51,10 @@ class Classifying(Family):
         database = self._core.database
         await database.write(lambda db: db.execute("UPDATE classifier_job SET status='pending' WHERE status='running'"))
         while True:
-            self._news = trio.Event()
+            self._wakeup = trio.Event()
             row = await database.write(_take)
             if row is None:
-                await self._news.wait()
+                await self._wakeup.wait()
                 continue
             try:
                 # Asking creates the results, which are cached by the content's hash.

@@ -21,11 +21,11 @@ from linckia.proto.errors import LinckiaError
 from linckia.proto.ops.files.plans import Condition, ExecutionRecord, ExecutionStatus, Mode, Outcome, PlanSource
 from linckia.services.files.core import Core
 from linckia.services.files.index.listing import look
-from linckia.services.files.plans import finding, followers, outcomes
-from linckia.services.files.plans.classifying import Classifying
-from linckia.services.files.plans.finding import Batch, Entry
-from linckia.services.files.plans.followers import Deal, Followed, Followers
-from linckia.services.files.plans.outcomes import Doing, Tally
+from linckia.services.files.plans import followers, outcomes, source_entries
+from linckia.services.files.plans.classifying import ClassifierTools
+from linckia.services.files.plans.followers import Followed, Followers, OnChange
+from linckia.services.files.plans.outcomes import OutcomeRunner, Tally
+from linckia.services.files.plans.source_entries import Batch, PlanEntry
 from linckia.services.files.query import named, sets
 from linckia.services.files.store.database import steadily
 from linckia.services.files.store.sql import Row, fetch_all
@@ -39,7 +39,7 @@ KEPT_EXECUTIONS = 1_000
 _log = logging.getLogger("linckia.files")
 
 
-class Definition(msgspec.Struct, frozen=True, kw_only=True):
+class PlanDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """A plan as stored."""
 
     description: str = ""
@@ -54,7 +54,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
 class Executions:
     """All executions of this process. Methods run on trio's thread only."""
 
-    def __init__(self, core: Core, following: Followers, classifying: Classifying, nursery: trio.Nursery) -> None:
+    def __init__(self, core: Core, following: Followers, classifying: ClassifierTools, nursery: trio.Nursery) -> None:
         """`nursery` must end before the database is closed."""
         self._core = core
         self._following = following
@@ -68,24 +68,24 @@ class Executions:
             lambda db: fetch_all(db, "SELECT id, definition FROM execution WHERE status = 'running'")
         )
         for id_, text in rows:
-            self.start(id_, msgspec.json.decode(text, type=Definition))
+            self.start(id_, msgspec.json.decode(text, type=PlanDefinition))
 
-    def start(self, id_: int, plan: Definition) -> None:
+    def start(self, id_: int, plan: PlanDefinition) -> None:
         """Run an execution whose row is already stored."""
         scope, ended = self._running[id_] = trio.CancelScope(), trio.Event()
 
         async def run() -> None:
             try:
                 with scope:
-                    doing = Doing(self._core, self._classifying, plan.outcomes, plan.mandates)
-                    await self._run(_Execution(self._core, doing, id_, plan))
+                    runner = OutcomeRunner(self._core, self._classifying, plan.outcomes, plan.mandates)
+                    await self._run(_Execution(self._core, runner, id_, plan))
             finally:
                 self._running.pop(id_, None)
                 ended.set()
 
         self._nursery.start_soon(run)
 
-    async def stop(self, id_: int, plan: Definition) -> None:
+    async def stop(self, id_: int, plan: PlanDefinition) -> None:
         """Stop an execution whose row already says that it has ended, and wait until it has."""
         for subscription in subscriptions(id_, plan):
             await self._following.stop(subscription)
@@ -106,10 +106,10 @@ class Executions:
         status: ExecutionStatus = "completed"
         error = None
         try:
-            await steadily(self._core.env, "plans", execution.go_through)
+            await steadily(self._core.env, "plans", execution.run_sources)
             if followed := _followed(execution.id, plan):
                 for source, each in followed:
-                    self._following.start(each, execution.deal(source))
+                    self._following.start(each, execution.on_change(source))
                 await trio.sleep_forever()
         except (LinckiaError, OSError, apsw.Error) as failure:
             _log.warning("execution %d failed: %s", execution.id, failure)
@@ -119,22 +119,22 @@ class Executions:
             await self._core.database.write(lambda db: finish(db, execution.id, status, error))
 
         await steadily(self._core.env, "plans", end)
-        named.tell(self._core.env, "plan-executions", "plans")
+        named.notify(self._core.env, "plan-executions", "plans")
 
 
 class _Execution:
     """A running execution."""
 
-    def __init__(self, core: Core, doing: Doing, id_: int, plan: Definition) -> None:
+    def __init__(self, core: Core, runner: OutcomeRunner, id_: int, plan: PlanDefinition) -> None:
         self._core = core
-        self._doing = doing
+        self._runner = runner
         self.id = id_
         self.plan = plan
         calls = outcomes.calls_of(plan.outcomes)
         self._calls = bool(calls)
         self._once = not all(outcomes.TABLE[call.operation].idempotent for call in calls)
 
-    async def go_through(self) -> None:
+    async def run_sources(self) -> None:
         """Process all sources that are not followed, from the stored position on. Raises LinckiaError or OSError if a
         source cannot be read."""
         first, after = await self._core.database.write(self._take_up)
@@ -143,7 +143,7 @@ class _Execution:
                 continue
             if not after:
                 await self._prepare(source)
-            await self._all_of(source, number, after)
+            await self._process_all(source, number, after)
             after = 0
 
     def _take_up(self, db: apsw.Connection) -> tuple[int, int]:
@@ -159,7 +159,7 @@ class _Execution:
     async def _prepare(self, source: PlanSource) -> None:
         """Bring the index up to date for the source."""
         path = source.config.path
-        if not finding.is_filesystem(source) or path is None:
+        if not source_entries.is_filesystem(source) or path is None:
             return
         core = self._core
         if source.config.recursive:
@@ -169,12 +169,12 @@ class _Execution:
             raise FileNotFoundError(f"{path} does not exist")
         await trio.to_thread.run_sync(followers.live(core, path, recursive=False).list_root)
 
-    async def _all_of(self, source: PlanSource, number: int | None = None, after: int = 0) -> None:
+    async def _process_all(self, source: PlanSource, number: int | None = None, after: int = 0) -> None:
         """Process the entries of a source with ids above `after`. The position is stored if `number` is given: the
         index of the source in a pass through all of them."""
         while True:
             batch = await self._core.database.read(
-                partial(finding.after, source=source, wanted=self.plan.conditions, last=after, limit=BATCH)
+                partial(source_entries.next_batch, source=source, wanted=self.plan.conditions, last=after, limit=BATCH)
             )
             if not batch.ids:
                 break
@@ -182,25 +182,25 @@ class _Execution:
             if self._calls and batch.matched:
                 await self._one_by_one(source, batch, number)
             else:
-                await self._deal_with(source, batch, None if number is None else (number, after))
+                await self._process(source, batch, None if number is None else (number, after))
 
         def settle(db: apsw.Connection) -> None:
             if source.target_set is not None and source.update_mode == "replace":
                 id_ = sets.make(db, source.target_set)
                 members = {entry for (entry,) in fetch_all(db, "SELECT entry_id FROM member WHERE set_id = ?", (id_,))}
-                sets.remove(db, id_, members - finding.all_ids(db, source))
+                sets.remove(db, id_, members - source_entries.all_ids(db, source))
             if number is not None:
                 db.execute("UPDATE execution SET source = ?, after = 0 WHERE id = ?", (number + 1, self.id))
 
         await self._core.database.write(settle)
 
-    async def _deal_with(self, source: PlanSource, batch: Batch, position: tuple[int, int] | None = None) -> None:
+    async def _process(self, source: PlanSource, batch: Batch, position: tuple[int, int] | None = None) -> None:
         """Process some entries together, and store the position if there is one."""
         if source.target_set is not None:
             await self._core.database.write(lambda db: _select(db, source, batch.ids))
         tally = Tally()
         if batch.matched:
-            await self._doing.do(batch.matched, tally)
+            await self._runner.do(batch.matched, tally)
         await self._core.database.write(lambda db: self._note(db, len(batch.ids), len(batch.matched), tally, position))
 
     async def _one_by_one(self, source: PlanSource, batch: Batch, number: int | None) -> None:
@@ -211,9 +211,9 @@ class _Execution:
         ids = batch.ids
         done, matched, tally = 0, 0, Tally()  # not stored yet
 
-        def step(db: apsw.Connection, end: int, entry: Entry | None) -> Entry | None:
+        def step(db: apsw.Connection, end: int, entry: PlanEntry | None) -> PlanEntry | None:
             # The outcome of another entry may have changed or moved this one.
-            fresh = None if entry is None else finding.again(db, source, self.plan.conditions, entry.id)
+            fresh = None if entry is None else source_entries.reread(db, source, self.plan.conditions, entry.id)
             if source.target_set is not None:
                 _select(db, source, ids[done:end])
             claimed = claims and fresh is not None
@@ -230,7 +230,7 @@ class _Execution:
             if fresh is None:
                 done = end
                 continue
-            await self._doing.do([fresh], tally)
+            await self._runner.do([fresh], tally)
             done = end if claims else end - 1
             matched = int(not claims)
 
@@ -251,7 +251,7 @@ class _Execution:
         if position is not None:
             db.execute("UPDATE execution SET source = ?, after = ? WHERE id = ?", (*position, self.id))
 
-    def deal(self, source: PlanSource) -> Deal:
+    def on_change(self, source: PlanSource) -> OnChange:
         """Return the callback that processes changes of the source's path."""
 
         async def act(changed: Sequence[str] | None) -> None:
@@ -259,11 +259,13 @@ class _Execution:
             if changed is not None:
                 for start in range(0, len(changed), BATCH):
                     some = changed[start : start + BATCH]
-                    batch = await database.read(partial(finding.among, source=source, wanted=wanted, found=some))
+                    batch = await database.read(
+                        partial(source_entries.batch_of, source=source, wanted=wanted, found=some)
+                    )
                     if batch.ids:
-                        await self._deal_with(source, batch)
+                        await self._process(source, batch)
                 return
-            await self._all_of(source)
+            await self._process_all(source)
 
         return act
 
@@ -274,17 +276,17 @@ def _select(db: apsw.Connection, source: PlanSource, ids: Sequence[int]) -> None
         sets.add(db, sets.make(db, source.target_set), sorted(sets.present(db, ids)))
 
 
-def is_followed(plan: Definition, source: PlanSource) -> bool:
+def is_followed(plan: PlanDefinition, source: PlanSource) -> bool:
     """True if the plan acts on changes of the source."""
-    return plan.mode == "continuous" and finding.is_filesystem(source)
+    return plan.mode == "continuous" and source_entries.is_filesystem(source)
 
 
-def subscriptions(id_: int, plan: Definition) -> list[str]:
+def subscriptions(id_: int, plan: PlanDefinition) -> list[str]:
     """Return the names under which an execution follows its sources."""
     return [each.subscription for _, each in _followed(id_, plan)]
 
 
-def _followed(id_: int, plan: Definition) -> list[tuple[PlanSource, Followed]]:
+def _followed(id_: int, plan: PlanDefinition) -> list[tuple[PlanSource, Followed]]:
     found = []
     for number, source in enumerate(plan.sources):
         config = source.config
@@ -294,7 +296,7 @@ def _followed(id_: int, plan: Definition) -> list[tuple[PlanSource, Followed]]:
     return found
 
 
-def begin(db: apsw.Connection, plan: str, definition: Definition) -> int:
+def begin(db: apsw.Connection, plan: str, definition: PlanDefinition) -> int:
     """Store that a plan is being executed. Returns the execution's id."""
     db.execute(
         "INSERT INTO execution(plan, definition, status, started) VALUES(?,?,'running',?)",
@@ -319,10 +321,10 @@ def finish(db: apsw.Connection, id_: int, status: ExecutionStatus, error: str | 
     )
 
 
-def running(db: apsw.Connection, plan: str) -> list[tuple[int, Definition]]:
+def running(db: apsw.Connection, plan: str) -> list[tuple[int, PlanDefinition]]:
     """Return the running executions of a plan: at most one."""
     rows = fetch_all(db, "SELECT id, definition FROM execution WHERE plan = ? AND status = 'running'", (plan,))
-    return [(id_, msgspec.json.decode(text, type=Definition)) for id_, text in rows]
+    return [(id_, msgspec.json.decode(text, type=PlanDefinition)) for id_, text in rows]
 
 
 EXECUTION = "id, plan, status, started, finished, processed, matched, applied, failed, error"

@@ -38,7 +38,7 @@ SETTLE_S = 0.2
 
 _log = logging.getLogger("linckia.files")
 
-Deal = Callable[[Sequence[str] | None], Awaitable[None]]
+OnChange = Callable[[Sequence[str] | None], Awaitable[None]]
 """Called with the paths that were created or changed, once they are indexed; None means all paths of the source."""
 
 
@@ -55,10 +55,10 @@ class Followed:
 class Follower:
     """A follower that runs in this process."""
 
-    def __init__(self, core: Core, followed: Followed, deal: Deal | None) -> None:
+    def __init__(self, core: Core, followed: Followed, on_change: OnChange | None) -> None:
         self._core = core
         self._followed = followed
-        self._deal = deal
+        self._on_change = on_change
         self._delay_s = FIRST_DELAY_S
         self.scope = trio.CancelScope()
         self.ended = trio.Event()
@@ -144,24 +144,24 @@ class Follower:
                 sequence = answer.sequence
             self.in_step = not answer.more
             if settled and self.in_step:
-                await self._make_sure()
+                await self._recheck_doubted()
             if answer.changes and not answer.more:
                 # Changes in quick succession are processed together.
                 await trio.sleep_until(began + followed.debounce_s)
 
     async def _take(self, changes: Sequence[ops.Change], note: Callable[[apsw.Connection], None]) -> None:
         hints = [hint_of(change) for change in changes]
-        if self._deal is None:
+        if self._on_change is None:
             await trio.to_thread.run_sync(self._live().apply, hints, note)
             return
         await trio.to_thread.run_sync(self._live().apply, hints)
-        news = [
+        changed_paths = [
             hint.path for hint, each in zip(hints, changes, strict=True) if each.change is not ops.ChangeKind.DELETED
         ]
-        await self._deal(list(dict.fromkeys(news)))
+        await self._on_change(list(dict.fromkeys(changed_paths)))
         await self._core.database.write(note)
 
-    async def _make_sure(self) -> None:
+    async def _recheck_doubted(self) -> None:
         """Examine again entries that were listed without the watcher, which may never report their removal.
 
         The log has been read up to where it was when the watcher had settled. An entry that is missing now may have
@@ -183,8 +183,8 @@ class Follower:
         else:
             await trio.to_thread.run_sync(self._live().list_root)
         await self._core.database.write(self._doubt)
-        if self._deal is not None:
-            await self._deal(None)
+        if self._on_change is not None:
+            await self._on_change(None)
         await self._core.database.write(note)
 
     def _doubt(self, db: apsw.Connection) -> None:
@@ -214,12 +214,12 @@ class Followers:
         self._running: dict[str, Follower] = {}
         self._ending = trio.Event()
 
-    def start(self, followed: Followed, deal: Deal | None = None) -> Follower:
+    def start(self, followed: Followed, on_change: OnChange | None = None) -> Follower:
         """Follow a folder whose row, created by `begin`, is already stored."""
         running = self._running.get(followed.subscription)
         if running is not None:
             return running
-        follower = self._running[followed.subscription] = Follower(self._core, followed, deal)
+        follower = self._running[followed.subscription] = Follower(self._core, followed, on_change)
         self._nursery.start_soon(follower.run)
         return follower
 

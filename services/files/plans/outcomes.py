@@ -24,8 +24,8 @@ from linckia.proto.ops.kernel import KernelCall
 from linckia.services.files import paths
 from linckia.services.files.core import Core
 from linckia.services.files.plans import classifying
-from linckia.services.files.plans.classifying import Classifying
-from linckia.services.files.plans.finding import Entry
+from linckia.services.files.plans.classifying import ClassifierTools
+from linckia.services.files.plans.source_entries import PlanEntry
 from linckia.services.files.query import sets
 from linckia.services.files.store import schema
 from linckia.services.runtime import times
@@ -40,7 +40,7 @@ NO_MANDATE = (
 ATTEMPTS = 5
 """Number of attempts to call an operation whose service is temporarily unavailable."""
 
-FIELDS: dict[str, Callable[[Entry], str | int]] = {
+FIELDS: dict[str, Callable[[PlanEntry], str | int]] = {
     "path": lambda entry: entry.path,
     "name": lambda entry: entry.name,
     "parent": lambda entry: paths.of_folder(entry.folder),
@@ -55,7 +55,7 @@ FIELDS: dict[str, Callable[[Entry], str | int]] = {
 TABLE = ops.load()
 
 
-def values_of(entry: Entry) -> dict[str, str | int]:
+def values_of(entry: PlanEntry) -> dict[str, str | int]:
     return {name: value(entry) for name, value in FIELDS.items()}
 
 
@@ -94,7 +94,7 @@ def _check_tool(outcome: ToolOutcome, field: str) -> None:
             f"`{field}.tool`: {why} {outcome.tool[:200]!r}; `linckia tools` lists the available ones",
             field=f"{field}.tool",
         )
-    sample = Entry(1, "/folder/name.txt", "name.txt", "/folder/", schema.FILE, "txt", 1, 0, 0)
+    sample = PlanEntry(1, "/folder/name.txt", "name.txt", "/folder/", schema.FILE, "txt", 1, 0, 0)
     arguments = filled(outcome.arguments, values_of(sample), f"{field}.arguments")
     try:
         operation.parse(arguments)
@@ -124,7 +124,7 @@ def check_grant(outcomes: Sequence[Outcome]) -> None:
             raise Forbidden(f"`outcomes`: {refusal}", field="outcomes")
 
 
-class Doing:
+class OutcomeRunner:
     """Applies the outcomes of one plan.
 
     Args:
@@ -132,7 +132,7 @@ class Doing:
     """
 
     def __init__(
-        self, core: Core, classifying: Classifying, outcomes: Sequence[Outcome], mandates: Sequence[str]
+        self, core: Core, classifying: ClassifierTools, outcomes: Sequence[Outcome], mandates: Sequence[str]
     ) -> None:
         self._core = core
         self._classifying = classifying
@@ -140,12 +140,12 @@ class Doing:
         calls = map(msgspec.json.encode, calls_of(outcomes))
         self._mandates = dict(zip(calls, mandates, strict=False))
 
-    async def do(self, entries: Sequence[Entry], tally: Tally) -> None:
+    async def do(self, entries: Sequence[PlanEntry], tally: Tally) -> None:
         """Apply each outcome to all entries."""
         for outcome in self._outcomes:
             await self._do(outcome, entries, tally)
 
-    async def _do(self, outcome: Outcome, entries: Sequence[Entry], tally: Tally) -> list[Entry]:
+    async def _do(self, outcome: Outcome, entries: Sequence[PlanEntry], tally: Tally) -> list[PlanEntry]:
         """Apply an outcome. Returns the entries for which it succeeded."""
         match outcome:
             case SelectionOutcome():
@@ -172,8 +172,8 @@ class Doing:
                         left = done
                 return all_done
 
-    async def _select(self, outcome: SelectionOutcome, entries: Sequence[Entry], tally: Tally) -> list[Entry]:
-        def change(db: apsw.Connection) -> list[Entry]:
+    async def _select(self, outcome: SelectionOutcome, entries: Sequence[PlanEntry], tally: Tally) -> list[PlanEntry]:
+        def change(db: apsw.Connection) -> list[PlanEntry]:
             id_ = sets.make(db, outcome.selectionSetName)
             if outcome.operation == "remove":
                 sets.remove(db, id_, [entry.id for entry in entries])
@@ -187,7 +187,9 @@ class Doing:
         tally.applied += len(done)
         return done
 
-    async def _classify(self, outcome: ClassifierOutcome, entries: Sequence[Entry], tally: Tally) -> list[Entry]:
+    async def _classify(
+        self, outcome: ClassifierOutcome, entries: Sequence[PlanEntry], tally: Tally
+    ) -> list[PlanEntry]:
         files = [entry for entry in entries if entry.kind == schema.FILE]
 
         def change(db: apsw.Connection) -> None:
@@ -199,7 +201,7 @@ class Doing:
         tally.applied += len(files)
         return files
 
-    async def _call(self, outcome: ToolOutcome, entry: Entry) -> str | None:
+    async def _call(self, outcome: ToolOutcome, entry: PlanEntry) -> str | None:
         """Call an operation. Returns the error, or None if it succeeded."""
         mandate = self._mandates.get(msgspec.json.encode(LaterCall(outcome.tool, outcome.arguments)))
         if mandate is None:

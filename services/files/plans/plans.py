@@ -17,8 +17,8 @@ from linckia.proto.ops.files.shared import Deleted
 from linckia.proto.ops.kernel import KernelMandate
 from linckia.services.files import paths
 from linckia.services.files.core import Core, Family, reads, writes
-from linckia.services.files.plans import executions, finding, followers, outcomes
-from linckia.services.files.plans.executions import EXECUTION, Definition, Executions, execution_of
+from linckia.services.files.plans import executions, followers, outcomes, source_entries
+from linckia.services.files.plans.executions import EXECUTION, Executions, PlanDefinition, execution_of
 from linckia.services.files.query import conditions, named
 from linckia.services.files.store.sql import Row, fetch_all, fetch_value
 from linckia.services.runtime import times
@@ -47,21 +47,21 @@ class PlanTools(Family):
         self._running = running
         self._changing = trio.Lock()
 
-    def _tell(self, name: str) -> None:
-        named.tell(self._core.env, "plans", "plan-executions", f"plans/{name}", f"plans/{name}/executions")
+    def _notify(self, name: str) -> None:
+        named.notify(self._core.env, "plans", "plan-executions", f"plans/{name}", f"plans/{name}/executions")
 
-    async def _checked(self, definition: Definition) -> Definition:
+    async def _checked(self, definition: PlanDefinition) -> PlanDefinition:
         """Return the checked definition, with real paths. Raises InvalidParams, which names the field."""
         sources = []
         for n, source in enumerate(definition.sources):
-            finding.check(source, f"sources[{n}]")
+            source_entries.check(source, f"sources[{n}]")
             sources.append(await self._real(source, f"sources[{n}].config.path"))
         conditions.where(definition.conditions)
         outcomes.check(definition.outcomes, "outcomes")
         outcomes.check_grant(definition.outcomes)
         return structs.replace(definition, sources=sources)
 
-    async def _mandates(self, definition: Definition, ctx: Context) -> list[str]:
+    async def _mandates(self, definition: PlanDefinition, ctx: Context) -> list[str]:
         """Obtain the kernel's mandates for the calls that the current client gives as outcomes. Raises
         InvalidParams."""
         calls = outcomes.calls_of(definition.outcomes)
@@ -89,16 +89,16 @@ class PlanTools(Family):
             return _find(db, params.name)
 
         made = await self._core.database.write(change)
-        self._tell(params.name)
+        self._notify(params.name)
         return made
 
     @handles(ops.PlanExecute)
     async def execute(self, params: ops.PlanExecute, ctx: Context) -> ops.Started:
-        def change(db: apsw.Connection) -> tuple[int, int, Definition | None]:
+        def change(db: apsw.Connection) -> tuple[int, int, PlanDefinition | None]:
             plan = _find(db, params.name)
             if plan.status != "active":
                 raise OperationError(
-                    f"plan {params.name!r} is {plan.status}; plan-update with status active lets it run"
+                    f"plan {params.name!r} is {plan.status}; set its status to active with plan-update"
                 )
             definition = _stored(db, params.name)
             outcomes.check_grant(definition.outcomes)
@@ -113,7 +113,7 @@ class PlanTools(Family):
             id_, started, definition = await self._core.database.write(change)
             if definition is not None:
                 self._running.start(id_, definition)
-        self._tell(params.name)
+        self._notify(params.name)
         return ops.Started(execution_id=id_, plan_name=params.name, status="running", started_at=started // times.NS)
 
     @reads(ops.PlanList)
@@ -142,7 +142,7 @@ class PlanTools(Family):
         before = db.total_changes()
         for run in params.runs:
             try:
-                definition = msgspec.convert({**run.definition, "mandates": []}, Definition)
+                definition = msgspec.convert({**run.definition, "mandates": []}, PlanDefinition)
             except msgspec.ValidationError as error:
                 raise InvalidParams(f"`runs`: invalid plan of a run of {run.plan!r}: {error}", field="runs") from None
             values = {**structs.asdict(run), "definition": msgspec.json.encode(definition).decode()}
@@ -175,7 +175,7 @@ class PlanTools(Family):
             # A running execution of the previous definition is ended; a continuous one restarts with this definition.
             restarts = bool(given.keys() - {"description"})
 
-            def change(db: apsw.Connection) -> tuple[ops.Plan, list[tuple[int, Definition]], int | None]:
+            def change(db: apsw.Connection) -> tuple[ops.Plan, list[tuple[int, PlanDefinition]], int | None]:
                 text = msgspec.json.encode(definition).decode()
                 db.execute(
                     "UPDATE plan SET definition = ?, status = ?, updated = ? WHERE name = ?",
@@ -200,12 +200,12 @@ class PlanTools(Family):
                 await self._running.stop(id_, old)
             if begun is not None:
                 self._running.start(begun, definition)
-        self._tell(params.name)
+        self._notify(params.name)
         return plan
 
     @handles(ops.PlanDelete)
     async def delete(self, params: ops.PlanDelete, ctx: Context) -> Deleted:
-        def change(db: apsw.Connection) -> list[tuple[int, Definition]]:
+        def change(db: apsw.Connection) -> list[tuple[int, PlanDefinition]]:
             named.find(db, "plan", params.name)
             stopped = executions.running(db, params.name)
             for id_, plan in stopped:
@@ -216,11 +216,11 @@ class PlanTools(Family):
         async with self._changing:
             for id_, plan in await self._core.database.write(change):
                 await self._running.stop(id_, plan)
-        self._tell(params.name)
+        self._notify(params.name)
         return Deleted(name=params.name, deleted=True, message=f"plan {params.name!r} was deleted")
 
 
-def _resumed(db: apsw.Connection, name: str, definition: Definition) -> int | None:
+def _resumed(db: apsw.Connection, name: str, definition: PlanDefinition) -> int | None:
     """Return the execution to run when the plan becomes active again.
 
     This is the execution that the status change had ended, resumed where it was. It is a new one if changes were missed
@@ -229,7 +229,7 @@ def _resumed(db: apsw.Connection, name: str, definition: Definition) -> int | No
     query = "SELECT id, definition, error FROM execution WHERE plan = ? ORDER BY id DESC LIMIT 1"
     for id_, text, error in fetch_all(db, query, (name,)):
         if error is not None and error.startswith(_STOPPED):
-            then = structs.replace(msgspec.json.decode(text, type=Definition), mandates=definition.mandates)
+            then = structs.replace(msgspec.json.decode(text, type=PlanDefinition), mandates=definition.mandates)
             if definition.mode == "continuous" or then != definition:
                 return executions.begin(db, name, definition)
             db.execute(
@@ -240,18 +240,18 @@ def _resumed(db: apsw.Connection, name: str, definition: Definition) -> int | No
     return None
 
 
-def _end(db: apsw.Connection, id_: int, plan: Definition, why: str) -> None:
+def _end(db: apsw.Connection, id_: int, plan: PlanDefinition, why: str) -> None:
     executions.finish(db, id_, "cancelled", why)
     for subscription in executions.subscriptions(id_, plan):
         followers.end(db, subscription)
 
 
-def _definition_of(given: ops.PlanCreate | ops.Plan) -> Definition:
-    return msgspec.convert(given, Definition, from_attributes=True)
+def _definition_of(given: ops.PlanCreate | ops.Plan) -> PlanDefinition:
+    return msgspec.convert(given, PlanDefinition, from_attributes=True)
 
 
-def _stored(db: apsw.Connection, name: str) -> Definition:
-    return msgspec.json.decode(named.find(db, "plan", name)[1], type=Definition)
+def _stored(db: apsw.Connection, name: str) -> PlanDefinition:
+    return msgspec.json.decode(named.find(db, "plan", name)[1], type=PlanDefinition)
 
 
 def _find(db: apsw.Connection, name: str) -> ops.Plan:
@@ -275,7 +275,7 @@ def _plan(row: Row) -> ops.Plan:
 
 def _shown(text: str) -> dict[str, Any]:
     """Return a stored definition without the kernel's mandates."""
-    definition = structs.asdict(msgspec.json.decode(text, type=Definition))
+    definition = structs.asdict(msgspec.json.decode(text, type=PlanDefinition))
     del definition["mandates"]
     return definition
 
@@ -291,6 +291,6 @@ def _execution(text: str, *row: Any) -> ops.Execution:
     ended = finished if finished is not None else time.time_ns()
     return ops.Execution(
         **structs.asdict(execution_of(row)),
-        mode=msgspec.json.decode(text, type=Definition).mode,
+        mode=msgspec.json.decode(text, type=PlanDefinition).mode,
         duration_ms=max(0, ended - started) // 1_000_000,
     )

@@ -33,7 +33,7 @@ from linckia.services.runtime.handlers import Context, handles
 from linckia.services.runtime.roots import is_text_name
 
 
-class Definition(msgspec.Struct, frozen=True, kw_only=True):
+class SourceDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """A source as stored."""
 
     type: ops.SourceType
@@ -50,7 +50,7 @@ class _Stored(NamedTuple):
     """A row of `source`, and the latest job of its path."""
 
     name: str
-    definition: Definition
+    definition: SourceDefinition
     created: int
     updated: int
     wanted: bool
@@ -106,7 +106,7 @@ class SourceTools:
                 raise InvalidParams(f"`path`: {paths.shown(path)} is not a directory", field="path")
             if not is_text_name(paths.to_os(path)):
                 raise InvalidParams(f"`path`: {paths.shown(path)} is not UTF-8 and cannot be followed", field="path")
-        definition = structs.replace(msgspec.convert(params, Definition, from_attributes=True), path=path)
+        definition = structs.replace(msgspec.convert(params, SourceDefinition, from_attributes=True), path=path)
         runs = params.type == "live" and params.enabled
         subscription = _new_subscription() if runs else None
 
@@ -247,7 +247,7 @@ async def resume_sources(core: Core, following: Followers) -> None:
         lambda db: fetch_all(db, "SELECT definition, subscription FROM source WHERE wanted AND subscription NOT NULL")
     )
     for text, subscription in rows:
-        following.start(msgspec.json.decode(text, type=Definition).followed(subscription))
+        following.start(msgspec.json.decode(text, type=SourceDefinition).followed(subscription))
 
 
 def _new_subscription() -> str:
@@ -265,7 +265,7 @@ def _find(db: apsw.Connection, name: str) -> _Stored:
 
 def _stored(db: apsw.Connection, row: Row) -> _Stored:
     name, text, created, updated, wanted, subscription = row
-    definition = msgspec.json.decode(text, type=Definition)
+    definition = msgspec.json.decode(text, type=SourceDefinition)
     query = "SELECT id, status, error FROM job WHERE root = ? AND created >= ? ORDER BY id DESC LIMIT 1"
     job = fetch_one(db, query, (definition.path, created))
     return _Stored(name, definition, created, updated, bool(wanted), subscription, job)

@@ -14,7 +14,7 @@ import msgspec
 from linckia.proto.errors import InvalidParams
 from linckia.proto.ops.files.shared import EntryPage, FileEntry, Filter
 from linckia.services.files import paths
-from linckia.services.files.index.tree import Stored, find_scanned, find_shown
+from linckia.services.files.index.tree import StoredEntry, find_scanned, find_shown
 from linckia.services.files.query.matching import COLUMNS, Condition, between, text_matches
 from linckia.services.files.store import schema
 from linckia.services.files.store.sql import Row, key
@@ -49,7 +49,7 @@ def entry_of(row: Row) -> FileEntry:
 
 def find_indexed(
     db: apsw.Connection, roots: paths.FileRoots, given: str, field: str = "path", *, follow: bool = False
-) -> tuple[str, Stored]:
+) -> tuple[str, StoredEntry]:
     """Return the clean path and the entry. A path through a link is resolved, and with `follow` also a path to one.
     Raises InvalidParams if it is outside the roots or not indexed, Denied if it may not be accessed."""
     path = paths.spelled(paths.clean(given, field))

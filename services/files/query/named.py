@@ -41,7 +41,7 @@ def require_free(db: apsw.Connection, kind: str, name: str) -> None:
         )
 
 
-def tell(env: Environment, *resources: str) -> None:
+def notify(env: Environment, *resources: str) -> None:
     """Notify subscribed clients that resources (`plans/NAME` of `synthesis://`) have changed."""
     for resource in resources:
         env.publish(RESOURCE_UPDATED, ResourceUpdated(uri=f"synthesis://{urllib.parse.quote(resource)}"))

@@ -18,14 +18,14 @@ from linckia.services.files.store.sql import Row, fetch_all
 from linckia.services.runtime import times
 
 
-class Definition(msgspec.Struct, frozen=True, kw_only=True):
+class QueryDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """A saved query as stored."""
 
     query: Filter
     description: str = ""
 
 
-class Queries(Family):
+class QueryTools(Family):
     """The operations of `proto.ops.files.queries`."""
 
     @writes(ops.QueryCreate)
@@ -89,10 +89,10 @@ def _find(db: apsw.Connection, name: str, field: str = "name") -> ops.SavedQuery
 
 
 def _stored(query: ops.QueryCreate | ops.SavedQuery) -> str:
-    return msgspec.json.encode(msgspec.convert(query, Definition, from_attributes=True)).decode()
+    return msgspec.json.encode(msgspec.convert(query, QueryDefinition, from_attributes=True)).decode()
 
 
 def _saved(row: Row) -> ops.SavedQuery:
     name, text, created, updated = row
-    definition = structs.asdict(msgspec.json.decode(text, type=Definition))
+    definition = structs.asdict(msgspec.json.decode(text, type=QueryDefinition))
     return ops.SavedQuery(name=name, **definition, created_at=times.rfc3339(created), updated_at=times.rfc3339(updated))

@@ -82,7 +82,7 @@ class TextTools(Family):
             )
         assert before is not None
         path = paths.to_text(done.path)
-        self._tell(path)
+        self._notify(path)
         return ops.Edited(
             path=path, diff=shortly(before.text, after, path), hash=content_hash(done.after),
             changed=done.after != done.before, replaced=places, links_left=_left(done), dry_run=params.dry_run,
@@ -104,7 +104,7 @@ class TextTools(Family):
                 check_match(b"", params.if_match)
                 with contextlib.suppress(FileExistsError):
                     self._writing.create(path, content)
-                    self._tell(path)
+                    self._notify(path)
                     return structs.replace(written, created=True)
             return self._replace(path, content, written, params)
 
@@ -122,7 +122,7 @@ class TextTools(Family):
                 field="path",
             )
         done, trash_id = self._writing.rewrite(path, lambda data: content, if_match=params.if_match, keep=keep)
-        self._tell(path)
+        self._notify(path)
         changed = done.after != done.before
         return structs.replace(
             written, changed=changed, trash_id=trash_id, permanent=changed and not keep, links_left=_left(done)
@@ -132,8 +132,8 @@ class TextTools(Family):
         """Return the real path. Raises InvalidParams or Denied."""
         return self._core.roots.real(paths.clean(path, "path"), "path")
 
-    def _tell(self, path: str) -> None:
-        trio.from_thread.run_sync(named.tell, self._core.env, f"nodes{path}")
+    def _notify(self, path: str) -> None:
+        trio.from_thread.run_sync(named.notify, self._core.env, f"nodes{path}")
 
 
 def _left(done: Rewritten) -> int:

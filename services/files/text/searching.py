@@ -163,7 +163,7 @@ class _Looking:
         try:
             at = self._roots.open_folder(paths.to_os(paths.of_folder(folder)))
         except (OSError, OutsideRoots) as error:
-            self.unreadable.append(_said(folder, error))
+            self.unreadable.append(_describe_error(folder, error))
             self.done += len(names)
             return
         try:
@@ -173,7 +173,7 @@ class _Looking:
                 except OSError as error:
                     # Files removed since the folder was listed are not reported.
                     if not isinstance(error, FileNotFoundError):
-                        self.unreadable.append(_said(folder + name, error))
+                        self.unreadable.append(_describe_error(folder + name, error))
                 self.done += 1
                 if self._left <= 0 or time.monotonic() > until:
                     self.is_over = True
@@ -367,5 +367,5 @@ def _around(data: bytes, start: int, end: int, context: int) -> tuple[tuple[str,
     return tuple(before), tuple(after)
 
 
-def _said(path: str, error: Exception) -> str:
+def _describe_error(path: str, error: Exception) -> str:
     return f"{path[:1000]}: {error.strerror if isinstance(error, OSError) else error}"

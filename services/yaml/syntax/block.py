@@ -301,11 +301,11 @@ class BlockReader:
         start = at if own is None else own.start
         if entry:
             if mark != ":" or own is None:
-                raise SyntaxFault(f"a {mark!r} entry cannot stand here", at)
+                raise SyntaxFault(f"a {mark!r} entry is not allowed here", at)
         elif not block_allowed:
             raise SyntaxFault(f"a block collection cannot begin on this line with {mark!r}: indent it below", at)
         elif mark != ":" and own is not None:
-            raise SyntaxFault("an anchor or tag of a block collection stands on the line before it", start)
+            raise SyntaxFault("an anchor or tag of a block collection must be on the line before it", start)
         else:
             self._open(SEQUENCE if mark == "-" else MAPPING, start, start - self.line, len(self.out.events))
         if mark == ":":

@@ -143,7 +143,7 @@ class FlowReader:
                 continue
             spaces = line.end(1) - line.start(1)
             if spaces == 0 and line.start(1) == at and MARKER.match(text, at):
-                raise SyntaxFault("a document marker cannot stand inside a flow collection", at)
+                raise SyntaxFault("a document marker is not allowed inside a flow collection", at)
             if spaces < self.need:
                 if text[at] not in "]}" or len(self.opens) != 1 or spaces != self.need - 1 or not self.lenient_closers:
                     raise SyntaxFault(
@@ -231,7 +231,7 @@ class FlowReader:
         if state == KEY_READ:
             if not self.is_mapping[-1] and self.pairs[-1] < 0:
                 if not self.key_line_safe:
-                    raise SyntaxFault("the key of a pair in a flow sequence must stand on one line, with its colon", at)
+                    raise SyntaxFault("the key of a pair in a flow sequence must be on one line, with its colon", at)
                 if out.starts[self.key_event] < at - LONGEST_KEY and self.key_event in out.closes:
                     raise SyntaxFault(f"a collection as a key can have at most {LONGEST_KEY} characters", at)
                 self._open_pair(at, self.key_event)

@@ -174,4 +174,4 @@ def _check_characters(stream: Stream) -> None:
         before = bisect_right(quoted, (at, len(text))) - 1
         in_quotes = before >= 0 and at < quoted[before][1]
         if not in_quotes and not (text[at] == _BYTE_ORDER_MARK and at in beginnings):
-            raise SyntaxFault(f"the character U+{ord(text[at]):04X} is allowed in quoted scalars only", at)
+            raise SyntaxFault(f"the character U+{ord(text[at]):04X} is only allowed in quoted scalars", at)

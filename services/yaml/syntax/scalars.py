@@ -68,7 +68,7 @@ def _check_lines(text: str, start: int, stop: int, indent: int) -> None:
     for found in BREAK.finditer(text, start, stop):
         line = found.end()
         if MARKER.match(text, line):
-            raise SyntaxFault("a document marker cannot stand inside a quoted scalar", line)
+            raise SyntaxFault("a document marker is not allowed inside a quoted scalar", line)
         match = _INDENT.match(text, line)
         assert match is not None  # a pattern of stars always matches
         if len(match.group(1)) < indent and match.group(2) is None:
@@ -92,11 +92,11 @@ def _unescape(raw: str, start: int) -> str:
         if digits is not None:
             code = int(digits, 16)
             if code > 0x10FFFF:
-                raise SyntaxFault(f"\\U{digits} is no Unicode character", start)
+                raise SyntaxFault(f"\\U{digits} is not a Unicode character", start)
             return chr(code)
         simple = _SIMPLE_ESCAPES.get(match.group(4))
         if simple is None:
-            raise SyntaxFault(f"{match.group(0)!r} is no escape of a double-quoted scalar", start)
+            raise SyntaxFault(f"{match.group(0)!r} is not an escape sequence of a double-quoted scalar", start)
         return simple
 
     return _ESCAPE.sub(one, raw)

@@ -96,7 +96,7 @@ def read_properties(text: str, start: int, tags: dict[str, str], flow: bool) -> 
         else:
             match = TAG.match(text, at)
             if match is None:
-                raise SyntaxFault("this is no tag: write !name, !handle!name or !<uri>", at)
+                raise SyntaxFault("invalid tag: write !name, !handle!name or !<uri>", at)
             found = found.joined(Properties(None, _resolve_tag(match, tags), at, match.end()))
         at = SPACING.match(text, found.stop).end()  # type: ignore[union-attr]  # a pattern of stars always matches
         following = text[at : at + 1]

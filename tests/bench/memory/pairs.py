@@ -10,7 +10,7 @@ import numpy as np
 
 from linckia.proto.ops.embed import TextKind
 from linckia.services.embed.main import load
-from linckia.services.embed.serving import Settings
+from linckia.services.embed.serving import EmbedSettings
 from linckia.services.embed.weights import PACKAGED
 from linckia.services.memory.comparing import Relation, relation
 
@@ -84,7 +84,7 @@ PAIRS = {
 def judged() -> None:
     """Print a table, and what is judged in another way."""
     with tempfile.TemporaryDirectory() as folder:
-        model = load(Settings(model=PACKAGED[1]), "cpu", Path(folder))
+        model = load(EmbedSettings(model=PACKAGED[1]), "cpu", Path(folder))
 
         def vectors(texts: list[str]) -> Vectors:
             return model.encoder.compute(model.tokenizer.encode(texts, TextKind.PASSAGE).ids)

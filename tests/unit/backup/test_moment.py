@@ -94,7 +94,7 @@ from pathlib import Path
 from linckia.kernel.data_format import program
 from linckia.services.backup import moment
 moment.OR_DIE_S = 0.3
-moment.Store.keep = lambda store: os.kill(os.getpid(), signal.SIGSTOP)
+moment.LockedDatabase.pin = lambda store: os.kill(os.getpid(), signal.SIGSTOP)
 moment.Moment(Path(sys.argv[1]), program().stores).__enter__()
 """
 

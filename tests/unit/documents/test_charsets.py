@@ -11,7 +11,7 @@ import pytest
 from linckia.proto.ops.documents.change import DocumentsAdd
 from linckia.proto.ops.documents.find import DocumentsGrep, DocumentsSearch
 from linckia.proto.ops.documents.reading import DocumentsGet
-from linckia.services.decode.text.reading import text_of
+from linckia.services.decode.text.documents import text_of
 from linckia.services.documents.store.kinds import nature
 from linckia.services.documents.store.tables import TEXT_OWN
 from linckia.services.retrieve.main import open_service as open_retrieve

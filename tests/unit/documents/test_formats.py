@@ -21,7 +21,7 @@ from linckia.proto.ops.documents.reading import DocumentsGet, DocumentsStatus
 from linckia.services.decode import main as decode
 from linckia.services.decode import results
 from linckia.services.decode.text import office
-from linckia.services.decode.text.reading import text_of
+from linckia.services.decode.text.documents import text_of
 from linckia.services.documents.text.passages import passages
 from linckia.services.retrieve.main import open_service as open_retrieve
 from linckia.services.runtime.handlers import Context, Environment, Handlers

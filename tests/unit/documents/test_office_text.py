@@ -11,7 +11,7 @@ import pytest
 from linckia.proto.ops.documents.change import DocumentsAdd
 from linckia.proto.ops.documents.find import DocumentsGrep
 from linckia.services.decode.text import sheets
-from linckia.services.decode.text.reading import text_of
+from linckia.services.decode.text.documents import text_of
 from tests.unit.documents import formats
 from tests.unit.documents.formats import S, W
 from tests.unit.documents.rig import documents, tree

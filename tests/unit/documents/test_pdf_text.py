@@ -8,8 +8,8 @@ import pytest
 
 from linckia.proto.ops.documents.change import DocumentsAdd
 from linckia.proto.ops.documents.find import DocumentsGrep, DocumentsSearch
-from linckia.services.decode.text.divided import FEW_WORDS, Words, joined
-from linckia.services.decode.text.reading import text_of
+from linckia.services.decode.text.documents import text_of
+from linckia.services.decode.text.hyphenation import FEW_WORDS, Words, joined
 from linckia.services.retrieve.main import open_service as open_retrieve
 from tests.unit.documents.pdfs import box, chosen, entered, field, note, pdf_of
 from tests.unit.documents.rig import documents, tree

@@ -231,7 +231,7 @@ def test_what_is_faster_here_is_tried_once_and_remembered(tmp_path: Path, monkey
     assert here(Backend.AUTO) is Backend.ONNX
     trial = backends.try_torch(files, OnnxEncoder(files, tmp_path), batch(20, 30, 30), tmp_path)
     assert min(trial.onnx, trial.torch) > 0
-    assert backends.remembered(files, tmp_path) == trial
+    assert backends.stored_trial(files, tmp_path) == trial
 
     def measured(onnx: float, torch: float, kind: str = processor()) -> Backend:
         found = Trial(kind, fingerprint(files), onnx, torch)

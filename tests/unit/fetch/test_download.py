@@ -17,7 +17,7 @@ from linckia.proto.errors import Forbidden, InvalidParams, LinckiaError, Operati
 from linckia.proto.ops.fetch import Download, DownloadCheck
 from linckia.services.fetch import receive
 from linckia.services.fetch.client import Allowed, Client
-from linckia.services.fetch.partial import KEPT_S, Partial, Source, sweep
+from linckia.services.fetch.partial import KEPT_S, Content, Partial, sweep
 from tests.unit.fetch.rig import Request, fetching
 
 BODY = bytes(range(256)) * 10_000
@@ -349,7 +349,7 @@ async def test_an_empty_body_is_a_document(tmp_path: Path) -> None:
 
 async def test_progress_counts_the_bytes_of_the_whole(tmp_path: Path) -> None:
     async with fetching(tmp_path, whole) as rig:
-        told: list[tuple[int, int | None]] = []
+        progress_text: list[tuple[int, int | None]] = []
         partial = Partial(tmp_path / "kept", rig.url())
         partial.open()
         try:
@@ -359,14 +359,14 @@ async def test_progress_counts_the_bytes_of_the_whole(tmp_path: Path) -> None:
                 partial,
                 max_bytes=len(BODY),
                 has_checksum=False,
-                report=lambda done, total: told.append((done, total)),
+                report=lambda done, total: progress_text.append((done, total)),
             )
         finally:
             partial.close()
-        done = [n for n, _ in told]
+        done = [n for n, _ in progress_text]
         assert len(done) > 2
         assert done == sorted(done)
-        assert told[-1] == (len(BODY), len(BODY))
+        assert progress_text[-1] == (len(BODY), len(BODY))
 
 
 async def test_two_calls_for_one_url_do_not_disturb_each_other(tmp_path: Path) -> None:
@@ -389,7 +389,7 @@ async def test_whether_a_url_may_be_had_can_be_asked(tmp_path: Path) -> None:
 def test_only_what_is_known_to_be_on_disk_is_gone_on_with(tmp_path: Path) -> None:
     partial = Partial(tmp_path, "http://example.org/")
     partial.open()
-    partial.restart(Source(validator='"v"', total=100))
+    partial.restart(Content(validator='"v"', total=100))
     partial.append(b"right")
     partial.close()
     data = next(tmp_path.glob("*.part"))

@@ -23,7 +23,7 @@ from linckia.proto.ops.files.plans import (
 from linckia.proto.ops.files.sets import ResourceSetGet
 from linckia.proto.ops.kernel import KernelCall, KernelMandate
 from linckia.services.files.main import open_service as open_files
-from linckia.services.files.plans.finding import Entry
+from linckia.services.files.plans.source_entries import PlanEntry
 from linckia.services.files.store import schema
 from linckia.services.runtime.handlers import Context, Environment, Handlers
 from linckia.services.watch.main import open_service as open_watch
@@ -31,7 +31,7 @@ from tests.in_process import Bench, services_in_process
 
 PATIENCE_S = 20
 
-ENTRY = Entry(1, "/in/a.txt", "a.txt", "/in/", schema.FILE, "txt", 7, 0, 0)
+ENTRY = PlanEntry(1, "/in/a.txt", "a.txt", "/in/", schema.FILE, "txt", 7, 0, 0)
 
 
 async def until(check: Callable[[], Awaitable[bool]]) -> None:

@@ -20,7 +20,7 @@ from linckia.proto.ops.files.changes import (
 )
 from linckia.proto.ops.files.index import Index
 from linckia.services.files.changes import copying, disk
-from linckia.services.files.changes.disk import Place
+from linckia.services.files.changes.disk import OpenPath
 from linckia.services.runtime.replace import rename, rename_without_flag
 from tests.unit.files.changing import members, pairs, put_into_set, small_tree, statuses
 from tests.unit.files.rig import OnDisk, change_tree, differences, files_service, index, make_tree, stored
@@ -169,7 +169,7 @@ async def test_a_move_to_another_file_system_copies_verifies_and_deletes(tmp_pat
             assert await members(bench, "mine") == [str(other / "a/inner/two")]
             assert differences(data, root, other) == []
     finally:
-        disk.remove(Place(os.open("/dev/shm", os.O_RDONLY), other.name, str(other)), force=True)
+        disk.remove(OpenPath(os.open("/dev/shm", os.O_RDONLY), other.name, str(other)), force=True)
 
 
 def test_a_copy_of_what_changes_meanwhile_is_not_taken(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_copy_of_what_changes_meanwhile_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / "from/changed").write_bytes(b"c")
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
-        copy = copying.Copy(Place(folder, "from", "/from"), Place(folder, "to", "/to"), lambda: None)
+        copy = copying.Copy(OpenPath(folder, "from", "/from"), OpenPath(folder, "to", "/to"), lambda: None)
         copy.make()
         (tmp_path / "from/changed").write_bytes(b"other")
         (tmp_path / "from/new").write_bytes(b"n")
@@ -186,7 +186,7 @@ def test_a_copy_of_what_changes_meanwhile_is_not_taken(tmp_path: Path) -> None:
             copy.delete_original()
         assert sorted(os.listdir(tmp_path / "from")) == ["changed", "new"]
         with pytest.raises(disk.Refused, match="File exists"):
-            copying.Copy(Place(folder, "from", "/from"), Place(folder, "from", "/from"), lambda: None).make()
+            copying.Copy(OpenPath(folder, "from", "/from"), OpenPath(folder, "from", "/from"), lambda: None).make()
     finally:
         os.close(folder)
 
@@ -200,8 +200,8 @@ def test_without_the_flag_of_the_system_nothing_is_overwritten_either(tmp_path: 
     (tmp_path / "full/there").write_bytes(b"t")
     folder = os.open(tmp_path, os.O_RDONLY)
 
-    def at(name: str) -> Place:
-        return Place(folder, name, f"/{name}")
+    def at(name: str) -> OpenPath:
+        return OpenPath(folder, name, f"/{name}")
 
     try:
         for source, target in (("file", "taken"), ("folder", "full"), ("folder", "taken"), ("file", "full")):

@@ -9,14 +9,14 @@ from pathlib import Path
 import apsw
 
 from linckia.proto.ops.graph import NodeState, Outgoing
-from linckia.services.graph import store
+from linckia.services.graph import tables
 
 Edges = set[tuple[str, str, str]]
 
 
 def database(path: Path) -> apsw.Connection:
     """A connection to a new graph, in autocommit."""
-    store.open_database(path).close()
+    tables.open_database(path).close()
     return apsw.Connection(str(path))
 
 

@@ -20,7 +20,7 @@ from linckia.proto.ops.graph import (
     NodeState,
     Outgoing,
 )
-from linckia.services.graph import store
+from linckia.services.graph import tables
 from linckia.services.graph.main import open_service
 from tests.in_process import services_in_process
 from tests.unit.graph.rig import chance_graph, database, distances, state, states, stored
@@ -75,7 +75,7 @@ def test_what_is_stated_last_is_what_is_there(tmp_path: Path, seed: int) -> None
     for _ in range(60):
         ids = chance.sample(IDS, 5)
         if chance.random() < 0.3:
-            store.delete(db, "notes", ids, 0)
+            tables.delete(db, "notes", ids, 0)
             for id_ in ids:
                 truth.pop(id_, None)
         else:
@@ -84,9 +84,9 @@ def test_what_is_stated_last_is_what_is_there(tmp_path: Path, seed: int) -> None
                 NodeState(id=id_, edges=[Outgoing(kind=kind, target=target) for kind, target in sorted(edges)])
                 for id_, edges in new.items()
             ]
-            store.put(db, "notes", nodes, 0)
+            tables.put(db, "notes", nodes, 0)
             truth.update(new)
-            again = store.put(db, "notes", nodes, 0)
+            again = tables.put(db, "notes", nodes, 0)
             assert (again.edges_added, again.edges_removed) == (0, 0)
         expected = {(source, kind, target) for source, edges in truth.items() for kind, target in edges}
         assert stored(db) == expected
@@ -173,9 +173,9 @@ async def test_damaged_database_is_put_aside_under_another_epoch(tmp_path: Path)
 
 
 async def epoch_of(path: Path) -> str:
-    database = store.open_database(path)
+    database = tables.open_database(path)
     try:
-        return await database.read(store.epoch)
+        return await database.read(tables.epoch)
     finally:
         database.close()
 

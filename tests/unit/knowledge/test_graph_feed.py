@@ -21,7 +21,7 @@ import trio
 from linckia.proto.errors import Unavailable
 from linckia.proto.ops.graph import GraphNeighbors, GraphNodes, GraphStats
 from linckia.proto.ops.knowledge import ExploreLinks, ReadNodeContent
-from linckia.services.graph import store as graph_store
+from linckia.services.graph import tables as graph_tables
 from linckia.services.graph.main import open_service as open_graph
 from linckia.services.knowledge import graph_feed, nodes
 from linckia.services.knowledge.main import open_service as open_knowledge
@@ -95,8 +95,8 @@ async def test_graph_that_was_away_or_begins_anew_is_told_everything(tmp_path: P
         # Its database is lost, and has what no note says.
         for file in (folder / "graph").glob("graph.db*"):
             file.unlink()
-        other = graph_store.open_database(folder / "graph" / "graph.db")
-        await other.write(lambda db: graph_store.put(db, "notes", [state("stranger", "n0")], 0))
+        other = graph_tables.open_database(folder / "graph" / "graph.db")
+        await other.write(lambda db: graph_tables.put(db, "notes", [state("stranger", "n0")], 0))
         other.close()
         await bench.start("graph")
         expected = {("n19", "CITES", "n0"), ("n0", "CITES", "n1"), ("new", "CITES", "n0")}

@@ -27,16 +27,16 @@ from linckia.proto.ops.transcripts_intake import TranscriptImport, TranscriptImp
 from linckia.services.documents.store import tables as documents_schema
 from linckia.services.files.store import schema as files_schema
 from linckia.services.files.store.database import open_database as open_files
-from linckia.services.graph import store as graph
+from linckia.services.graph import tables as graph
 from linckia.services.knowledge.note_database import SCHEMA as NOTES
 from linckia.services.knowledge.note_database import open_database as open_notes
-from linckia.services.media.store import SCHEMA as MEDIA
+from linckia.services.media.cache import SCHEMA as MEDIA
 from linckia.services.memory.store import SCHEMA as MEMORIES
 from linckia.services.retrieve.collection_schema import SCHEMA as COLLECTIONS
 from linckia.services.runtime.database import Database, Kind, Schema, beside
 from linckia.services.runtime.database.schema import UnknownVersion
 from linckia.services.transcripts.database import SCHEMA as TRANSCRIPTS
-from linckia.services.watch.store import Store as Watched
+from linckia.services.watch.database import WatchDatabase as Watched
 from tests.unit.documents.pdfs import pdf_of
 from tests.unit.documents.rig import documents, until
 from tests.unit.files.rig import files_service, index

@@ -22,8 +22,8 @@ from linckia.proto.ops.watch import (
     WatchStatusResult,
     WatchSubscribe,
 )
+from linckia.services.watch.database import select, stored_sequence
 from linckia.services.watch.main import open_service
-from linckia.services.watch.store import select, stored_sequence
 from tests.in_process import Bench, services_in_process
 
 R = TypeVar("R")

@@ -116,7 +116,7 @@ def test_control_characters_are_refused_everywhere(character: str, frame: str) -
 @pytest.mark.parametrize("character", ["\x7f", "\x80", "\ufeff", "\uffff"])
 def test_some_characters_are_allowed_in_quotes_only(character: str) -> None:
     assert parse(f'a: "x{character}"\n').events[3][2] == f"x{character}"
-    with pytest.raises(SyntaxFault, match="in quoted scalars only"):
+    with pytest.raises(SyntaxFault, match="is only allowed in quoted scalars"):
         parse(f"a: x{character}y\n")
 
 

@@ -37,7 +37,7 @@ ENTRIES_OF_A_SET = 100
 """Number of entries returned with a set."""
 
 
-class SetSearch(Family):
+class SetSearchTools(Family):
     """The operations of `proto.ops.files.resources`."""
 
     @reads(ops.ResourceChildren)

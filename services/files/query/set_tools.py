@@ -29,12 +29,12 @@ _COLUMNS = (
 EDGES = (ops.ResourceSetAddChild, ops.ResourceSetRemoveChild)
 
 
-class Grouping(Family):
+class SetTools(Family):
     """The operations of `proto.ops.files.sets`."""
 
-    def told(self, params: ops.ResourceSetAddChild | ops.ResourceSetCreate) -> None:
+    def notify(self, params: ops.ResourceSetAddChild | ops.ResourceSetCreate) -> None:
         names = (params.parent, params.child) if isinstance(params, EDGES) else (params.name,)
-        named.tell(self._core.env, "resource-sets", *(f"resource-sets/{name}" for name in names))
+        named.notify(self._core.env, "resource-sets", *(f"resource-sets/{name}" for name in names))
 
     @writes(ops.ResourceSetCreate)
     def create(self, db: apsw.Connection, params: ops.ResourceSetCreate) -> ops.ResourceSet:

@@ -67,7 +67,7 @@ def contents(db: apsw.Connection, which: str, *values: apsw.SQLiteValue) -> list
     ]
 
 
-def has_hash(db: apsw.Connection, version: str, hash_: bytes) -> None:
+def store_hash(db: apsw.Connection, version: str, hash_: bytes) -> None:
     db.execute("INSERT OR REPLACE INTO seen VALUES(?, ?, ?)", (version, hash_, time.time()))
     if db.execute("SELECT count(*) FROM seen").get > MAX_SEEN:
         db.execute(
@@ -91,7 +91,7 @@ def thumbnail(db: apsw.Connection, version: str) -> str:
     return "" if row is None else artifact_path(*row)
 
 
-def keep(db: apsw.Connection, hash_: bytes, made: Decoded, cache_bytes: int) -> Content:
+def store_result(db: apsw.Connection, hash_: bytes, made: Decoded, cache_bytes: int) -> Content:
     """Cache a result, and evict the least recently used ones beyond `cache_bytes`."""
     encoded = msgspec.json.encode(made.metadata)
     size = len(encoded) + sum(len(each.data) for each in made.pictures)

@@ -40,7 +40,7 @@ PICTURED = EXTENSIONS["image"] | EXTENSIONS["video"] | {"pdf"}
 _ORDERS = {"name": key("name"), "size": "size", "mtime": "mtime"}
 
 
-class Reading(Family):
+class BrowseTools(Family):
     """The operations of `proto.ops.files.reading`."""
 
     @handles(ops.Navigate)
@@ -247,11 +247,11 @@ async def artifacts(ctx: Context, path: str) -> list[ops.Artifact]:
         ctx.log("info", f"cannot get media of {path}: {error}")
         return []
     url = await _content_url(ctx)
-    told = [_artifact(each, url) for each in found.artifacts]
-    said = found.metadata | ({"problem": found.problem} if found.problem else {})
-    if said:
-        told.append(ops.Artifact(type="metadata", mime_type=found.mime_type, url=_of(url, path), metadata=said))
-    return told
+    listed = [_artifact(each, url) for each in found.artifacts]
+    metadata = found.metadata | ({"problem": found.problem} if found.problem else {})
+    if metadata:
+        listed.append(ops.Artifact(type="metadata", mime_type=found.mime_type, url=_of(url, path), metadata=metadata))
+    return listed
 
 
 async def thumbnail(ctx: Context, path: str) -> bytes:

@@ -18,7 +18,7 @@ from linckia.services.files.query.queries import selection
 from linckia.services.files.store import schema
 
 
-class Entry(NamedTuple):
+class PlanEntry(NamedTuple):
     """An entry as outcomes see it; times in nanoseconds."""
 
     id: int
@@ -36,7 +36,7 @@ class Batch(NamedTuple):
     """Ids of some entries of a source, and those entries that meet the conditions."""
 
     ids: list[int]
-    matched: list[Entry]
+    matched: list[PlanEntry]
 
 
 _COLUMNS = "n.id, n.path, n.name, n.folder, n.kind, n.extension, n.size, n.mtime, n.ctime"
@@ -102,7 +102,7 @@ def _below(db: apsw.Connection, source: PlanSource) -> list[matching.Condition]:
     return found
 
 
-def after(db: apsw.Connection, source: PlanSource, wanted: Condition | None, last: int, limit: int) -> Batch:
+def next_batch(db: apsw.Connection, source: PlanSource, wanted: Condition | None, last: int, limit: int) -> Batch:
     """Return the next batch of a source: entries with ids above `last`."""
     rows = select(db, source, [matching.Condition("n.id > ?", (last,))]).run(
         db, "n.id", "ORDER BY n.id LIMIT ?", (limit,)
@@ -111,13 +111,13 @@ def after(db: apsw.Connection, source: PlanSource, wanted: Condition | None, las
     return Batch(ids, _matched(db, wanted, ids))
 
 
-def again(db: apsw.Connection, source: PlanSource, wanted: Condition | None, id_: int) -> Entry | None:
+def reread(db: apsw.Connection, source: PlanSource, wanted: Condition | None, id_: int) -> PlanEntry | None:
     """Read an entry again; None if the source no longer contains it, or it no longer meets the conditions."""
     there = select(db, source, [matching.Condition("n.id = ?", (id_,))]).run(db, "n.id", "")
     return next(iter(_matched(db, wanted, [id_] if list(there) else [])), None)
 
 
-def among(db: apsw.Connection, source: PlanSource, wanted: Condition | None, found: Sequence[str]) -> Batch:
+def batch_of(db: apsw.Connection, source: PlanSource, wanted: Condition | None, found: Sequence[str]) -> Batch:
     """Return the entries of a source whose clean path is in `found`."""
     stored = [each.id for each in (find_shown(db, path) for path in found) if each is not None]
     rows = select(db, source, [_one_of(stored)]).run(db, "n.id", "ORDER BY n.id")
@@ -125,11 +125,11 @@ def among(db: apsw.Connection, source: PlanSource, wanted: Condition | None, fou
     return Batch(ids, _matched(db, wanted, ids))
 
 
-def _matched(db: apsw.Connection, wanted: Condition | None, ids: Sequence[int]) -> list[Entry]:
+def _matched(db: apsw.Connection, wanted: Condition | None, ids: Sequence[int]) -> list[PlanEntry]:
     if not ids:
         return []
     meant = Select([_one_of(ids), conditions.where(wanted)])
-    return [Entry(*row) for row in meant.run(db, _COLUMNS, "ORDER BY n.id")]
+    return [PlanEntry(*row) for row in meant.run(db, _COLUMNS, "ORDER BY n.id")]
 
 
 def _one_of(ids: Sequence[int]) -> matching.Condition:

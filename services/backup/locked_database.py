@@ -51,7 +51,7 @@ class Unfit(Exception):
     """The database cannot be locked; the message completes "NAME ..."."""
 
 
-class Store:
+class LockedDatabase:
     """A database: the lock against writers, and the pinned state."""
 
     def __init__(self, found: Found, owner: int, wait_s: float) -> None:
@@ -124,7 +124,7 @@ class Store:
             os.ftruncate(self._index, 0)
         return _lock(self._index, fcntl.F_RDLCK, *_CLIENTS)
 
-    def hold(self, until: float) -> bool:
+    def lock(self, until: float) -> bool:
         """Block writers; False if that takes longer than `until` (time.monotonic)."""
         while not _lock(self._index, fcntl.F_WRLCK, *_WRITER):
             if time.monotonic() > until:
@@ -135,16 +135,16 @@ class Store:
     def release(self) -> None:
         _lock(self._index, fcntl.F_UNLCK, *_WRITER)
 
-    def keep(self) -> bool:
+    def pin(self) -> bool:
         """Pin the current state, while writers are blocked; False if another process has the required lock, or it is
         unfit."""
         try:
-            return self._keep()
+            return self._pin()
         except (Unfit, OSError) as error:
             self.unfit = error
             return False
 
-    def _keep(self) -> bool:
+    def _pin(self) -> bool:
         _lock(self._index, fcntl.F_UNLCK, _READERS, 5)
         status, log_bytes = os.fstat(self._file), self._log_bytes()
         size, index = status.st_size, os.pread(self._index, _INDEX.size, 0)

@@ -33,11 +33,11 @@ T = TypeVar("T", ops.Relocations, ops.Deletions)
 
 _OF_NOTES = "links from other notes to a renamed Markdown note are not updated; use rename_note to rewrite them"
 
-MAX_TOLD = 100
+MAX_NOTIFIED = 100
 """Most changed paths per call that subscribers are notified of."""
 
 
-class Changing(Family):
+class ChangeTools(Family):
     """The operations of `proto.ops.files.changes`."""
 
     def __init__(self, core: Core, changes: Changes, behind: Callable[[Sequence[str]], None]) -> None:
@@ -63,7 +63,7 @@ class Changing(Family):
                 with trio.CancelScope(shield=True):
                     await self._index(items)
                 changed = [path for item in items if item.done for path in item.paths()]
-                named.tell(self._core.env, *(f"nodes{path}" for path in dict.fromkeys(changed[:MAX_TOLD])))
+                named.notify(self._core.env, *(f"nodes{path}" for path in dict.fromkeys(changed[:MAX_NOTIFIED])))
 
     async def _index(self, items: Sequence[Item]) -> None:
         """Update the index for everything that was done, or later if the disk is too full now."""
@@ -239,7 +239,7 @@ class _Preview:
             except Refused as error:
                 item.error = str(error)
             except OSError as error:
-                item.error = disk.said(item.source, error)
+                item.error = disk.describe_error(item.source, error)
 
     def _run(self, item: Item) -> None:
         source: str | None = None

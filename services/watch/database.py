@@ -84,7 +84,7 @@ CREATE TABLE change(
 """
 
 
-class Store:
+class WatchDatabase:
     """The database and its transactions. Opening blocks."""
 
     db: apsw.Connection
