@@ -59,7 +59,7 @@ class Item:
     """A change and its result."""
 
     kind: str
-    """"move", "trash", "restore" or "delete"."""
+    """One of "move", "trash", "restore" and "delete"."""
     source: str
     target: str = ""
     source_field: str = "from"

@@ -31,7 +31,7 @@ class Text:
     encoding: str
     mark: bytes = b""
     line_ends: str = ""
-    """"crlf" or "mixed"."""
+    """Either "crlf" or "mixed"; empty for plain line feeds."""
     reason: str = ""
     """How the encoding was determined, if it is not UTF-8."""
 
