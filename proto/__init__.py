@@ -1,2 +1,1 @@
-"""The contract between the kernel and its services: operations, frames, failures, arrays and the link that carries
-them."""
+"""The contract between the kernel and its services: operations, frames, failures, and the link that carries them."""

@@ -1,7 +1,7 @@
-"""What the kernel, its command line and `services.backup` tell each other: outcomes, manifests of snapshots, failures.
+"""Types shared by the kernel, its command line and `services.backup`: outcomes, snapshot manifests, failures.
 
-Outcomes are in `backup.json` of the data directory.  They are read before the kernel holds its directory, so this
-imports nothing that takes long.
+Outcomes are in `backup.json` of the data directory. They are read before the kernel holds its directory, so this module
+imports nothing slow.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from linckia.proto.durable import replace_file
 from linckia.proto.stores import Stores
 
 FILE: Final = "backup.json"
-"""File in the data directory that the process of each backup writes."""
+"""File in the data directory to which each backup process writes its outcome."""
 
 STAGING: Final = "backup.staging"
-"""The folder in the data directory in which a backup links files."""
+"""Folder in the data directory in which a backup makes links to files."""
 
 MAX_PLACES = 15
-"""Places with a recorded outcome, beside the newest."""
+"""Maximum number of recorded destinations besides the newest."""
 
 
 class BackupFailed(Exception):
-    """No backup was made or restored; the message says why, and what to do.  Earlier ones are as they were."""
+    """No backup was made or restored; the message says why, and what to do. Earlier backups are unchanged."""
 
 
 class Program(NamedTuple):
-    """The Linckia that backs up or restores: its version, the newest data that it reads, and what its files are."""
+    """The Linckia that backs up or restores: its version, the newest data format it reads, and its declared stores."""
 
     version: str
     data_format: int
@@ -39,7 +39,7 @@ class Program(NamedTuple):
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
-    """A backup: `at` its moment (seconds since 1970), `held_ms` how long writers waited, sizes in bytes."""
+    """A finished backup: `at` is its moment (seconds since 1970), `held_ms` how long writers waited; sizes in bytes."""
 
     snapshot: str
     to: str
@@ -54,8 +54,8 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class File(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file, folder (`sha256` is None) or link, with everything needed to make it again.  A file of one chunk has
-    its name for a hash, and `sha256` is empty."""
+    """A file, folder (`sha256` is None) or link, with everything needed to recreate it. The hash of a file with one
+    chunk is the chunk's name, and `sha256` is empty."""
 
     path: str
     mode: int
@@ -68,8 +68,8 @@ class File(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A snapshot: `at` is its moment (seconds since 1970), `data_format` as in `Program`, `schemas` the versions of the
-    databases' tables."""
+    """A snapshot: `at` is its moment (seconds since 1970), `data_format` as in `Program`, `schemas` the schema versions
+    of the databases."""
 
     format: int
     version: str
@@ -87,7 +87,8 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Backups(Protocol):
-    """`services.backup`, which the command line imports by its name.  It blocks.  Raises BackupFailed, OSError."""
+    """The interface of `services.backup`, which the command line imports by name. Blocks. Raises BackupFailed,
+    OSError."""
 
     def backup(
         self, data_dir: Path, to: Path, program: Program, keep: int | None = None, *, background: bool = False
@@ -108,11 +109,11 @@ class Backups(Protocol):
 
 
 Hold = Callable[[Path], contextlib.AbstractContextManager[None]]
-"""Keeps kernels out of a data directory.  Raises BackupFailed: one holds it."""
+"""Keeps kernels out of a data directory. Raises BackupFailed if a kernel holds it."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The latest backup to a place.  `at` it was tried and at `succeeded` one was last made, in seconds since 1970."""
+    """The latest backup to one destination: tried at `at`, last successful at `succeeded`, in seconds since 1970."""
 
     to: str
     at: float
@@ -123,13 +124,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def known(data_dir: Path) -> dict[str, Outcome]:
-    """What became of the latest backup to each place; the last is the one tried last."""
+    """Return the outcome of the latest backup to each destination, the most recent attempt last."""
     with contextlib.suppress(OSError, msgspec.DecodeError):
         return {each.to: each for each in msgspec.json.decode((data_dir / FILE).read_bytes(), type=list[Outcome])}
     return {}
 
 
 def note(data_dir: Path, outcome: Outcome) -> None:
-    """Replace the outcome recorded for its place.  Raises OSError."""
+    """Replace the recorded outcome for its destination. Raises OSError."""
     others = [each for each in known(data_dir).values() if each.to != outcome.to]
     replace_file(data_dir / FILE, msgspec.json.encode([*others[-MAX_PLACES:], outcome]) + b"\n", sync=False)

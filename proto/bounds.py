@@ -1,9 +1,9 @@
-"""What JSON from outside may come to: counted in its bytes, before any object is made of it.
+"""Limits on JSON from outside, counted in its bytes before any object is created.
 
-An empty list is three bytes to send and fifty to hold, and each level of nesting is a frame of whatever walks it later:
-without bounds a few hundred kilobytes stall a process, and thirty megabytes take gigabytes. The counts are of
-`bytes.translate` and `bytes.count`, half a millisecond a MiB, and one to five where there are many; an ordinary message
-needs no more than the first.
+An empty list takes three bytes to send and fifty in memory, and each level of nesting is a stack frame of code that
+walks it later. Without limits, a few hundred kilobytes stall a process, and thirty megabytes take gigabytes of memory.
+Counting with `bytes.translate` and `bytes.count` takes half a millisecond per MiB, and one to five if there is much
+structure. An ordinary message needs only the first check.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from collections.abc import Generator
 from itertools import accumulate
 
 MAX_DEPTH = 100
-"""Levels of lists and objects, one in another: well below what Python's stack admits to what walks them."""
+"""Maximum nesting of lists and objects: well below what Python's stack allows."""
 
 MAX_CONTAINERS = 16_384
-"""Lists and objects of one message: 10,000 files are renamed at once."""
+"""Maximum number of lists and objects in a message: 10,000 files can be renamed at once."""
 
 MAX_STRINGS = 131_072
-"""Strings of one message, the keys of objects included: a set of files takes 100,000 paths at once."""
+"""Maximum number of strings in a message, including object keys: a set of files takes 100,000 paths at once."""
 
 MAX_KEYS = 65_536
-"""Members of all objects of one message; each costs twice what a string of a list does."""
+"""Maximum number of members of all objects in a message; each costs twice as much as a string in a list."""
 
 MAX_VALUES = 320_000
-"""Values of one message: texts to embed may be given as tokens, of which OpenAI takes 300,000 at once."""
+"""Maximum number of values in a message: texts to embed may be given as tokens, and OpenAI allows 300,000 at once."""
 
 _STEP_BYTES = 1024 * 1024
-"""Counted at once: a flood goes beyond the bounds early."""
+"""Bytes counted at a time: a flood exceeds the limits early."""
 
 _STRUCTURE = b'"[]{},:'
 _ALL_BUT_STRUCTURE = bytes(set(range(256)).difference(_STRUCTURE))
@@ -37,12 +37,12 @@ _STEPS = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")
 
 
 def exceeded(data: bytes, *, times: int = 1) -> str | None:
-    """Which bound the JSON text goes beyond, in words that follow "it has"; None where it stays within all of them.
+    """Return which limit the JSON text exceeds, in words that follow "it has"; None if it exceeds none.
 
-    What is no JSON is no matter here: the decoder says what is wrong with it.
+    Invalid JSON does not matter here, since the decoder reports it.
 
     Args:
-        times: of each count, for bodies that hold what many messages would.
+        times: multiplies each limit, for bodies that contain what many messages would.
     """
     counting = counted(data, times=times)
     while True:
@@ -54,9 +54,9 @@ def exceeded(data: bytes, *, times: int = 1) -> str | None:
 
 
 def counted(data: bytes, *, times: int = 1) -> Generator[None, None, str | None]:
-    """The same in steps of some milliseconds, between which an event loop may do other things."""
+    """Like `exceeded`, in steps of some milliseconds, between which an event loop may run other tasks."""
     if len(data) <= times * MAX_STRINGS and data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
-        # Of each of them there are fewer than bytes.
+        # No count can exceed the number of bytes.
         return None
     count = _Count(times)
     beyond = False
@@ -65,12 +65,12 @@ def counted(data: bytes, *, times: int = 1) -> Generator[None, None, str | None]
         yield
     if not beyond:
         return None
-    # Those were counts of what stands in strings as well: now without.
+    # These counts include characters within strings. Count again without them.
     start = 0
     while start < len(data):
         end = start + _STEP_BYTES
         while data[end - 1 : end] == b"\\":
-            # No escape is cut in two.
+            # Do not split an escape sequence.
             end += 1
         if (found := count.exceeds(data[start:end])) is not None:
             return found
@@ -80,7 +80,7 @@ def counted(data: bytes, *, times: int = 1) -> Generator[None, None, str | None]
 
 
 class _Count:
-    """What was counted so far of a text that comes in pieces."""
+    """Counts for a text that arrives in pieces."""
 
     def __init__(self, times: int) -> None:
         self._times = times
@@ -88,7 +88,7 @@ class _Count:
         self._quotes = self._keys = self._values = self._containers = self._depth = 0
 
     def may_exceed(self, piece: bytes) -> bool:
-        """With what stands in strings.  To leave out all other bytes first costs a twentieth of counting in them."""
+        """Count including strings. Removing all other bytes first takes a twentieth of the time of counting in them."""
         piece = piece.translate(None, _ALL_BUT_STRUCTURE)
         here = (piece.count(b"[") + piece.count(b"{"), piece.count(b'"'), piece.count(b":"), piece.count(b","))
         self._any = [before + now for before, now in zip(self._any, here, strict=True)]
@@ -96,7 +96,7 @@ class _Count:
         return any(count > limit for count, limit in zip(self._any, limits, strict=True))
 
     def exceeds(self, piece: bytes) -> str | None:
-        """Without it."""
+        """Count without the contents of strings."""
         if b"\\" in piece:
             piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
         piece = piece.translate(None, _ALL_BUT_STRUCTURE)
@@ -104,7 +104,7 @@ class _Count:
         self._quotes += piece.count(b'"')
         if (strings := self._quotes // 2) > self._times * MAX_STRINGS:
             return f"{strings} strings, more than {self._times * MAX_STRINGS}"
-        # Two quotes side by side may go: what follows stays within a string, or outside.
+        # Two adjacent quotes can be removed: the text after them is inside or outside a string as before.
         piece = piece.replace(b'""', b"")
         piece = b"".join(piece.split(b'"')[in_string::2])
         self._keys += piece.count(b":")

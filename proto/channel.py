@@ -1,8 +1,8 @@
-"""Frames over a link: coding, cutting large bodies into parts, and sending fairly.
+"""Frames over a link: encoding, splitting large bodies into parts, and fair sending.
 
-Small frames go ahead of the remaining parts of large ones, so that a ping or a small call never waits behind a large
-result; frames of one call keep their order whatever their size.  What the other end can make this one hold is bounded,
-and so is what this end decodes at a time: a large body is passed on as it came.
+Small frames overtake the remaining parts of large ones, so a ping or a small call never waits behind a large result.
+Frames of one call keep their order whatever their size. Two things are bounded: what the other end can make this one
+hold in memory, and how much this end decodes at a time. Large bodies are passed on undecoded.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from linckia.proto.frames import AnyFrame, Call, Cancel, Event, Fault, Log, Part
 from linckia.proto.link import Link, LinkClosed
 
 _CALL_FRAMES = (Call, Return, Fault, Progress, Cancel)
-"""Those of one id keep their order."""
+"""Frames that keep their order within one id."""
 
 _WITH_BODY = (Call, Return, Event)
 
 _FORWARD = (Call, Cancel)
-"""Not counted as backlog: there are no more of them than calls may be in flight."""
+"""Not counted as backlog, since the number of calls in flight limits them."""
 
 _DISPENSABLE = (Progress, Event, Log)
 
 AT_ONCE = 16
-"""Messages read from one link before others get their turn."""
+"""Messages read from one link before other tasks get a turn."""
 
 SENT_AT_ONCE = 16
-"""Messages that are sent before others get their turn."""
+"""Messages sent before other tasks get a turn."""
 
 BACKLOG_BYTES = frames.MAX_MESSAGE_BYTES + 64 * 1024 * 1024
-"""Answers that may wait for the other end of a link to read them: the largest, and what comes beside it."""
+"""Size of replies that may wait until the other end reads them: the largest allowed, and some smaller ones."""
 
 FRAME_BYTES = 512
-"""What a frame that waits takes beside its bytes, about."""
+"""Approximate overhead of a waiting frame, in addition to its bytes."""
 
 
 class ProtocolViolation(Exception):
-    """The other end sent what is no frame, or a frame that has no place here."""
+    """The other end sent invalid data, or a frame that is not allowed at this point."""
 
 
 class _Queued(NamedTuple):
-    """A frame that waits to be sent, and what of it counts as backlog."""
+    """A frame that waits to be sent, with its share of the backlog."""
 
     message: bytes
     body: bytes
-    """Sent after `message` in parts; empty where `message` holds it."""
+    """Sent after `message` in parts; empty if `message` includes the body."""
     backlog: int
 
 
 class _Sending:
-    """A large body on its way: its number, and how many of its bytes were sent; None: not even its frame."""
+    """A large body being sent: its number, and the number of bytes sent; None before its frame has been sent."""
 
     __slots__ = ("number", "sent")
 
@@ -76,16 +76,16 @@ class _Gathering(NamedTuple):
 class Channel:
     """Both directions of one link.
 
-    `post` never blocks; `run_sender` must run in a nursery as long as the channel is used; one task calls `receive`.
-    Closing the link ends both.
+    `post` never blocks. `run_sender` must run in a nursery as long as the channel is used. Only one task may call
+    `receive`. Closing the link ends both.
 
     Args:
-        decode: of `proto.frames`: what may come from the other end.
-        at_once: messages read before others get their turn.
-        max_backlog_bytes: of answers that wait for the other end to read them. Beyond it nothing is read from that end
-            until it has caught up, and what can be done without (progress, log lines, events) is dropped. Only one end
-            of a link may have such a limit: two could wait for each other.
-        passes_on: large bodies are to be `frames.Pieces`.
+        decode: decoder from `proto.frames` for what the other end may send.
+        at_once: messages read before other tasks get a turn.
+        max_backlog_bytes: limit on replies that wait for the other end to read them. Above it, nothing is read from
+            that end until it has caught up, and dispensable frames (progress, log lines, events) are dropped. Only one
+            end of a link may have a limit, since two could wait for each other.
+        passes_on: large bodies arrive as `frames.Pieces` rather than `bytes`.
 
     Attributes:
         gathered: called after each part that is not the last of its body.
@@ -108,9 +108,9 @@ class Channel:
         self._room = trio.Event()
         self._small: collections.deque[_Queued] = collections.deque()
         self._sent_in_pass = False
-        """Whether a frame went out at once in this pass of the event loop; those that follow in it travel together."""
+        """Whether a frame was sent directly in this pass of the event loop; further frames in it travel together."""
         self._large: dict[int, collections.deque[_Queued]] = {}
-        """By call; the first of each is being sent where the call is in `_sending`."""
+        """Queues by call; the first frame of a queue is being sent if the call is in `_sending`."""
         self._sending: collections.OrderedDict[int, _Sending] = collections.OrderedDict()
         self._sending_bytes = 0
         self._gathering: dict[int, _Gathering] = {}
@@ -125,16 +125,16 @@ class Channel:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the other end does not read what is sent to it."""
+        """Whether the other end does not read fast enough."""
         return self._backlog > self._max_backlog
 
     @property
     def held_bytes(self) -> int:
-        """Of bodies that have not arrived whole, and of answers that wait for the other end to read them."""
+        """Size of incomplete bodies, and of replies that wait for the other end to read them."""
         return self._gathered_bytes + self._backlog
 
     def post(self, frame: AnyFrame) -> None:
-        """Send `frame` as soon as the link has room.  Raises LinkClosed."""
+        """Send `frame` as soon as the link has room. Raises LinkClosed."""
         if self.is_behind and isinstance(frame, _DISPENSABLE):
             return
         body = frames.body_of(frame)
@@ -147,7 +147,7 @@ class Channel:
         if not is_large and not self._small and not self._sent_in_pass and self._link.try_send(message):
             if self._link.joins:
                 self._sent_in_pass = True
-                # The sender has its turn in the next pass.
+                # The sender runs in the next pass.
                 self._wake.set()
             return
         size = len(message) + len(body) + FRAME_BYTES
@@ -159,7 +159,7 @@ class Channel:
         self._wake.set()
 
     def _together(self) -> list[_Queued]:
-        """The small frames that are sent next, in one message if the link joins them."""
+        """Return the small frames to send next, in one message if the link joins them."""
         taken: list[_Queued] = []
         size = 0
         for queued in self._small:
@@ -170,7 +170,7 @@ class Channel:
         return taken
 
     def _next_large(self) -> int | None:
-        """The call whose large body has its turn: round-robin, among as many as the other end puts together."""
+        """Return the next call with a large body to send: round-robin among as many as the other end may assemble."""
         for lane, queue in self._large.items():
             if lane not in self._sending:
                 size = len(queue[0].body)
@@ -210,7 +210,7 @@ class Channel:
             self._room.set()
 
     async def run_sender(self) -> None:
-        """Send what was posted and did not go at once.  Returns when the link is closed."""
+        """Send frames that could not be sent directly. Returns when the link is closed."""
         sent = 0
         try:
             while not self._closed:
@@ -236,7 +236,7 @@ class Channel:
             self._end()
 
     def _end(self) -> None:
-        """The link is closed: what could not be sent never will be, and no task may wait for it."""
+        """Handle a closed link: drop unsent frames, and wake all waiting tasks."""
         self._closed = True
         self._small.clear()
         self._large.clear()
@@ -248,13 +248,13 @@ class Channel:
         self._room.set()
 
     async def flush(self) -> None:
-        """Until everything posted has been handed to the link (or the link is closed)."""
+        """Wait until everything posted has been handed to the link, or the link is closed."""
         while not self._idle.is_set():
             await self._idle.wait()
             await trio.lowlevel.checkpoint()
 
     async def receive(self) -> AnyFrame:
-        """The next whole frame; others get their turn now and then however much comes.
+        """Return the next complete frame. Other tasks get regular turns, however much arrives.
 
         Raises LinkClosed, ProtocolViolation.
         """
@@ -280,7 +280,7 @@ class Channel:
         return message
 
     def _accept(self, message: bytes) -> AnyFrame | None:
-        """The frame that is whole with this message."""
+        """Return the frame that this message completes, if any."""
         frame = self._decoded(message)
         return self._gather(frame) if isinstance(frame, Part) else frame
 
@@ -291,7 +291,7 @@ class Channel:
             raise ProtocolViolation(str(error)) from error
 
     def _gather(self, part: Part) -> AnyFrame | None:
-        """The frame whose body is whole with this part."""
+        """Return the frame whose body this part completes, if any."""
         if (gathering := self._gathering.get(part.stream)) is None:
             self._begin_to_gather(part)
             return None
@@ -313,12 +313,12 @@ class Channel:
     def _begin_to_gather(self, part: Part) -> None:
         frame = self._decoded(part.data)
         if not isinstance(frame, _WITH_BODY) or frames.body_of(frame) or part.last:
-            raise ProtocolViolation(f"parts that begin with {type(frame).__name__}, which is no frame without its body")
+            raise ProtocolViolation(f"parts start with {type(frame).__name__}, not with a frame whose body is empty")
         if len(self._gathering) == frames.MAX_STREAMS:
             raise ProtocolViolation(f"more than {frames.MAX_STREAMS} bodies in parts at the same time")
         self._gathering[part.stream] = _Gathering(frame, [])
 
     def close(self) -> None:
-        """Close the link; idempotent.  What was posted and not sent is dropped: `flush` first where it matters."""
+        """Close the link; idempotent. Unsent frames are dropped: call `flush` first if they matter."""
         self._link.close()
         self._end()

@@ -1,4 +1,4 @@
-"""How calls are made: the interface of the kernel's router, and of what stands for it in the process of a front."""
+"""The interface for making calls, implemented by the kernel's router and by its substitute in a front's process."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from linckia.proto.operation import Operation, Params
 
 
 class ClientRequests(Protocol):
-    """What a running call may want of the client that made it.  Synchronous ones never block."""
+    """What a running call may request of its client. Synchronous methods never block."""
 
     def progress(self, done: float, total: float | None, message: str | None) -> None: ...
 
     def log(self, level: Level, logger: str, message: str) -> None: ...
 
     async def ask(self, method: str, params: dict[str, Any]) -> JsonObject:
-        """A request to the client.  Raises LinckiaError where it cannot be made or is refused."""
+        """Send a request to the client. Raises LinckiaError if it cannot be sent or is refused."""
 
 
 class CallOptions(TypedDict, total=False):
-    """Of one call: who makes it (`client`), its time (by default the operation's), its trace, and its client.
+    """Options of one call: its caller (`client`), timeout (by default the operation's), trace, and client.
 
-    With `written`, a result that its service has written as JSON comes as such, a `msgspec.Raw`: for callers that
-    would only encode it again.
+    With `written`, a result that its service has written as JSON is returned as `msgspec.Raw`, for callers that would
+    only encode it again.
     """
 
     caller: str
@@ -40,7 +40,7 @@ class Dispatcher(Protocol):
     async def call(
         self, operation: Operation[object], params: Params[object], **options: Unpack[CallOptions]
     ) -> object:
-        """Route one call and wait for its result, as plain data; cancelling this cancels the handler.
+        """Route one call and return its result as plain data. Cancelling this cancels the handler.
 
-        Raises LinckiaError: of the kind that says what happened and whether the work may have been done.
+        Raises LinckiaError, whose kind says what happened and whether the work may have been done.
         """

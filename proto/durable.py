@@ -1,4 +1,4 @@
-"""Files that are on disk when a function returns, names included."""
+"""Files, including their names, that are safely on disk when a function returns."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes, *, sync: bool = True) -> None:
-    """Make `path` hold `content`, for its owner alone (0600): after a power cut it is the old file or the new one.
+    """Replace `path` atomically, for its owner only (0600): after a power failure it has the old or the new content.
 
     Args:
-        sync: False for what is made durable together with much else.
+        sync: False for files that are made durable together with many others.
 
-    Raises OSError: it is the old one.
+    Raises OSError; the old content is kept.
     """
     unfinished = path.with_name(f"{path.name}.new")
     unfinished.unlink(missing_ok=True)

@@ -1,8 +1,7 @@
 """Typed failures, the same in every process.
 
-A failure crosses the link as a `Failure` (plain data) and lives in Python as a `LinckiaError`. Each says what went
-wrong, which argument was at fault where there is one, and whether the work may have happened, which decides whether a
-caller may try again.
+A failure crosses the link as a `Failure` (plain data) and is a `LinckiaError` in Python. It says what went wrong, which
+argument was at fault, if any, and whether the work may have been done, which decides whether a caller may retry.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from msgspec import Meta
 
 
 class Kind(enum.StrEnum):
-    """What sort of failure it is; each has its own exception below."""
+    """Kind of failure; each has its own exception below."""
 
     INVALID_PARAMS = "invalid_params"
     UNKNOWN_OPERATION = "unknown_operation"
@@ -31,7 +30,7 @@ class Kind(enum.StrEnum):
 
 
 class Executed(enum.StrEnum):
-    """Whether the work of a failed call may have happened."""
+    """Whether the work of a failed call may have been done."""
 
     NO = "no"
     MAYBE = "maybe"
@@ -39,11 +38,11 @@ class Executed(enum.StrEnum):
 
 
 MESSAGE_CHARS = 16 * 1024
-"""The longest message of a failure; `LinckiaError` cuts what is longer."""
+"""Maximum length of a failure's message; `LinckiaError` truncates longer ones."""
 
 DATA_ENTRIES = 32
 DATA_CHARS = 512
-"""The longest key and value of a failure's `data`."""
+"""Maximum length of keys and values in a failure's `data`."""
 
 _DataText = Annotated[str, Meta(max_length=DATA_CHARS)]
 
@@ -51,8 +50,8 @@ _DataText = Annotated[str, Meta(max_length=DATA_CHARS)]
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A failure as data.
 
-    `code` is the JSON-RPC code of an operation that declares its own (`Operation.codes`); `retry_after_ms` is set
-    where waiting can help; `data` holds what a program would want to read, string to string.
+    `code` is the JSON-RPC code for an operation that declares its own (`Operation.codes`). `retry_after_ms` is set if
+    waiting can help. `data` has details for programs.
     """
 
     kind: Kind
@@ -65,7 +64,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
 
 
 class LinckiaError(Exception):
-    """Base of every failure that may reach a caller."""
+    """Base of all failures that may reach a caller."""
 
     _by_kind: ClassVar[dict[Kind, type[LinckiaError]]] = {}
     kind: Kind
@@ -99,15 +98,15 @@ def _cut(text: str, most: int) -> str:
 
 
 class InvalidParams(LinckiaError, kind=Kind.INVALID_PARAMS):
-    """An argument is missing, unknown, of the wrong type or out of range.  Nothing was done."""
+    """An argument is missing, unknown, of the wrong type or out of range. Nothing was done."""
 
 
 class UnknownOperation(LinckiaError, kind=Kind.UNKNOWN_OPERATION):
-    """No operation of that name is there for this caller.  Nothing was done."""
+    """No operation of that name exists for this caller. Nothing was done."""
 
 
 class Forbidden(LinckiaError, kind=Kind.FORBIDDEN):
-    """The operation does not admit this caller.  Nothing was done."""
+    """The caller may not call the operation. Nothing was done."""
 
 
 class Unavailable(LinckiaError, kind=Kind.UNAVAILABLE):
@@ -115,11 +114,11 @@ class Unavailable(LinckiaError, kind=Kind.UNAVAILABLE):
 
 
 class Overloaded(LinckiaError, kind=Kind.OVERLOADED):
-    """The service's queue is full.  Nothing was done."""
+    """The service's queue is full. Nothing was done."""
 
 
 class Timeout(LinckiaError, kind=Kind.TIMEOUT, executed=Executed.MAYBE):
-    """The deadline passed.  `executed` says whether the request had been delivered."""
+    """The deadline passed. `executed` says whether the request had been delivered."""
 
 
 class Cancelled(LinckiaError, kind=Kind.CANCELLED, executed=Executed.MAYBE):
@@ -127,23 +126,23 @@ class Cancelled(LinckiaError, kind=Kind.CANCELLED, executed=Executed.MAYBE):
 
 
 class MaybeExecuted(LinckiaError, kind=Kind.MAYBE_EXECUTED, executed=Executed.MAYBE):
-    """The service died with this request in hand, and the operation is not safe to repeat unasked."""
+    """The service died while handling this request, and the operation cannot safely be repeated without asking."""
 
 
 class Quarantined(LinckiaError, kind=Kind.QUARANTINED, executed=Executed.MAYBE):
-    """This very request was in flight when several generations died; it is refused, not replayed."""
+    """This request was in flight when several generations died, so it is refused rather than replayed."""
 
 
 class OperationError(LinckiaError, kind=Kind.OPERATION):
-    """The operation's own failure: the file is not there, the path leads nowhere.  Nothing was changed."""
+    """The operation's own failure, such as a missing file or a path that leads nowhere. Nothing was changed."""
 
 
 class Internal(LinckiaError, kind=Kind.INTERNAL, executed=Executed.MAYBE):
-    """A defect of ours.  The message is for the caller; the traceback is in the service's log."""
+    """A defect in Linckia. The message is for the caller; the traceback is in the service's log."""
 
 
 def from_failure(failure: Failure) -> LinckiaError:
-    """The exception for a failure that arrived as data."""
+    """Return the exception for a failure that arrived as data."""
     error = LinckiaError._by_kind[failure.kind](failure.message)
     error.failure = failure
     return error

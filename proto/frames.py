@@ -1,12 +1,12 @@
 """The wire frames: everything that crosses the link between the kernel and a service.
 
-Frames are msgpack arrays with an integer tag first.  Bodies (`params`, `body`) travel as bytes that hold msgpack, so
-that the kernel passes them on without decoding, or even looking for their end: what is in them costs it nothing.  A
-body larger than `PART_BYTES` follows its frame in `Part`s, which the channel puts together at the other end; no handler
-ever sees a part.  So no message that is decoded is larger than `MAX_HEAD_BYTES`.
+Frames are msgpack arrays that start with an integer tag. Bodies (`params`, `body`) are byte strings containing msgpack,
+so that the kernel can pass them on at no cost, without decoding them or looking for their end. A body larger than
+`PART_BYTES` follows its frame in `Part`s, which the channel assembles at the other end; handlers never see parts. So no
+decoded message is larger than `MAX_HEAD_BYTES`.
 
-The types bound what they hold (numbers that may be, names and texts of a length), and `decode` is the one place where
-foreign bytes become frames: what does not fit is a violation of the protocol, which ends its sender.
+The types limit their contents (ranges of numbers, lengths of names and texts), and `decode` is the only place where
+foreign bytes become frames. Invalid bytes are a protocol violation, for which the sender is ended.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ from linckia.proto.errors import Failure
 from linckia.proto.grants import Grant
 
 PROTOCOL = 4
-"""Version of this page; a hello with another is refused, so that a stale process cannot be talked to by mistake."""
+"""Protocol version. A hello with another version is refused, so that a stale process is not used by mistake."""
 
 PART_BYTES = 64 * 1024
-"""The largest body that travels within its frame, and the largest part: a small call waits behind no more than this."""
+"""Largest body sent within its frame, and largest part: a small call never waits behind more than this."""
 
 MAX_HEAD_BYTES = 256 * 1024
-"""The largest frame without its body; `Failure` and `Info` are bounded so that theirs fit."""
+"""Largest frame without its body; `Failure` and `Info` are limited accordingly."""
 
 ASK_CLIENT = "client.ask"
-"""What a service calls to put a request to the client whose call it is serving; the kernel itself answers it."""
+"""Operation with which a service sends a request to the client whose call it is serving; the kernel handles it."""
 
 DEADLINE = "deadline"
-"""Why a `Cancel` is sent that is answered: the caller's time is up, and it wants to know what may have been done."""
+"""Reason of a `Cancel` that is answered: the deadline passed, and the caller wants to know what may have been done."""
 
 WRITTEN = 1
-"""The msgpack extension that a body of JSON is: see `Written`."""
+"""The msgpack extension for a JSON body; see `Written`."""
 
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
-"""The largest body."""
+"""Maximum size of a body."""
 
 MAX_STREAMS = 32
-"""Bodies that may arrive in parts at the same time; all of them together are no larger than the largest may be."""
+"""Bodies that may arrive in parts at the same time; in total they must not exceed the maximum size of one body."""
 
 TEXT_CHARS = 16 * 1024
-"""The longest line for a log or report of progress; the sender cuts what is longer."""
+"""Maximum length of a log line or progress message; the sender truncates longer ones."""
 
 INFO_CHARS = 1024
-"""The longest value of `info`; the sender cuts what is longer."""
+"""Maximum length of a value in `info`; the sender truncates longer ones."""
 
 TARGET_CHARS = 512
-"""The longest description of what a call is about."""
+"""Maximum length of the description of what a call is about."""
 
 MAX_LEFT_MS = 2**31 - 1
-"""Some weeks: for a call that may take as long as it likes."""
+"""Maximum time left: some weeks, for calls without a time limit."""
 
 INFO_ENTRIES = 32
 
 DAMAGE = "damage"
-"""The value of `info` that says that data is damaged, what of it is served, and what to do."""
+"""Key in `info` whose value says that data is damaged, what is still served, and what to do."""
 
 T = TypeVar("T")
 
 Number = Annotated[int, Meta(ge=0, le=2**53 - 1)]
-"""No larger than every reader of JSON keeps exactly."""
+"""An integer that every JSON reader represents exactly."""
 
 Name = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARS)]
@@ -75,17 +75,17 @@ Target = Annotated[str, Meta(max_length=TARGET_CHARS)]
 Info = Annotated[dict[Name, Annotated[str, Meta(max_length=INFO_CHARS)]], Meta(max_length=INFO_ENTRIES)]
 
 Amount = Annotated[float, Meta(ge=-1e300, le=1e300)]
-"""Finite: infinity and NaN are no JSON."""
+"""Finite, since JSON has neither infinity nor NaN."""
 
 Trace = Annotated[str, Meta(max_length=55, pattern=r"\A(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})?\Z")]
-"""A W3C traceparent, or '' for none; it goes into logs as it is."""
+"""A W3C traceparent, or ''; it is written to logs unchanged."""
 
 Level = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
-"""Of RFC 5424, rising."""
+"""Severities of RFC 5424, in ascending order."""
 
 
 class Backlog(msgspec.Struct, frozen=True, kw_only=True):
-    """How far work in the background is: `done` of `total`, and how quick at the moment, where that is known."""
+    """Progress of background work: `done` of `total`, with the current rate and time left if known."""
 
     done: Number
     total: Number
@@ -94,15 +94,16 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Backlogs = Annotated[dict[Name, Backlog], Meta(max_length=INFO_ENTRIES)]
-"""By what the work is on; what is done is not there."""
+"""Backlogs by the subject of the work; finished work is not listed."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
-    """Base of every frame; `id` is that of the call."""
+    """Base of all frames; `id` is the id of the call."""
 
 
 class Hello(Frame, frozen=True, tag=1):
-    """First from the service: who is there.  The kernel drops a link whose hello does not match its generation."""
+    """The service's first frame, with its identity. The kernel drops a link whose hello does not match its
+    generation."""
 
     protocol: Number
     service: Name
@@ -112,17 +113,17 @@ class Hello(Frame, frozen=True, tag=1):
 
 
 class Ready(Frame, frozen=True, tag=2):
-    """The service may be called; `info` is shown by `status` (the model and device in use, say)."""
+    """The service can be called. `status` shows `info`, for example the model and device in use."""
 
     info: Info = {}
 
 
 class Call(Frame, frozen=True, tag=3):
-    """A request, in either direction; `parent` is the id of the call being served, for calls from a service.
+    """A request, in either direction; in calls from a service, `parent` is the id of the call being served.
 
-    `left_ms` is the time left, not an instant: the two clocks are never compared. `trace` is a W3C traceparent,
-    `session` an opaque name of the client's session, '' for calls that are of none; `grant` is what that client may do,
-    for a front to name, None for all. `target` (what the call is about) and `peer` (where the client is, `stdio` or an
+    `left_ms` is the time left rather than a point in time, so that clocks are never compared. `trace` is a W3C
+    traceparent. `session` is an opaque name of the client's session, or ''. `grant` is what that client may do, set by
+    a front; None for everything. `target` (what the call is about) and `peer` (where the client is, `stdio` or an
     address) go into the audit log.
     """
 
@@ -142,22 +143,22 @@ class Call(Frame, frozen=True, tag=3):
 
 
 class Return(Frame, frozen=True, tag=4):
-    """The result of a call, its last frame."""
+    """The result of a call; its last frame."""
 
     id: Number
     body: bytes
 
 
 class Fault(Frame, frozen=True, tag=5):
-    """The failure of a call, its last frame."""
+    """The failure of a call; its last frame."""
 
     id: Number
     failure: Failure
 
 
 class Unfinished(Frame, frozen=True, tag=6):
-    """The service ends, and has not done this call: it was not `begun`, or was cut short; `failure` where it is not to
-    be sent to the next generation."""
+    """The service ends without having finished this call: it was not `begun`, or was interrupted. `failure` is the
+    result if the call is not sent to the next generation."""
 
     id: Number
     begun: bool
@@ -165,7 +166,7 @@ class Unfinished(Frame, frozen=True, tag=6):
 
 
 class Progress(Frame, frozen=True, tag=8):
-    """How far the work of a call has come."""
+    """Progress of a call."""
 
     id: Number
     done: Amount
@@ -174,22 +175,22 @@ class Progress(Frame, frozen=True, tag=8):
 
 
 class Cancel(Frame, frozen=True, tag=9):
-    """The caller wants no answer any more: stop the work."""
+    """The caller no longer wants a reply: stop the work."""
 
     id: Number
     reason: Text = ""
 
 
 class Event(Frame, frozen=True, tag=10):
-    """Something happened in a service that others subscribed to (`topic`); in order."""
+    """Something happened in a service that others subscribed to (`topic`). Events arrive in order."""
 
     topic: Name
     body: bytes
 
 
 class Log(Frame, frozen=True, tag=11):
-    """A line for the log, and where `call` is set for the client that made this call; passed on to a front, `logger`
-    names the service."""
+    """A log line; if `call` is set, for the client that made this call. When passed on to a front, `logger` names the
+    service."""
 
     level: Level
     message: Text
@@ -198,13 +199,13 @@ class Log(Frame, frozen=True, tag=11):
 
 
 class Ping(Frame, frozen=True, tag=12):
-    """Are you there?  Answered by the service's event loop itself, so that a blocked loop is a missed pong."""
+    """A liveness check. The service's event loop answers it, so a blocked loop misses its pong."""
 
     n: Number
 
 
 class Pong(Frame, frozen=True, tag=13):
-    """The answer to a ping, with what the service knows of itself."""
+    """The reply to a ping, with the service's information about itself."""
 
     n: Number
     in_flight: Number
@@ -213,13 +214,13 @@ class Pong(Frame, frozen=True, tag=13):
 
 
 class Drain(Frame, frozen=True, tag=14):
-    """Finish the calls in hand, take no more, then say bye."""
+    """Finish the calls in flight, accept no more, then say bye."""
 
     timeout_ms: Number
 
 
 class Bye(Frame, frozen=True, tag=15):
-    """All is answered; waits for the acknowledgement, since to send and exit loses messages."""
+    """All calls are answered. The sender waits for the acknowledgement, since exiting at once could lose messages."""
 
 
 class ByeAck(Frame, frozen=True, tag=16):
@@ -229,7 +230,7 @@ class ByeAck(Frame, frozen=True, tag=16):
 class Part(Frame, frozen=True, tag=17):
     """A piece of a large body; pieces of one `stream` arrive in order.
 
-    The `data` of the first is the frame with an empty body; that of all others together is the body.
+    The `data` of the first piece is the frame with an empty body; the `data` of the others make up the body.
     """
 
     stream: Number
@@ -247,10 +248,9 @@ encode: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
 
 
 class Pieces:
-    """A body in the pieces in which it arrived, for an end that passes it on: a large one is never copied there.
+    """A large body in the pieces in which it arrived, so that the end that forwards it never copies it.
 
-    It stands for `bytes`, and is found only where the channel was asked for it. All pieces but the last have the same
-    size, `PART_BYTES`.
+    It takes the place of `bytes` in frames from a channel with `passes_on`. All pieces but the last have `PART_BYTES`.
     """
 
     def __init__(self, pieces: list[bytes]) -> None:
@@ -267,17 +267,17 @@ class Pieces:
         return b"".join(self._pieces)
 
     def at(self, start: int) -> bytes:
-        """The piece that begins there."""
+        """Return the piece that starts at this offset."""
         return self._pieces[start // PART_BYTES]
 
 
 def pieces_of(body: bytes | Pieces) -> Iterable[bytes]:
-    """The body in one or more pieces."""
+    """Return the body as one or more pieces."""
     return body if isinstance(body, Pieces) else (body,)
 
 
 def body_of(frame: AnyFrame) -> bytes:
-    """The body of a call, a return or an event; `b""` for all others."""
+    """Return the body of a call, return or event; `b""` for other frames."""
     match frame:
         case Call(params=body) | Return(body=body) | Event(body=body):
             return body
@@ -286,7 +286,7 @@ def body_of(frame: AnyFrame) -> bytes:
 
 
 def with_body(frame: AnyFrame, body: bytes | Pieces) -> AnyFrame:
-    """The same call, return or event with another body."""
+    """Return the same call, return or event with another body, which is not copied."""
     shared = cast("bytes", body)
     match frame:
         case Call():
@@ -298,42 +298,42 @@ def with_body(frame: AnyFrame, body: bytes | Pieces) -> AnyFrame:
 
 
 def decoded(decode: Callable[[Any], T], data: object) -> T:
-    """Foreign bytes as `decode` reads them.  Raises msgspec.DecodeError alone, whatever is wrong with them."""
+    """Decode foreign bytes. Raises only msgspec.DecodeError, whatever is wrong with them."""
     try:
         return decode(data)
     except msgspec.DecodeError:
         raise
-    except Exception as error:  # noqa: BLE001  # UnicodeDecodeError, RecursionError: the bytes are at fault
+    except Exception as error:  # noqa: BLE001  # UnicodeDecodeError, RecursionError: the bytes are invalid
         raise msgspec.DecodeError(f"{type(error).__name__}: {error}") from None
 
 
 def reader(tp: Any) -> Callable[[Any], Any]:
-    """What decodes a msgpack value of type `tp`.  Raises msgspec.DecodeError alone."""
+    """Return a decoder for msgpack values of type `tp`. It raises only msgspec.DecodeError."""
     return functools.partial(decoded, msgspec.msgpack.Decoder(tp).decode)
 
 
 from_service: Callable[[bytes], FromService] = reader(FromService)
 from_kernel: Callable[[bytes], FromKernel] = reader(FromKernel)
 decode: Callable[[bytes], AnyFrame] = reader(AnyFrame)
-"""In one direction, in the other, and whatever is a frame at all."""
+"""Decoders for one direction, for the other, and for any frame."""
 
 
 def new_trace() -> str:
-    """A W3C traceparent of a new trace."""
+    """Return a W3C traceparent for a new trace."""
     return f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01"
 
 
 class Question(msgspec.Struct, frozen=True):
-    """The parameters of `ASK_CLIENT`: a request of MCP to the client."""
+    """Parameters of `ASK_CLIENT`: an MCP request to the client."""
 
     method: Name
     params: dict[str, Any]
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
-    """A result that its handler has written as JSON already, since it is kept as JSON: a client gets these very bytes.
+    """A result that its handler already has as JSON, because it is stored as JSON: clients get these very bytes.
 
-    `json` is what encoding the operation's own result would come to, on one line.
+    `json` must equal the encoded result of the operation, on one line.
     """
 
     json: bytes
@@ -341,36 +341,36 @@ class Written(msgspec.Struct, frozen=True, gc=False):
 
 _extension: Callable[[object], msgspec.msgpack.Ext] = reader(msgspec.msgpack.Ext)
 _EXTENSION_MARKS = frozenset({0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8})
-"""First bytes of a msgpack extension."""
+"""Possible first bytes of a msgpack extension."""
 
 
 def pack_body(value: object) -> bytes:
-    """A parameter Struct or a result as the body of a frame."""
+    """Encode a parameter Struct or a result as the body of a frame."""
     if isinstance(value, Written):
         value = msgspec.msgpack.Ext(WRITTEN, value.json)
     return encode(value)
 
 
 def written(body: bytes) -> Raw | None:
-    """The JSON of a body that is `Written`; None of any other.  Raises msgspec.DecodeError."""
+    """Return the JSON of a `Written` body; None for any other. Raises msgspec.DecodeError."""
     if not body or body[0] not in _EXTENSION_MARKS:
         return None
     extension = _extension(body)
     if extension.code != WRITTEN:
-        raise msgspec.DecodeError(f"a body of the unknown extension {extension.code}")
+        raise msgspec.DecodeError(f"unknown extension {extension.code} in a body")
     json = bytes(extension.data)
     if b"\n" in json or b"\r" in json:
-        # It goes into messages of one line each, unread.
-        raise msgspec.DecodeError("a body of JSON on several lines")
-    # Members that a type does not know are skipped, whatever text they hold.
+        # It is inserted unread into messages of one line each.
+        raise msgspec.DecodeError("JSON body with several lines")
+    # Decoding skips fields that a type does not know, even if their text is invalid.
     decoded(codecs.utf_8_decode, json)
     return Raw(json)
 
 
-# Of whichever type the caller names, which no annotation says of all that msgspec takes.
+# The return type is whatever type the caller names, which cannot be annotated for everything that msgspec accepts.
 def read_body(body: bytes, tp: Any = Any) -> Any:
-    """A result as a value of type `tp`, in whichever form it came.  Raises msgspec.DecodeError."""
-    # `tp` may be a union, for whose values a signature has no name before TypeForm (PEP 747).
+    """Decode a result, in either form, as a value of type `tp`. Raises msgspec.DecodeError."""
+    # `tp` may be a union, which cannot be expressed in a signature before TypeForm (PEP 747).
     json = written(body)
     kind = msgspec.msgpack if json is None else msgspec.json
     return decoded(functools.partial(kind.decode, type=tp), body if json is None else json)

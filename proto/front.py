@@ -1,8 +1,8 @@
-"""What a front is told: its settings at its launch, and the descriptors that the kernel hands it.
+"""Messages to fronts: their settings at launch, and the descriptors that the kernel passes to them.
 
-A front speaks to clients, and holds nothing that may not be lost: listening sockets, the descriptors of local clients
-and the memory of their sessions stay with the kernel, which hands them to the next front when one dies.  The messages
-are msgpack on a SEQPACKET socket, one message a packet, with the descriptors beside it.
+A front talks to clients, and holds nothing that must not be lost. Listening sockets, the descriptors of local clients
+and their sessions' memory files stay with the kernel, which passes them to the next front when one dies. Messages are
+msgpack on a SEQPACKET socket, one per packet, with descriptors attached.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ import msgspec
 from msgspec import Meta
 
 SERVICE = "front"
-"""The service that fronts are instances of, and that owns what they answer themselves."""
+"""The service of which fronts are instances; it owns the operations that they handle themselves."""
 
 LIBRARIES = (
     "linckia.services.front.transport.sdk_session",
     "linckia.services.front.web.serving",
 )
-"""What a front needs for all but the greeting of a local client: with the protocol's SDK, and the HTTP server."""
+"""Modules that a front needs for everything beyond the handshake of a local client: MCP's SDK and the HTTP server."""
 
 OFF = "off"
-"""As a token: HTTP asks for none."""
+"""Value of the token setting that makes HTTP open to everyone."""
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 3000
 MIN_TOKEN_CHARACTERS = 16
-"""A shorter one could be guessed."""
+"""A shorter token could be guessed."""
 
 TO_FRONTS = "front."
-"""Prefix of the topics of events that fronts tell one another; of no other service they are passed on."""
+"""Prefix for topics of events between fronts; such events from other services are not passed on."""
 
 MAX_PACKET_BYTES = 4096
 MAX_DESCRIPTORS = 3
 
 MAX_BETWEEN = 1024
-"""Connections over HTTP that wait for the next front to come; others are closed."""
+"""Maximum number of HTTP connections that wait for the next front; others are closed."""
 
 
 _Audience = Annotated[str, Meta(min_length=1, max_length=2048)]
 
 ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Algorithms (RFC 7518, RFC 8037) by which whoever can check a signature cannot make one."""
+"""Asymmetric signature algorithms (RFC 7518, RFC 8037): a key that checks a signature cannot create one."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine is reached by it; `host` is a name, or an address without brackets."""
+    """Return whether `host` (a name, or an address without brackets) can only be reached from this machine."""
     if host == "localhost":
         return True
     try:
@@ -56,7 +56,7 @@ def is_loopback(host: str) -> bool:
 
 
 class ScopeGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[http.oauth.scopes.NAME]`: what a client whose token has this scope may do, as `proto.grants.Grant` has it."""
+    """`[http.oauth.scopes.NAME]`: what clients with this scope may do, as in `proto.grants.Grant`."""
 
     surfaces: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
@@ -64,49 +64,49 @@ class ScopeGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class OAuth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[http.oauth]`: the issuer whose access tokens (JSON Web Tokens) are taken beside Linckia's own."""
+    """`[http.oauth]`: the issuer whose access tokens (JSON Web Tokens) are accepted besides Linckia's own."""
 
     issuer: Annotated[str, Meta(min_length=1, max_length=2048)]
-    """Its identifier, an URL, exactly as it stands in its tokens (`iss`)."""
+    """The issuer's identifier, a URL, exactly as in its tokens (`iss`)."""
     audience: _Audience | Annotated[tuple[_Audience, ...], Meta(min_length=1, max_length=16)]
-    """What its tokens for this server name (`aud`): one of these."""
+    """Values of `aud` in the issuer's tokens for this server; one of them must match."""
     scopes: dict[str, ScopeGrant] = {}
-    """By name; of several that a token has, the first here counts."""
+    """Scopes by name. If a token has several, the first one listed here applies."""
     jwks_url: Annotated[str, Meta(max_length=2048)] | None = None
-    """Where its keys are, if not where its metadata says."""
+    """URL of the issuer's keys, if it differs from the one in the issuer's metadata."""
     algorithms: tuple[str, ...] = ("RS256", "ES256", "EdDSA")
     leeway_s: Annotated[float, Meta(ge=0, le=300)] = 30.0
-    """By which the two clocks may differ."""
+    """Seconds by which the two clocks may differ."""
     resource: Annotated[str, Meta(max_length=2048)] | None = None
-    """This server's URL as its clients know it, without `/mcp`, where a proxy stands before it."""
+    """URL of this server as clients know it, without `/mcp`, if it is behind a proxy."""
 
 
 class Http(msgspec.Struct, frozen=True, kw_only=True):
-    """`[http]`: how MCP is served over HTTP."""
+    """`[http]`: settings for MCP over HTTP."""
 
     enabled: bool = True
     host: Annotated[str, Meta(min_length=1)] = DEFAULT_HOST
     port: Annotated[int, Meta(ge=0, le=65535)] = DEFAULT_PORT
-    """0 takes a free one."""
+    """0 picks a free port."""
     token: str | None = None
-    """What clients must send as bearer token, unless it is `OFF`; without one, the kernel's own."""
+    """Bearer token that clients must send, unless it is `OFF`; None: the kernel's own token."""
     token_file: str | None = None
     allowed_hosts: tuple[str, ...] = ()
-    """Names besides its own that it may be asked for."""
+    """Additional host names that requests may use."""
     allowed_origins: tuple[str, ...] = ()
-    """Web origins besides this machine's."""
+    """Allowed web origins besides those of this machine."""
     max_body_bytes: Annotated[int, Meta(ge=1024)] = 64 * 1024 * 1024
     max_connections: Annotated[int, Meta(ge=1)] = 2048
     max_connections_per_peer: Annotated[int, Meta(ge=1)] = 1024
-    """Without a token, of one address, of which the oldest yield to new ones; and with a token, of that token: of one
-    address for the operator's."""
+    """Limit per peer: an address (without a token), where new connections replace the oldest; or a token; or an address
+    with the operator's token."""
     header_timeout_s: Annotated[float, Meta(gt=0)] = 20.0
-    """For the head of a request to come whole."""
+    """Time allowed for the complete head of a request to arrive."""
     body_timeout_s: Annotated[float, Meta(gt=0)] = 30.0
-    """For a body to come whole, and as much longer as it takes at 16 KiB/s."""
+    """Time allowed for a body to arrive, plus its size at 16 KiB/s."""
 
     rate: str | None = None
-    """How often each client with a token of its own may call (`proto.grants.parse_rate`); never the operator's."""
+    """How often each client with its own token may call (`proto.grants.parse_rate`). The operator is not limited."""
     oauth: OAuth | None = None
 
     @property
@@ -116,17 +116,17 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromptFolder(msgspec.Struct, frozen=True):
-    """Where prompts may lie; `within`, where it is set, is the real path that no file may lead out of."""
+    """A folder that may have prompts. If `within` is set, files must not lead out of that real path."""
 
     path: str
     within: str | None = None
 
 
 class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a front serves.
+    """Settings of a front.
 
-    `ops_modules` declare operations beside those of `proto.ops`; those of `unserved` services are switched off.
-    `session_key` signs the ids of sessions over HTTP, which every generation of every front takes up.
+    `ops_modules` declare operations in addition to those of `proto.ops`; operations of `unserved` services are
+    disabled. `session_key` signs the ids of HTTP sessions, which every generation of every front accepts.
     """
 
     version: str
@@ -139,30 +139,30 @@ class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listen(msgspec.Struct, frozen=True, tag="listen"):
-    """To a front: serve HTTP on this socket, which listens already."""
+    """To a front: serve HTTP on this socket, which is already listening."""
 
 
 class Attach(msgspec.Struct, frozen=True, tag="attach"):
-    """To a front: serve a local client on its input and its output; a third descriptor is its session's memory."""
+    """To a front: serve a local client on its input and output; a third descriptor is its session's memory file."""
 
     id: int
     surface: str
 
 
 class Detach(msgspec.Struct, frozen=True, tag="detach"):
-    """To a front: that client has gone; its calls are not wanted any more."""
+    """To a front: this client has left, so cancel its calls."""
 
     id: int
 
 
 class Detached(msgspec.Struct, frozen=True, tag="detached"):
-    """From a front: that client's input has ended, and what it had asked is answered."""
+    """From a front: this client's input has ended, and all its requests are answered."""
 
     id: int
 
 
 class Between(msgspec.Struct, frozen=True, tag="between"):
-    """The connection of a client over HTTP, between two requests: from a front that ends, and to the next one."""
+    """An HTTP client's connection between two requests: from a front that ends, and to the next one."""
 
 
 ToFront: TypeAlias = Listen | Attach | Detach | Between

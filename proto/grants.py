@@ -1,8 +1,8 @@
 """Grants: what one client may do, the name that it is known by, and how often it may call.
 
-A front finds out whose token a request has, and names the client's grant with each call; the kernel holds every call to
-it, and passes it on to the calls that are made while serving that one.  No grant at all is the operator's own: stdio,
-the control socket, the kernel's own token.
+A front determines which token a request has, and sends the client's grant with each call. The kernel enforces it, and
+passes it on to calls made while serving that call. Without a grant, a call has the operator's rights: stdio, the
+control socket, the kernel's own token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 STDIO, HTTP = "stdio", "http"
-"""Names of clients without a token of their own, by where they come from."""
+"""Names of clients without their own token, by transport."""
 
 MAX_NAME_CHARS = 256
 MAX_SURFACES = 16
@@ -29,9 +29,9 @@ _Path = Annotated[str, Meta(max_length=4096)]
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a client may do: an operation must be on one of the `surfaces` (all, where there are none), below one of
-    the `roots` (real paths; the kernel's, where there are none), and with `read_only` must only read.  `name` is the
-    token's, or the subject that an issuer of tokens names."""
+    """What a client may do. An operation must be on one of the `surfaces` (empty: all), act below one of the `roots`
+    (real paths; empty: the kernel's roots), and, if `read_only`, only read. `name` is the token's name, or the subject
+    in an issuer's token."""
 
     name: _Name
     surfaces: Annotated[tuple[_Name, ...], Meta(max_length=MAX_SURFACES)] = ()
@@ -44,11 +44,11 @@ _WRITTEN = re.compile(RATE_PATTERN)
 _PER_MINUTE = {"s": 60.0, "min": 1.0, "h": 1 / 60}
 
 BURST_MINUTES = 1 / 6
-"""What may come at once, where that is not said: as much as in ten seconds."""
+"""Default burst, in minutes of the rate: as many calls as in ten seconds."""
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """`per_minute` calls in the long run, of which `burst` may come at once."""
+    """`per_minute` calls on average, of which `burst` may come at once."""
 
     per_minute: Annotated[float, Meta(gt=0)]
     burst: Annotated[int, Meta(ge=1)]
@@ -56,16 +56,16 @@ class Rate(msgspec.Struct, frozen=True):
 
 @functools.lru_cache
 def parse_rate(text: str) -> Rate:
-    """`600/min`, `10/s`, `5000/h`, each with ` burst 50` or not.  Raises ValueError: says how to write it."""
+    """Parse `600/min`, `10/s` or `5000/h`, optionally followed by ` burst 50`. Raises ValueError, with the syntax."""
     written = _WRITTEN.fullmatch(text.strip())
     if written is None:
-        raise ValueError(f"{text!r} is no rate; write 600/min, 10/s or 5000/h, and what may come at once: 9/s burst 50")
+        raise ValueError(f"{text!r} is not a rate; write 600/min, 10/s or 5000/h, or add a burst: 9/s burst 50")
     per_minute = int(written[1]) * _PER_MINUTE[written[2]]
     return Rate(per_minute, int(written[3]) if written[3] else max(1, round(per_minute * BURST_MINUTES)))
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """A token that the operator has made, as it is kept; times are seconds since 1970."""
+    """A token made by the operator, as stored; times are seconds since 1970."""
 
     name: str
     sha256: str
@@ -75,7 +75,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     roots: tuple[str, ...] = ()
     read_only: bool = False
     rate: Annotated[str, Meta(pattern=RATE_PATTERN)] | None = None
-    """How often its client may call (`parse_rate`); None: as the settings say."""
+    """How often its client may call (`parse_rate`); None: as in the settings."""
 
     @property
     def grant(self) -> Grant:
@@ -83,19 +83,19 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenTable(msgspec.Struct, frozen=True):
-    """All of them, and a number that tells these from others."""
+    """All tokens, and a version number for this set."""
 
     version: int
     tokens: tuple[Token, ...] = ()
 
 
 current: ContextVar[Grant | None] = ContextVar("grant", default=None)
-"""Of the client that this task serves; threads that it waits for inherit it."""
+"""The grant of the client that this task serves; worker threads that the task waits for inherit it."""
 
 
 @contextlib.contextmanager
 def lifted() -> Iterator[None]:
-    """For what a service does for itself while it serves a client."""
+    """Lift the grant for work that a service does for itself while serving a client."""
     before = current.set(None)
     try:
         yield
@@ -104,6 +104,6 @@ def lifted() -> Iterator[None]:
 
 
 def roots() -> tuple[str, ...]:
-    """Those that the client which is served is limited to; empty where it is not."""
+    """Return the roots to which the served client is limited; empty if it is not limited."""
     grant = current.get()
     return () if grant is None else grant.roots

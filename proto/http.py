@@ -1,7 +1,7 @@
-"""What HTTP routes consist of: an operation says `http=Route(…)`; a request of another shape is an `Endpoint`.
+"""Declarations of HTTP routes: an operation has `http=Route(…)`; a request of another shape is an `Endpoint`.
 
-Both are declared in `proto.ops`, are found by its `load`, and are served by `services.front.web`, which knows none of
-them.
+Both are declared in `proto.ops`, found by its `load`, and served by `services.front.web`, which knows none of them by
+name.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from linckia.proto.operation import Params, Route
 R = TypeVar("R")
 
 CONTENT_PATH = "/api/content"
-"""Where files are served, by `?path=`."""
+"""Path under which files are served, with `?path=`."""
 
 FILE_CHUNK_BYTES = 128 * 1024
-"""At most so much of a file is asked for at once."""
+"""Maximum part of a file that is requested at once."""
 
 
 class HttpError(InvalidParams):
-    """A refusal with its status; `error_code` names it for programs."""
+    """A refusal with an HTTP status; `error_code` names it for programs."""
 
     def __init__(self, status: int, message: str, *, field: str | None = None, error_code: str | None = None) -> None:
         super().__init__(message, field=field)
@@ -32,49 +32,49 @@ class HttpError(InvalidParams):
 
 
 class FileChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a file: the result of operations whose route serves files; they take `path`, `offset` and `limit`."""
+    """A part of a file: the result of operations whose route serves files. They take `path`, `offset` and `limit`."""
 
     data: bytes
     size: int
-    """Bytes of the whole."""
+    """Size of the whole file in bytes."""
     mime_type: str
     version: str
-    """Another one is of another content: the chunks do not fit together."""
+    """Identifies the content: chunks with different versions do not belong together."""
     modified: float
-    """Seconds since 1970."""
+    """Modification time in seconds since 1970."""
 
 
 class Call(Protocol):
-    """How an endpoint calls operations, in the client's name.  Raises LinckiaError."""
+    """Calls operations for an endpoint, as the client. Raises LinckiaError."""
 
     async def __call__(self, params: Params[R], /) -> R:
-        """The result."""
+        """Return the result."""
 
     async def json(self, params: Params[object], /) -> msgspec.Raw:
-        """The result as JSON; where its service has written it so, it is not encoded again."""
+        """Return the result as JSON, without encoding it again if its service has written it as JSON."""
 
 
 class Endpoint(Params[object], frozen=True, kw_only=True):
-    """A request over HTTP whose shape is not an operation's own (OpenAI's API has it so).
+    """An HTTP request whose shape differs from that of an operation, as in OpenAI's API.
 
-    It is answered by operations of `service`.
+    It is answered with operations of `service`.
     """
 
     route: ClassVar[Route]
     service: ClassVar[str]
 
     async def answer(self, call: Call) -> object:
-        """What is answered as JSON, by default with status 200.
+        """Return the response, which is sent as JSON, by default with status 200.
 
         Raises:
-            LinckiaError: its field in the request's own words.
+            LinckiaError: its field is named as in the request.
         """
-        # A struct cannot be an abstract class; each route has its own.
+        # A Struct cannot be an abstract class.
         raise NotImplementedError
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An answer with a status of its own."""
+    """A response with its own status."""
 
     status: int
     body: object

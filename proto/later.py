@@ -1,7 +1,7 @@
-"""Calls that a client asks to have made later: for each entry that a plan finds, say.
+"""Calls that a client asks to have made later, for example for each entry that a plan finds.
 
-The kernel seals each of them with the client's grant (`kernel.mandates`), and fills in its placeholders itself: a
-service that keeps such calls and has them made can change neither what is called nor in whose name.
+The kernel seals each of them with the client's grant (`kernel.mandates`) and fills in the placeholders itself. So a
+service that stores such calls can change neither the call nor its caller.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ import msgspec
 from linckia.proto.errors import InvalidParams
 
 MAX_LATER_CALLS = 1_000
-"""Different ones that a client may ask for at once."""
+"""Maximum number of different calls that a client may request at once."""
 
 _PLACEHOLDER = re.compile(r"\{\{\s*entry\.(\w+)\s*\}\}")
 
 
 class LaterCall(msgspec.Struct, frozen=True):
-    """A call of `operation`, whose `arguments` may hold placeholders such as `{{entry.path}}`."""
+    """A call of `operation`, whose `arguments` may contain placeholders such as `{{entry.path}}`."""
 
     operation: str
     arguments: dict[str, Any]
 
 
 def filled(value: Any, entry: Mapping[str, str | int], field: str) -> Any:
-    """An argument with the entry's values in place of its placeholders.
+    """Replace placeholders in an argument with the entry's values.
 
-    A text that is one placeholder and nothing else becomes the value itself, a number where that is one.
+    A text that consists of one placeholder becomes the value itself, which may be a number.
 
     Raises:
-        InvalidParams: an entry has no value of that name.
+        InvalidParams: the entry has no value of that name.
     """
     match value:
         case str():

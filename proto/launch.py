@@ -112,8 +112,8 @@ class ZygoteConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
-    """From the zygote: it can fork. Sent again when loading is `complete`, if it was not. With more than one thread, it
-    refuses to fork. `failed` maps a module to the reason why it could not be loaded."""
+    """From the zygote: it can fork. Sent again when loading is `complete`, if it was not. A zygote with more than one
+    thread refuses to fork. `failed` maps a module to the reason why it could not be loaded."""
 
     threads: int
     complete: bool
@@ -132,7 +132,7 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True, tag="fork"):
 
 
 class Forked(msgspec.Struct, frozen=True, kw_only=True, tag="forked"):
-    """From the zygote: the process runs as `pid` and is now the kernel's own child, or the reason why there is none."""
+    """From the zygote: the process runs as `pid` and is now the kernel's own child, or `error` says why forking failed."""
 
     id: int
     pid: int | None = None

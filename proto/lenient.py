@@ -23,7 +23,7 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 def mended(tp: object, value: object) -> object:
-    """Convert every part of `value` whose meaning is certain; returns the same object if there is none."""
+    """Convert every part of `value` whose meaning is certain; return the same object if there is nothing to convert."""
     return _of(tp).mend(value)
 
 
@@ -33,7 +33,7 @@ def _of(tp: Any) -> _Mender:
 
 
 def _choices(info: inspect.Type) -> tuple[inspect.Type, ...]:
-    """The members of a union, or the type alone; descriptions around either are left out."""
+    """Return the members of a union, or the type itself, without the descriptions around them."""
     if isinstance(info, inspect.Metadata):
         return _choices(info.type)
     if isinstance(info, inspect.UnionType):
@@ -44,11 +44,11 @@ def _choices(info: inspect.Type) -> tuple[inspect.Type, ...]:
 class _Field(NamedTuple):
     mender: _Mender
     may_be_absent: bool
-    """Whether null stands for an absent field: it is optional, and its type does not admit null."""
+    """Whether null means that the field is absent: it is optional, and its type does not admit null."""
 
 
 class _Mender:
-    """Converts values for one type; types nest, so those of members are made when they are first needed."""
+    """Converts values for one type. Since types nest, converters for members are created when first needed."""
 
     def __init__(self, info: inspect.Type) -> None:
         self._types = _choices(info)
@@ -57,7 +57,7 @@ class _Mender:
 
     @cached_property
     def is_idle(self) -> bool:
-        """Whether it changes nothing, as for strings and lists of strings."""
+        """Whether it never changes anything, as for strings and lists of strings."""
         members = (self._item, self._value)
         return self._kinds is None and not self._structs and all(each is None or each.is_idle for each in members)
 
@@ -130,7 +130,7 @@ def _of_struct(cls: type[msgspec.Struct], value: Mapping[str, object]) -> object
 
 
 def _kinds(types: tuple[inspect.Type, ...]) -> frozenset[type] | None:
-    """What JSON of these types decodes to; None if one of them admits a string."""
+    """Return the Python types that JSON of these types decodes to; None if one of them admits a string."""
     kinds: set[type] = {NoneType}
     for each in types:
         match each:
@@ -154,7 +154,7 @@ def _kinds(types: tuple[inspect.Type, ...]) -> frozenset[type] | None:
 
 
 def _read(kinds: frozenset[type], text: str) -> object:
-    """Decode `text` as JSON; returns it unchanged if the value is of no such kind."""
+    """Decode `text` as JSON; return it unchanged if the value has none of these types."""
     if bool in kinds and (found := _BOOLEANS.get(text.strip().lower())) is not None:
         return found
     try:

@@ -1,7 +1,7 @@
-"""One peer-to-peer link: whole messages of bytes, in order, between two processes.
+"""A peer-to-peer link: complete messages of bytes, in order, between two processes.
 
-Services have one over nng (`proto.nng_link`). `SocketLink`, over a SEQPACKET `socketpair`, is the front's alone: beside
-its messages it is passed descriptors, which nng cannot do.
+Services have a link over nng (`proto.nng_link`). `SocketLink`, over a SEQPACKET `socketpair`, is only for the front,
+which also receives descriptors, which nng cannot pass.
 """
 
 from __future__ import annotations
@@ -18,51 +18,52 @@ SEND_BUFFER_BYTES = 4 * 1024 * 1024
 
 
 class LinkClosed(Exception):
-    """The other end is gone, or this end was closed.  What had arrived before has been received."""
+    """The other end is gone, or this end was closed. Everything that had arrived before has been received."""
 
 
 class Link(ABC):
-    """Messages are never reordered; they are lost only when the other end dies.
+    """Messages are never reordered, and lost only if the other end dies.
 
     One task may receive and one may send at a time. Cancellation loses nothing.
     """
 
     @abstractmethod
     def try_send(self, message: bytes) -> bool:
-        """Send now if there is room.  Raises LinkClosed."""
+        """Send now if there is room. Raises LinkClosed."""
 
     @abstractmethod
     def try_receive(self) -> bytes | None:
-        """The next message if one has arrived.  Raises LinkClosed once all that had arrived was received."""
+        """Return the next message if one has arrived. Raises LinkClosed once everything that arrived was received."""
 
     @abstractmethod
     async def send(self, message: bytes) -> None:
-        """Send, waiting for room.  Raises LinkClosed."""
+        """Send, waiting for room. Raises LinkClosed."""
 
     joins: ClassVar[bool] = False
-    """Whether messages that are sent together cost less."""
+    """Whether it is cheaper to send several messages together."""
 
     async def send_together(self, messages: Sequence[bytes]) -> None:
-        """Send several in order, waiting for room; a cancellation leaves the rest unsent.  Raises LinkClosed."""
+        """Send several messages in order, waiting for room. On cancellation, the rest is not sent. Raises
+        LinkClosed."""
         for message in messages:
             await self.send(message)
 
     @abstractmethod
     async def receive(self) -> bytes:
-        """The next message.  Raises LinkClosed."""
+        """Return the next message. Raises LinkClosed."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close this end; idempotent.  Tasks that wait at either end get LinkClosed."""
+        """Close this end; idempotent. Tasks that wait at either end get LinkClosed."""
 
 
 def rights(descriptors: Sequence[int]) -> list[tuple[int, int, array[int]]]:
-    """Descriptors beside a message, as sendmsg(2) takes them."""
+    """Return descriptors as ancillary data for sendmsg(2)."""
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
 
 
 def passed(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:
-    """The descriptors that came beside a message, as recvmsg(2) gives them: the caller's to close."""
+    """Return the descriptors in ancillary data from recvmsg(2); the caller must close them."""
     found = array("i")
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
@@ -71,17 +72,17 @@ def passed(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected sockets, one for each process of a link."""
+    """Return two connected sockets, one for each process of a link."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 class SocketLink(Link):
-    """One end of a `socket_pair`, whose descriptor is this object's from then on.  Must be made inside trio."""
+    """One end of a `socket_pair`. It owns the descriptor. Must be created inside trio."""
 
     def __init__(self, fd: int, *, max_message_bytes: int) -> None:
         self._socket = socket.socket(fileno=fd)
         self._socket.setblocking(False)
-        # As much as the system allows: a burst of calls is to find room.
+        # As much as the system allows, so that there is room for a burst of calls.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._buffer = memoryview(bytearray(max_message_bytes))
         self._closed = False
@@ -106,11 +107,11 @@ class SocketLink(Link):
             except BlockingIOError:
                 return None
             except ConnectionResetError:
-                # The other end was closed with messages unread.  Linux reports that once, ahead of what it had sent.
+                # The other end closed with unread messages. Linux reports that once, before the data that it had sent.
                 continue
             except OSError:
                 raise LinkClosed from None
-            # Nothing is the end; what is longer than may be was cut, and is not ours.
+            # 0 means the end. A message that is too long was truncated, and is not ours.
             if not 0 < length <= len(self._buffer):
                 raise LinkClosed
             return bytes(self._buffer[:length])

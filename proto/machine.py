@@ -1,8 +1,8 @@
-"""What this process has of the machine: processor cores, and memory, which is given back when it is not used.
+"""This process's share of the machine: processor cores, and memory, which is returned when it is not used.
 
-The kernel starts services with thresholds of malloc's at which nothing freed goes back by itself, since messages and
-batches come again and again; in the kernel it is what lies between pieces that stay. What a burst of work took would
-so be held for ever: it goes back once the process rests.
+The kernel starts services with malloc thresholds at which freed memory is not returned automatically, since messages
+and batches come again and again. The kernel's freed memory lies between objects that stay. So memory taken by a burst
+of work would never be returned; it is returned explicitly once the process is idle.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import trio
 
 LOOK_EVERY_S = 5.0
 RESTS_S = 0.05
-"""Processor time between two looks that is no work: pings are answered, outboxes looked at."""
+"""Processor time between two checks below which the process is idle: it only answers pings and checks outboxes."""
 WORTH_S = 0.1
-"""Processor time after which there may be something to give back: it takes hardly more to fill 100 MB.  The next work
-takes its pages again, a millisecond for each 10 MB."""
+"""Processor time after which returning memory may be worthwhile: filling 100 MB takes hardly more. The next work takes
+the pages again, at a millisecond per 10 MB."""
 
 _M_ARENA_MAX = -8  # of mallopt(3)
 
 
 def usable_cores() -> int:
-    """The cores this process may use: its affinity, and the quota of its control group (of version 2)."""
+    """Return the number of cores this process may use: its affinity, and the quota of its control group (version 2)."""
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -36,20 +36,20 @@ def usable_cores() -> int:
 
 
 def limit_heaps(count: int) -> None:
-    """From how many heaps of glibc's the threads of this process take their memory.
+    """Limit the number of glibc heaps from which this process's threads take memory.
 
-    One: what is free at the end of any other never goes back, whatever is asked of it. Threads that fill and free
-    megabytes all the time are quicker each with its own, by a tenth: none waits for another, and what one of them frees
-    is still in the cache of its own processor when it takes it again.
+    Use one to be able to return memory: free memory at the end of any other heap is never returned. Threads that fill
+    and free megabytes all the time are a tenth faster with a heap each: none waits for another, and memory that one of
+    them frees is still in its own processor's cache when it is taken again.
 
-    To be called before there is a second thread; later it changes nothing.
+    Call it before a second thread exists; later it has no effect.
     """
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         mallopt(_M_ARENA_MAX, count)
 
 
 def give_memory_back() -> None:
-    """After work that is not done again soon: glibc keeps what was freed for the next allocation of its kind."""
+    """Return freed memory after work that will not recur soon; glibc keeps it for similar allocations otherwise."""
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
 
@@ -65,13 +65,13 @@ async def give_back_at_rest(
     *,
     rests_s: float = RESTS_S,
 ) -> None:
-    """Give memory back each time the process has worked and rests; until cancelled.
+    """Return memory each time the process is idle after work, until cancelled.
 
     Args:
-        free: frees what the process keeps for its work alone; raises nothing.
-        worked_s: the processor time of this process so far.
-        give: gives what is free to the machine, without holding up the loop.
-        rests_s: processor time between two looks that is no work.
+        free: frees what the process keeps only for its work; must not raise.
+        worked_s: returns the processor time of this process so far.
+        give: returns free memory to the system, without blocking the event loop.
+        rests_s: processor time between two checks below which the process is idle.
     """
     given = before = 0.0
     while True:

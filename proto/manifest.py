@@ -1,8 +1,7 @@
-"""Manifests: what the kernel and its tools must know of a service before they start it.
+"""Manifests: what the kernel and its tools need to know about a service before they start it.
 
-`manifest.py` in a service's folder, or in a package from outside, has `MANIFESTS`.  It is data, and imports nothing but
-`proto` and the standard library, since the kernel and the command line read it.  Names of modules in it are relative to
-its package.
+`manifest.py`, in a service's folder or an external package, defines `MANIFESTS`. It is data, and imports only `proto`
+and the standard library, since the kernel and the command line read it. Module names in it are relative to its package.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ import msgspec
 from linckia.proto.json_types import JsonObject
 
 NAME: Final = r"[a-z][a-z0-9_]{0,63}"
-"""What a service may be called."""
+"""Pattern for names of services."""
 
 GIB: Final = 1024**3
 
 STALL_S: Final = 0.85
-"""With the time to the next ping, a light service that hangs is noticed within two seconds."""
+"""Together with the time to the next ping, this makes a hanging light service noticed within two seconds."""
 
 SCRATCH: Final = GIB // 4
-"""Disk space for services that keep only temporary files.  What holds a user's data has no limit."""
+"""Disk limit for services that keep only temporary files. Services with users' data have no limit."""
 
 MAX_WORKERS: Final = 64
 
 THREADS_A_CORE: Final = 16
-"""Threads that a service may have for each processor: torch, FAISS and ONNX start one for each, again for each of the
-threads that call them."""
+"""Threads that a service may have for each processor: torch, FAISS and ONNX each start one per processor, and again for
+each thread that calls them."""
 
 
 class Roots(enum.StrEnum):
@@ -43,45 +42,45 @@ class Roots(enum.StrEnum):
 
 
 class Keep(enum.Enum):
-    """What a backup does with a file, or with a folder and all in it."""
+    """What a backup does with a file, or with a folder and everything in it."""
 
     SOURCE = "source"
     """The only copy: backed up."""
     ITEMS = "items"
-    """A folder of such; each of its entries comes and goes by one rename, and is not changed in between."""
+    """A folder of SOURCE data; each entry is created and removed by one rename, and does not change in between."""
     DERIVED = "derived"
-    """Made again from the rest: left out, and rebuilt after a restore."""
+    """Can be recreated from other data: left out, and rebuilt after a restore."""
     PASSING = "passing"
-    """Belongs to a process or a moment."""
+    """Belongs to a process or a moment: left out."""
 
 
 class Store(msgspec.Struct, frozen=True):
-    """Files of a service: `path` is a pattern below its folder, with `*` for any characters; empty: the folder."""
+    """Files of a service: `path` is a pattern below its folder, with `*` for any characters; empty for the folder."""
 
     path: str
     keep: Keep
     schema: int = 0
-    """Version of the database's schema; 0: it has none, or another store states it."""
+    """Version of the database's schema; 0 if it has none, or another store states it."""
     rebuilt: bool = False
-    """Whether the service rebuilds it when it is damaged, although a backup keeps it."""
+    """Whether the service rebuilds it if it is damaged, although backups include it."""
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):
-    """Data that users made: a file of JSON Lines, in an export's folder of the service's name."""
+    """Data that users made: a JSON Lines file in an export's folder named like the service."""
 
     file: str
     about: str
-    """A sentence for the export's README."""
+    """Sentence for the export's README."""
     lists: str
-    """Operation that returns a page; an empty one is the last."""
+    """Operation that returns a page; the last page is empty."""
     items: str
-    """The list in a page, and the parameter of `takes`."""
+    """Name of the list in a page, and of the parameter of `takes`."""
     first: JsonObject = {}
-    """Parameters of the first page."""
+    """Parameters for the first page."""
     follows_by: Literal["next", "offset"] = "next"
-    """How the next page is asked for: `after` is the page's `next`, or `offset` is the number of items so far."""
+    """How the next page is requested: `after` is the page's `next`, or `offset` is the number of items so far."""
     takes: str
-    """Idempotent operation that takes items in and returns how many `changed` something."""
+    """Idempotent operation that imports items and returns how many `changed` something."""
 
 
 class Zygote(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,55 +88,55 @@ class Zygote(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     order: int
-    """Zygotes load in this order where processors are few."""
+    """Zygotes load in this order if processors are few."""
     preload: tuple[str, ...] = ()
-    """Modules by their full names, beside the services' own."""
+    """Full names of modules to load, in addition to the services' own."""
     wait_s: float = 15.0
-    """How long a start waits for it to load: from nothing, a service loads the same."""
+    """How long a start waits for it to load; a service started from scratch has to load the same."""
     rests_after_s: float | None = None
-    """Time without any of its services after which it is ended."""
+    """Seconds without any of its services after which it ends."""
     is_costly: bool = False
-    """Whether loading it again takes so long that it rests only long after its services."""
+    """Whether loading it takes so long that it rests only long after its services."""
 
 
 LIGHT: Final = Zygote(name="light", order=10)
 VECTORS: Final = Zygote(name="vectors", order=20, preload=("faiss",))
 TORCH: Final = Zygote(name="torch", order=90, preload=("torch",), wait_s=60.0, is_costly=True)
-"""It loads every module that services name in `Torch.preload`; loading torch takes seconds and 100 MB."""
+"""Loads every module that services name in `Torch.preload`; loading torch takes seconds and 100 MB."""
 
 
 class Torch(msgspec.Struct, frozen=True):
-    """When a service computes with torch, so that `TORCH` forks it."""
+    """When a service uses torch, so that `TORCH` forks it."""
 
     is_needed: Callable[[Mapping[str, object], bool], bool]
-    """Decides by the service's settings, and by whether the machine has a GPU."""
+    """Decides from the service's settings and from whether the machine has a GPU."""
     preload: tuple[str, ...] = ()
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
-    """The setting `workers` makes several processes of a service, which keeps nothing between calls."""
+    """The setting `workers` gives a service several processes; such a service keeps no state between calls."""
 
     cores_each: int = 8
-    """With `auto`, there is one process for so many cores: a process's batches share an interpreter."""
+    """Cores per process with `auto`: the batches of one process share an interpreter."""
     most: int = MAX_WORKERS
-    """With `auto`."""
+    """Maximum number of processes with `auto`."""
     one_with_gpu: bool = False
-    """With `auto`, one process feeds a GPU; more only where a measurement shows that they help."""
+    """Whether `auto` means one process if there is a GPU; more only if a measurement shows that they help."""
 
 
 class ShortTable(msgspec.Struct, frozen=True):
-    """A table of the settings, `[NAME]`, that means the same as `[services.NAME]` and yields to it.
+    """A settings table `[NAME]` that is equivalent to `[services.NAME]`, which overrides it.
 
-    Without `lists` it takes all settings of the service, and so do variables `LINCKIA_NAME__SETTING`.
+    Without `lists`, it takes all settings of the service, and so do variables `LINCKIA_NAME__SETTING`.
     """
 
     name: str
     lists: tuple[str, ...] = ()
-    """Its only settings: lists of strings, which variables `LINCKIA_NAME_SETTING` give with commas in between."""
+    """The only settings allowed: lists of strings, which variables `LINCKIA_NAME_SETTING` give separated by commas."""
 
 
 class AgentFolder(msgspec.Struct, frozen=True):
-    """Where an agent keeps its files: in `inside` of the folder that the `variable` names, or else of `folder`."""
+    """Where an agent keeps its files: in `inside` of the folder that `variable` names, or else of `folder`."""
 
     variable: str
     folder: str
@@ -145,34 +144,34 @@ class AgentFolder(msgspec.Struct, frozen=True):
 
 
 class Follows(msgspec.Struct, frozen=True):
-    """The setting that lists folders outside the roots for a service to follow: by path, or by the name of an agent."""
+    """A setting that lists folders outside the roots for a service to follow, by path or by name of an agent."""
 
     setting: str
     agents: Mapping[str, AgentFolder] = {}
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A service.  Fields with the names of `kernel.supervisor.spec.ServiceSpec` mean the same."""
+    """A service. Fields named as in `kernel.supervisor.spec.ServiceSpec` have the same meaning."""
 
     name: str
     order: int = 1000
     """Services start in this order, then by name."""
 
     module: str = "main"
-    """Has `open_service`."""
+    """Module that defines `open_service`."""
     ops_modules: tuple[str, ...] = ()
-    """Declare operations, beside those in `proto.ops`."""
+    """Modules that declare operations, in addition to those in `proto.ops`."""
     zygote: Zygote = LIGHT
     torch: Torch | None = None
     memory_limit_bytes: int = GIB // 2
     disk_limit_bytes: int | None = None
     threads: int = 512
-    """Most threads, beside `THREADS_A_CORE` for each processor: more than the calls in flight can keep busy."""
+    """Maximum number of threads in addition to `THREADS_A_CORE` per processor: more than calls in flight can use."""
     open_files: int = 1024
-    """Most open files.  With n of them, a process can watch (n/2)² by epoll; the system bounds those of a user's
-    processes together, and counts their memory for none."""
+    """Maximum number of open files. With n of them, a process can watch (n/2)² by epoll; the system limits those of a
+    user's processes in total, and charges their memory to none."""
     modes: tuple[str, ...] = ()
-    """`cuda` is left out where the machine has no GPU."""
+    """`cuda` is omitted if the machine has no GPU."""
     stall_s: float | None = None
     hang_timeout_s: float = 5.0
     startup_timeout_s: float = 60.0
@@ -181,35 +180,35 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     standby_first_s: float = 1.0
     standby_rests_after_s: float | None = 300.0
     heap_per_core: bool = False
-    """Whether its threads take memory from a heap for each core, and not all from one."""
+    """Whether its threads have a heap for each core, rather than one for all."""
 
     roots: Roots = Roots.NONE
     network: bool = False
     """Whether it connects to other machines."""
     connections: bool = False
-    """Whether it serves connections, on listening sockets that it is handed."""
+    """Whether it serves connections, on listening sockets that are passed to it."""
     watches: bool = False
-    """Whether the system tells it of changed files."""
+    """Whether the system notifies it of changed files."""
     models_of: str = ""
-    """The service whose model files it may read: those in the hub's cache, and the folder that its `model` names."""
+    """Service whose model files it may read: those in the hub's cache, and the folder in that service's `model`."""
     reads_files: tuple[str, ...] = ()
-    """Its settings that each name a file, which it may read; no client may."""
+    """Settings that name files which it may read; clients may not."""
     reads_environment: tuple[str, ...] = ()
-    """Its settings that each name a variable of the kernel's environment, which no other service gets."""
+    """Settings that name variables of the kernel's environment, which no other service gets."""
 
     table: ShortTable | None = None
     told_settings: Mapping[str, str] = {}
-    """Settings that it is given beside its own: by name, the service whose whole table it is."""
+    """Additional settings: by name, the service whose whole table it gets."""
     told_issuer: bool = False
-    """Whether its settings include the address of the issuer of tokens (`[http.oauth]`)."""
+    """Whether its settings include the address of the token issuer (`[http.oauth]`)."""
     follows: Follows | None = None
     optional: bool = False
-    """Whether the setting `enabled` may leave it out, with its operations."""
+    """Whether the setting `enabled` can turn it off, with its operations."""
 
     rests: bool = False
-    """Whether it does nothing unless called, and starts quickly: then it has no process while it is not called."""
+    """Whether it acts only when called, and starts quickly, so that it needs no process while it is not called."""
     rests_by: str = ""
-    """Its setting, if any, for the time after which it rests, whatever the general one is; 0: never."""
+    """Setting for the time after which it rests, if it has one, overriding the general one; 0: never."""
     rests_while: tuple[str, str] | None = None
     pool: Pool | None = None
 
@@ -217,6 +216,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     exports: tuple[Export, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises ValueError: no service may have that name."""
+        """Raise ValueError if the name is not valid."""
         if not re.fullmatch(NAME, self.name):
-            raise ValueError(f"`name` is {self.name!r}; write small letters, digits and _, a letter first")
+            raise ValueError(f"`name` is {self.name!r}; use lower-case letters, digits and _, starting with a letter")

@@ -1,8 +1,8 @@
 """What a service exchanges with MCP clients beyond plain results: content, questions and events.
 
-A result type here carries `__mcp_content__ = True`: it is passed to the client as it is, with no structured content
-made of it. Binary data is `bytes`; it becomes base64 where the protocol wants text. Names are the protocol's on the
-wire (`mimeType`, `isError`) and Python's in code.
+Result types here have `__mcp_content__ = True`: they are passed to the client unchanged, and no structured content is
+made of them. Binary data is `bytes`, and becomes base64 where the protocol requires text. Names are those of the
+protocol on the wire (`mimeType`, `isError`) and Python's in code.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Base of content: absent means absent on the wire, never null."""
+    """Base of content: absent fields are absent on the wire, never null."""
 
 
 class TextContents(Wire, frozen=True, kw_only=True):
-    """The contents of a resource that is text."""
+    """The contents of a text resource."""
 
     uri: str
     text: str
@@ -27,7 +27,7 @@ class TextContents(Wire, frozen=True, kw_only=True):
 
 
 class BlobContents(Wire, frozen=True, kw_only=True):
-    """The contents of a resource that is binary."""
+    """The contents of a binary resource."""
 
     uri: str
     blob: bytes
@@ -55,7 +55,7 @@ class Audio(Wire, frozen=True, kw_only=True, tag_field="type", tag="audio"):
 
 
 class Embedded(Wire, frozen=True, kw_only=True, tag_field="type", tag="resource"):
-    """A resource within the content itself; `Embedded(resource=TextContents(…))`."""
+    """A resource embedded in content; `Embedded(resource=TextContents(…))`."""
 
     resource: Any
 
@@ -73,7 +73,7 @@ class Content(Wire, frozen=True, kw_only=True):
 
 
 class ResourceResult(Wire, frozen=True, kw_only=True):
-    """The result of reading a resource, where one plain text, bytes or JSON value will not do."""
+    """The result of reading a resource, if a plain text, bytes or JSON value is not enough."""
 
     __mcp_content__: ClassVar[bool] = True
     contents: list[Any]
@@ -87,51 +87,51 @@ class Message(Wire, frozen=True, kw_only=True):
 
 
 class PromptResult(Wire, frozen=True, kw_only=True):
-    """A prompt, filled in."""
+    """A prompt with its arguments filled in."""
 
     __mcp_content__: ClassVar[bool] = True
     messages: list[Message]
     description: str | None = None
 
 
-# Questions, by `Context.ask_client`, of an operation with `asks=True`.  In the revisions with a handshake a question is
-# a request to the client.  In 2026-07-28 the call is answered with the questions, and the client makes it again with
-# its answers: the handler is then run *again from its start*, and finds the answers where it asks.  So ask before
-# anything is changed, and ask the same questions in the same order.
+# Questions are sent with `Context.ask_client`, by an operation with `asks=True`. In protocol revisions with a
+# handshake, a question is a request to the client. In 2026-07-28, the call is answered with the questions, and the
+# client makes it again with its answers: the handler then runs *again from the start*, and finds the answers where it
+# asks. So ask before changing anything, and ask the same questions in the same order.
 
 INPUTS = "linckia/inputs"
-"""The method of several questions at once, each under a name of the handler's choice:
-`{"inputs": {name: {"method": …, "params": {…}}}}`, answered by `{name: result}`.  A single question
-asked by its plain method gets a name of the kernel's."""
+"""Method for several questions at once, each under a name chosen by the handler:
+`{"inputs": {name: {"method": …, "params": {…}}}}`, answered with `{name: result}`. A single question asked by its plain
+method gets a name from the kernel."""
 
 CAPABILITIES = "linckia/capabilities"
-"""The method that answers the capabilities which the client declared (`{"sampling": {}, …}`); it is not asked."""
+"""Method that returns the capabilities declared by the client (`{"sampling": {}, …}`), without asking it."""
 
 CAPABILITY_OF = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
-"""The methods of single questions, and the capability that a client must have declared to be asked so."""
+"""Methods of single questions, with the capability that a client must have declared for each."""
 
 MISSING_CAPABILITY = -32021
-"""`Failure.code` of a question that the client cannot answer; `data["capability"]` names what it lacks."""
+"""`Failure.code` for a question that the client cannot answer; `data["capability"]` names the missing capability."""
 
-# Events, by `Environment.publish(topic, body)`.
+# Events are sent with `Environment.publish(topic, body)`.
 
 PREFIX = "mcp."
-"""Of every topic here."""
+"""Prefix of all topics here."""
 
 LIST_CHANGED = "mcp.list_changed"
-"""A list that clients were shown reads otherwise now; the body is a `ListChanged`."""
+"""A list that clients have seen has changed; the body is a `ListChanged`."""
 
 RESOURCE_UPDATED = "mcp.resource_updated"
-"""What a resource holds has changed; the body is a `ResourceUpdated`."""
+"""The contents of a resource have changed; the body is a `ResourceUpdated`."""
 
 
 class ListChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """Which list."""
+    """The list that changed."""
 
     list: Literal["tools", "prompts", "resources"]
 
 
 class ResourceUpdated(msgspec.Struct, frozen=True, kw_only=True):
-    """Which resource; clients that subscribed to this very URI are told."""
+    """The resource that changed; clients that subscribed to this very URI are notified."""
 
     uri: str

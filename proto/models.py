@@ -1,7 +1,7 @@
-"""The models that are known to be good, and where models lie on this machine.
+"""Models that are known to be good, and the location of models on this machine.
 
-`services.embed` and `services.rerank` load others too; of these here it is known what they want before a text, and
-`linckia models get` downloads exactly the revision that is named.
+`services.embed` and `services.rerank` can load others too. For the models here, the required prefixes are known, and
+`linckia models get` downloads exactly the stated revision.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 import msgspec
 
 EMBEDDER, CROSS_ENCODER = "embed", "rerank"
-"""What a model is for: the service that loads it."""
+"""The service that loads a model, which is also the model's purpose."""
 
 PACKAGED = "sentence-transformers/all-MiniLM-L6-v2"
-"""The model that comes with the installation."""
+"""The model included in the installation."""
 
 
 class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model, by its id on the hub; `parameters` in millions."""
+    """One model, by its id on the hub; `parameters` is in millions."""
 
     name: str
     service: str
@@ -36,12 +36,12 @@ class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def download_bytes(self) -> int:
-        """About what its weights take: four bytes each."""
+        """Approximate size of its weights, at four bytes each."""
         return 4_000_000 * self.parameters
 
     @property
     def short_name(self) -> str:
-        """Without the owner."""
+        """Its id without the owner."""
         return self.name.rpartition("/")[2]
 
 
@@ -85,27 +85,27 @@ KNOWN = (
         licence="Apache-2.0", revision="953dc6f6f85a1b2dbfca4c34a2796e7dde08d41e", max_tokens=8192,
     ),
 )  # fmt: skip
-"""Small ones first."""
+"""Small models first."""
 
 
 def known(name: str) -> KnownModel | None:
-    """By its id, or by that without the owner; letters' case does not count."""
+    """Return the model with this id, with or without the owner, ignoring case; None if it is not known."""
     wanted = name.lower()
     return next((model for model in KNOWN if wanted in (model.name.lower(), model.short_name.lower())), None)
 
 
 def hub(environment: Mapping[str, str] = os.environ) -> Path:
-    """The local Hugging Face cache, by the variables that its own tools read."""
+    """Return the local Hugging Face cache, from the variables that its own tools read."""
     home = environment.get("HF_HOME") or environment.get("XDG_CACHE_HOME", "~/.cache") + "/huggingface"
     named = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
     return Path(named or f"{home}/hub").expanduser()
 
 
 def cached(model: str) -> Path | None:
-    """The folder of the model `model` (an id) in the local cache; None where it is not, or the cache cannot be read."""
+    """Return the folder of `model` (an id) in the local cache; None if it is not there or cannot be read."""
     repository = hub() / ("models--" + model.replace("/", "--"))
     reference = repository / "refs" / "main"
-    # A snapshot that was fetched by its commit has no reference; the newest is what its user meant.
+    # A snapshot fetched by its commit has no reference; the newest one is most likely meant.
     try:
         wanted = reference.read_text().strip() if reference.is_file() else "*"
         folders = [config.parent for config in repository.glob(f"snapshots/{wanted}/config.json")]
@@ -115,5 +115,5 @@ def cached(model: str) -> Path | None:
 
 
 def cross_encoder() -> str:
-    """The smallest known cross-encoder that is in the local cache; empty where none is."""
+    """Return the smallest known cross-encoder in the local cache, or ""."""
     return next((model.name for model in KNOWN if model.service == CROSS_ENCODER and cached(model.name)), "")

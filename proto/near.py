@@ -1,4 +1,4 @@
-"""What may have been meant by a name that is not there: the end of an error's message."""
+"""Suggestions for unknown names, for the end of an error message."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from itertools import islice
 
 _LOOKED_AT = 10_000
 _LONGEST = 200
-"""Names looked at, and characters of each: some 50 ms at most."""
+"""Maximum number of names compared, and of characters in each: takes some 50 ms at most."""
 
 
 def did_you_mean(name: str, known: Iterable[str], *, before: str = "; ", most: int = 3) -> str:
-    """`; did you mean A, B?`, of the names that are most like this one; empty where none is."""
+    """Return `; did you mean A, B?` with the most similar names, or "" if none is similar."""
     near = close(name, known, most)
     return f"{before}did you mean {', '.join(near)}?" if near else ""
 
 
 def close(name: str, known: Iterable[str], most: int) -> list[str]:
-    """The names that are most like this one, the likest first."""
+    """Return the most similar names, best first."""
     by_key: dict[str, str] = {}
     for each in islice(known, _LOOKED_AT):
         by_key.setdefault(each[-_LONGEST:].lower(), each)
@@ -26,6 +26,6 @@ def close(name: str, known: Iterable[str], most: int) -> list[str]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The same of the nearest name, or else all the names that there are."""
+    """Suggest the most similar name, or else list all known names."""
     known = sorted(known) if isinstance(known, set | frozenset) else list(known)
     return did_you_mean(name, known, most=1) or f"; there are: {', '.join(known)}"

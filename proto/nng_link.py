@@ -1,14 +1,14 @@
-"""The link over nng's Pair1: of every service to the kernel, and over tls+tcp of those on other machines.
+"""The link over nng's Pair1: between each service and the kernel, and over tls+tcp to services on other machines.
 
-On one machine nng runs over one end of an inherited `stream_pair` (`socket://`): no path, no reconnect, identity by
-construction, one link for each generation of a service. Between machines both ends show a certificate, and a
-connection that breaks ends the link: nng must not connect again on its own, for the messages between would be lost.
-nng says nothing of an end that goes before both have shaken hands: the kernel then sees the process die, and a service
-dies with its kernel.
+On one machine, nng runs over one end of an inherited `stream_pair` (`socket://`): there is no path, no reconnecting,
+and no doubt about identity; each generation of a service has its own link. Between machines, both ends present a
+certificate, and a broken connection ends the link: nng must not reconnect on its own, since messages in between would
+be lost. nng does not report an end that goes away before the handshake; in that case the kernel notices the process's
+death, and a service dies with its kernel.
 
-nng is driven through its readiness descriptors under trio and never by pynng's `asend` and `arecv`: a cancelled
-`asend` leaks its message. Frames that are ready together travel in one nng message, each after its length, since every
-nng message wakes a thread at both ends. All private names of pynng stay in this file.
+nng is driven through its readiness descriptors under trio, never through pynng's `asend` and `arecv`, since a cancelled
+`asend` leaks its message. Frames that are ready together travel in one nng message, each preceded by its length,
+because every nng message wakes a thread at both ends. Private names of pynng are used only in this file.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ NNG_THREADS = {
     "NNG_INIT_MAX_EXPIRE_THREADS": 1, "NNG_INIT_NUM_POLLER_THREADS": 1, "NNG_INIT_MAX_POLLER_THREADS": 1,
     "NNG_INIT_NUM_RESOLVER_THREADS": 1,
 }  # fmt: skip
-"""nng's defaults are meant for servers with thousands of pipes; 13 threads a process become 7."""
+"""nng's defaults are for servers with thousands of pipes; these reduce 13 threads per process to 7."""
 
 _PIPE_QUEUE = 64
-"""Messages of at most 256 KiB, and hardly ever more than 64, that nng holds in each direction: 16 MiB at the worst."""
+"""Messages that nng holds in each direction. They have 256 KiB at most and hardly ever more than 64: 16 MiB at
+worst."""
 
 _LENGTH = struct.Struct(">I")
 
@@ -46,46 +47,46 @@ _AGAIN, _SENT = _lib.NNG_EAGAIN, 0
 
 
 def stream_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected stream sockets, one for each process of a link."""
+    """Return two connected stream sockets, one for each process of a link."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
 
 @functools.cache
 def _limit_threads() -> None:
-    """Once a process, since nng reads its limits at first use only."""
+    """Set nng's thread limits, once per process, since nng reads them only at first use."""
     for name, count in NNG_THREADS.items():
         _lib.nng_init_set_parameter(getattr(_lib, name), count)
 
 
 class Certificates:
-    """Paths of PEM files: an end's own certificate and key, and the authority that signed the other end's."""
+    """Paths of PEM files: this end's certificate and key, and the authority that signed the other end's certificate."""
 
     def __init__(self, own: Path, key: Path, authority: Path, *, server_name: str = "") -> None:
-        """`server_name`: what the dialling end expects the other one's certificate to be for."""
+        """`server_name`: the name that the dialling end expects in the other end's certificate."""
         self._own, self._key, self._authority, self._server_name = own, key, authority, server_name
 
     def config(self, *, dials: bool) -> Any:
-        """For nng. Raises OSError: a file cannot be read. Raises ValueError: it holds no certificate or key."""
+        """Return nng's TLS configuration. Raises OSError: a file cannot be read; ValueError: no certificate or key."""
         own, key, authority = (path.read_text("ascii") for path in (self._own, self._key, self._authority))
         mode = pynng.TLSConfig.MODE_CLIENT if dials else pynng.TLSConfig.MODE_SERVER
         try:
-            # The other end must always show a certificate of this authority.
+            # The other end must always present a certificate of this authority.
             return pynng.TLSConfig(
                 mode, server_name=self._server_name or None, ca_string=authority, own_key_string=key,
                 own_cert_string=own, auth_mode=pynng.TLSConfig.AUTH_MODE_REQUIRED,
             )  # fmt: skip
         except pynng.NNGException as error:
-            raise ValueError(f"{self._own}, {self._key} or {self._authority} is no PEM file: {error}") from error
+            raise ValueError(f"{self._own}, {self._key} or {self._authority} is not a PEM file: {error}") from error
 
 
 class NngLink(Link):
-    """One end of a link.  Must be made inside trio, by one of the class methods."""
+    """One end of a link. Must be created inside trio, with one of the class methods."""
 
     joins = True
 
     def __init__(self, attach: Callable[[Any], None], *, max_message_bytes: int) -> None:
         _limit_threads()
-        # The default of 0 is unlimited; a message beyond the limit drops the pipe.  pynng has no types.
+        # The default of 0 means unlimited. A message beyond the limit drops the pipe. pynng has no types.
         self._socket: Any = pynng.Pair1(
             recv_max_size=max_message_bytes, recv_buffer_size=_PIPE_QUEUE, send_buffer_size=_PIPE_QUEUE
         )
@@ -98,7 +99,7 @@ class NngLink(Link):
         token = trio.lowlevel.current_trio_token()
 
         def on_pipe_removed(_pipe: object) -> None:
-            # Called on a thread of nng, about 2 ms after the peer's death; the event loop may have ended before.
+            # Called in a thread of nng, about 2 ms after the peer's death. The event loop may have ended already.
             with contextlib.suppress(trio.RunFinishedError):
                 token.run_sync_soon(self._on_peer_gone)
 
@@ -114,7 +115,7 @@ class NngLink(Link):
 
     @classmethod
     def inherited(cls, fd: int, *, max_message_bytes: int) -> NngLink:
-        """Over one end of a `stream_pair`, whose descriptor is nng's from then on."""
+        """Use one end of a `stream_pair`; nng owns the descriptor from then on."""
 
         def attach(opened: Any) -> None:
             listener = _ffi.new("nng_listener *")
@@ -126,7 +127,7 @@ class NngLink(Link):
 
     @classmethod
     def listening(cls, url: str, certificates: Certificates, *, max_message_bytes: int) -> NngLink:
-        """For the first that connects to `tls+tcp://HOST:PORT` with a certificate. Raises OSError, ValueError."""
+        """Wait for the first peer with a certificate on `tls+tcp://HOST:PORT`. Raises OSError, ValueError."""
         config = certificates.config(dials=False)
 
         def attach(opened: Any) -> None:
@@ -138,7 +139,7 @@ class NngLink(Link):
 
     @classmethod
     def dialled(cls, url: str, certificates: Certificates, *, max_message_bytes: int) -> NngLink:
-        """Connected to one that listens at `url`; blocks until it is. Raises OSError, ValueError."""
+        """Connect to a listener at `url`; blocks until connected. Raises OSError, ValueError."""
         config = certificates.config(dials=True)
 
         def attach(opened: Any) -> None:
@@ -151,7 +152,7 @@ class NngLink(Link):
 
     @property
     def port(self) -> int:
-        """Of the TCP socket on which it listens."""
+        """Port of the TCP socket on which it listens."""
         return socket.ntohs(int(self._socket.listeners[0].local_address.port))
 
     def _on_peer_gone(self) -> None:
@@ -179,7 +180,7 @@ class NngLink(Link):
         return self._received.popleft()
 
     def _take_in(self) -> bool:
-        """Whether a message of nng has come; its messages are in `_received`."""
+        """Read an nng message if one has arrived, and add its messages to `_received`; return whether one had."""
         code = _lib.nng_recv(self._handle, self._data, self._size, _lib.NNG_FLAG_ALLOC | _lib.NNG_FLAG_NONBLOCK)
         if code == _AGAIN and not self._peer_gone:
             return False
@@ -192,7 +193,7 @@ class NngLink(Link):
         at = 0
         while at < len(data):
             end = at + _LENGTH.size
-            # What does not add up is not ours.
+            # Inconsistent lengths: the message is not ours.
             if end >= len(data) or (stop := end + _LENGTH.unpack_from(data, at)[0]) > len(data) or stop == end:
                 raise LinkClosed
             self._received.append(data[end:stop])
@@ -229,7 +230,7 @@ class NngLink(Link):
         self._closed = True
         for scope in self._scopes:
             scope.cancel()
-        # Waiters must have left epoll before the descriptors go, or their numbers may be reused under them.
+        # Waiters must leave epoll before the descriptors are closed, since their numbers may be reused.
         for fd in (self._recv_fd, self._send_fd):
             trio.lowlevel.notify_closing(fd)
         self._socket.close()

@@ -1,9 +1,9 @@
-"""What an operation is: declared once, everything else derived.
+"""Operations: each is declared once, and everything else is derived.
 
-An operation is a frozen Struct of its parameters (a subclass of `Params[Result]`) under `@operation` or a method of a
-`Family`. Its JSON Schemas, its validation, its place in each tool surface, its HTTP route, what may be retried and who
-may call it are all read from that one declaration; the docstring is its description and each field's
-`Meta(description=…)` its parameters'.
+An operation is a frozen Struct of its parameters (a subclass of `Params[Result]`) decorated with `@operation` or a
+method of a `Family`. Its JSON Schemas, validation, place on each tool surface, HTTP route, retries and callers all
+follow from that declaration. The docstring is its description, and each field's `Meta(description=…)` describes a
+parameter.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ R_co = TypeVar("R_co", covariant=True)
 P = TypeVar("P", bound="Params[object]")
 
 CLIENT = "client"
-"""The caller's name of everyone outside who comes through MCP or HTTP."""
+"""Caller name for all outside clients, through MCP or HTTP."""
 
 OPERATOR = "operator"
-"""The caller's name of the command line on this machine: whatever a client may do, and more."""
+"""Caller name for the command line on this machine, which may do everything that clients may, and more."""
 
 ALL = "all"
-"""The surface of every tool, which clients over HTTP get that name none."""
+"""The surface with every tool, which is the default for clients over HTTP."""
 
 CORE = "core"
-"""The surface that lists the few tools which reach the rest; what `all` has answers there by name as well."""
+"""The surface that lists the few tools that give access to the rest; the tools of `all` can also be called by name."""
 
 COMPACT = "compact"
 
 REFERENCES = ("documents", "yaml", "knowledge", "files", "transcripts")
-"""Surfaces of other systems' tools, whose names for parameters they list."""
+"""Surfaces of other systems' tools, which use those systems' parameter names."""
 
 SURFACES = (CORE, ALL, COMPACT, *REFERENCES)
-"""The tool surfaces that a client may ask for; each is an URL, `/mcp/NAME`."""
+"""The tool surfaces that a client may choose; each has a URL, `/mcp/NAME`."""
 
 
 class Declare(Protocol):
-    """A decorator that leaves the Struct as it is."""
+    """A decorator that returns the Struct unchanged."""
 
     def __call__(self, params: type[P], /) -> type[P]: ...
 
 
 class Access(enum.StrEnum):
-    """What an operation may do to what is stored."""
+    """What an operation may do to stored data."""
 
     READ = "read"
     WRITE = "write"
@@ -63,26 +63,26 @@ class Access(enum.StrEnum):
 
 
 class Role(enum.StrEnum):
-    """How MCP clients meet the operation."""
+    """How MCP clients use the operation."""
 
     TOOL = "tool"
     STEP = "step"
-    """Of the composite tools only."""
+    """Only as a step of the composite tools."""
     RESOURCE = "resource"
     PROMPT = "prompt"
     INTERNAL = "internal"
-    """Not at all: between services, or over HTTP alone."""
+    """Not at all: it is called between services, or over HTTP only."""
 
 
 class Params(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every operation's parameters; `R_co` is the type of its result.
 
-    `rules` are further keywords of the parameters' JSON Schema, for what no field's type can say; the handler checks
-    it, or `check`.  That one of two fields must be there is said in the description instead: clients refuse `anyOf` at
-    the root.  `common` has the names by which all operations know parameters
-    that a reference calls otherwise (`{"root": "path"}`); clients may use either.  `taken` has what clients of a
-    reference send beside its documented parameters: each with the parameter that it is here, or nothing where it makes
-    no difference.  It is in no schema.
+    `rules` are additional keywords for the parameters' JSON Schema, for constraints that field types cannot express;
+    the handler or `check` enforces them. If one of two fields is required, the description says so instead, since
+    clients reject `anyOf` at the root. `common` maps parameters to the names that all operations share, if a reference
+    system has other names (`{"root": "path"}`); clients may use either. `taken` maps undocumented parameters that
+    clients of a reference system send to the equivalent parameters here, or to "" if they make no difference; schemas
+    omit them.
     """
 
     rules: ClassVar[Mapping[str, Any]] = {}
@@ -90,28 +90,28 @@ class Params(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, forbid_un
     taken: ClassVar[Mapping[str, str]] = {}
 
     def check(self) -> None:
-        """What only several fields together tell: before a call is sent, and where it is handled.
+        """Check constraints between several fields, before a call is sent and where it is handled.
 
         Raises:
             InvalidParams: names the field.
         """
 
     def later_calls(self) -> Iterable[LaterCall]:
-        """The calls that it asks to have made later, in the name of whoever sends it."""
+        """Return the calls that it asks to have made later, on behalf of its sender."""
         return ()
 
     def later_source(self) -> str:
-        """What those calls are part of, for the audit log."""
+        """Return what those calls are part of, for the audit log."""
         return ""
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an operation of role RESOURCE is found.
+    """Where an operation with role RESOURCE is found.
 
-    `uri` may be a template (RFC 6570: `test://template/{id}/data`, and `{+path}` for a variable that holds slashes);
-    its variables are the operation's parameters.  `query` names parameters that may follow as `?name=value&…`; the URI
-    itself is listed without them.  `former` are URIs that it is still read by, and that are listed nowhere.  What a
-    reference has keeps the reference's URI; all else is below `linckia://`.
+    `uri` may be a template (RFC 6570: `test://template/{id}/data`, and `{+path}` for a variable that may contain
+    slashes) whose variables are the operation's parameters. `query` names parameters that may follow as
+    `?name=value&…`; the URI is listed without them. `former` are URIs that still work but are not listed. Resources of
+    a reference system keep its URIs; all others are below `linckia://`.
     """
 
     uri: str
@@ -122,20 +122,20 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def uris(self) -> tuple[str, ...]:
-        """Every URI that it is read by."""
+        """All URIs by which it can be read."""
         return self.uri, *self.former
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Where an operation is served over HTTP, for programs that know no MCP.
+    """An HTTP route to an operation, for programs that do not use MCP.
 
-    GET takes the parameters from the path's variables (`/dag/node/{hash}`) and the query, and ignores what the
-    operation does not know; POST takes them from a JSON body.  The answer is the result as JSON.
+    GET takes the parameters from the path's variables (`/dag/node/{hash}`) and the query, ignoring unknown ones; POST
+    takes them from a JSON body. The response is the result as JSON.
 
-    `body` names the parameter that takes the whole body as bytes instead.  `missing` is the message of the 404 that is
-    answered where the result is null.  `file` marks results that are a `proto.http.FileChunk`: the whole file is
-    served, in ranges if asked.  `detached` calls are carried out though their client has left.  Failures are
-    `{"error": message}`, or worded `like_openai`; `statuses` go over the ordinary status of a kind of failure.
+    `body` names a parameter that takes the whole body as bytes instead. `missing` is the message of a 404, sent if the
+    result is null. `file` marks results of type `proto.http.FileChunk`: the whole file is served, in ranges if
+    requested. `detached` calls are completed even if their client has left. Failures are `{"error": message}`, or have
+    OpenAI's form if `like_openai`; `statuses` override the usual status for a kind of failure.
     """
 
     method: str
@@ -149,7 +149,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class Options(TypedDict, total=False):
-    """What a declaration may say; `Operation` has the meanings and the defaults."""
+    """Options of a declaration; `Operation` documents them and their defaults."""
 
     title: str
     former: Collection[str]
@@ -170,37 +170,37 @@ class Options(TypedDict, total=False):
 
 
 class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=True):
-    """One capability of the system, as its declaration in `proto/ops` states it.
+    """One capability of the system, as declared in `proto/ops`.
 
     Attributes:
-        title: for people; by default the name as words.
-        former: names that clients may still call it by; they are listed nowhere.
+        title: name for people; by default derived from `name`.
+        former: names by which clients may still call it; they are not listed.
         step: its name as a step of the composite tools `query` and `execute`, by default `name`; one that starts with
             `session.` is an action of the tool `session`.
-        surfaces: tool surfaces besides `all` that list it, of `SURFACES`.
-        callers: who may call it: `client`, `operator`, and names of services; clients by default, and of an operation
-            between services no caller that it does not name.
-        codes: JSON-RPC codes of the operation's own failures; an operation that has any answers its failures, invalid
-            parameters included, as JSON-RPC errors, others as tool results with `isError`.
-        text: the field of the result that is the text content for clients; without it, the result as JSON.
-        http: where it is served over HTTP as well.
-        once_with: parameters that, where they are given, make an idempotent operation one that must not be repeated
-            unasked (a content hash that the first execution has made stale).
-        asks: whether the handler may ask the client (`proto.mcp`); no other operation's question is passed on.
-        completion: the internal operation that completes arguments of this prompt or resource template; its parameters
-            are `argument`, `value` and `context` (the arguments already known), its result a list of strings.
-        open_world: whether it reaches beyond this machine's own store.
-        is_exact: whether its answer is given whole on every surface, however long, since it is asked for as it is.
-        within_roots: whether a client that is limited to some of the roots may call it: `services.runtime.roots` checks
-            each path that it is given or answers, or it has nothing to do with files. What answers from a store of all
-            roots is refused to such a client.
+        surfaces: tool surfaces besides `all` that list it, from `SURFACES`.
+        callers: who may call it: `client`, `operator`, and names of services. The default is clients, or
+            nobody for an operation between services.
+        codes: JSON-RPC codes for the operation's own failures. If it has any, all its failures, including invalid
+            parameters, are JSON-RPC errors; otherwise they are tool results with `isError`.
+        text: field of the result that is the text content for clients; by default the whole result as JSON.
+        http: an additional HTTP route.
+        once_with: parameters that make an idempotent operation unsafe to repeat without asking, if they are given (such
+            as a content hash that the first execution makes stale).
+        asks: whether the handler may ask the client (`proto.mcp`); questions of other operations are refused.
+        completion: internal operation that completes arguments of this prompt or resource template. Its parameters are
+            `argument`, `value` and `context` (the arguments already known), its result a list of strings.
+        open_world: whether it interacts with anything beyond this machine's own store.
+        is_exact: whether its result is never truncated on any surface, since it is requested for its exact content.
+        within_roots: whether clients that are limited to some roots may call it: `services.runtime.roots` checks each
+            path in its parameters and results, or it has nothing to do with files. Operations that answer from a store
+            covering all roots are refused to such clients.
     """
 
     name: str
     description: str
     service: str
     params: type[Params[object]]
-    result: Any  # a type, or what typing makes of several
+    result: Any  # a type, or a typing construct such as a union
     access: Access
     idempotent: bool
     deadline_ms: int
@@ -223,14 +223,14 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
 
     @cached_property
     def input_schema(self) -> JsonSchema:
-        """JSON Schema 2020-12 of the parameters; always of `type: object`, references local only."""
+        """JSON Schema 2020-12 of the parameters; always of `type: object`, with local references only."""
         schema = json_schema(self.params)
         definitions = {**schema.get("$defs", {}), **self.params.rules.get("$defs", {})}
         return {**schema, **self.params.rules, **({"$defs": definitions} if definitions else {})}
 
     @cached_property
     def output_schema(self) -> JsonSchema | None:
-        """JSON Schema 2020-12 of the structured result; None where the result is MCP content of its own.
+        """JSON Schema 2020-12 of the structured result; None if the result is MCP content.
 
         A result that is not an object is wrapped as `{"result": …}`, since structured content must be an object.
         """
@@ -244,22 +244,22 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
 
     @cached_property
     def decoders(self) -> tuple[Callable[[bytes], R_co], Callable[[msgspec.Raw], R_co]]:
-        """What reads its result and takes nothing else, from msgpack and from JSON.  For `proto.results`."""
+        """Strict decoders for its result, from msgpack and from JSON, used by `proto.results`."""
         return msgspec.msgpack.Decoder(self.result).decode, msgspec.json.Decoder(self.result).decode
 
     @cached_property
     def is_content(self) -> bool:
-        """Whether the result is MCP content of its own (`proto.mcp`), passed to the client as it is."""
+        """Whether the result is MCP content (`proto.mcp`), which is passed to the client unchanged."""
         return isinstance(self.result, type) and getattr(self.result, "__mcp_content__", False) is True
 
     @cached_property
     def wraps_result(self) -> bool:
-        """Whether the result is wrapped as `{"result": …}` to be structured content."""
+        """Whether the result is wrapped as `{"result": …}` to become structured content."""
         return not self.is_content and json_schema(self.result).get("type") != "object"
 
     def parse(self, arguments: Mapping[str, object], *, strict: bool = True) -> Params[object]:
-        """The parameters from decoded JSON, in camelCase or snake_case and under common names or declared ones; not
-        `strict`, numbers and booleans may be given as text.
+        """Return the parameters from decoded JSON, in camelCase or snake_case and under common or declared names. If
+        not `strict`, numbers and booleans may be given as text.
 
         Raises:
             InvalidParams: names the field and says what would be right.
@@ -269,22 +269,22 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
         return parsed
 
     def admits(self, caller: str) -> bool:
-        """Whether `caller` (`client`, `operator`, or the name of a service) may call this operation."""
+        """Return whether `caller` (`client`, `operator`, or the name of a service) may call this operation."""
         return caller in self.callers or (caller == OPERATOR and CLIENT in self.callers)
 
     def refusal(self, grant: Grant) -> str:
-        """Why a client of this grant may not call it; empty where it may."""
+        """Return why a client with this grant may not call it, or "" if it may."""
         if grant.read_only and self.access is not Access.READ:
-            return f"{self.name} changes something, and the token {grant.name} may only read"
+            return f"{self.name} makes changes, and the token {grant.name} may only read"
         if grant.surfaces and not set(grant.surfaces).intersection(self.surfaces):
             return f"{self.name} is on no surface of the token {grant.name}, which has: {', '.join(grant.surfaces)}"
         if grant.roots and not self.within_roots:
             limited = f"the token {grant.name} is limited to {', '.join(grant.roots)}"
-            return f"{self.name} tells of what all roots hold, and {limited}"
+            return f"{self.name} answers from all roots, and {limited}"
         return ""
 
     def failure(self, error: LinckiaError) -> LinckiaError:
-        """`error` as the caller is told it: an operation that only reads was not executed, whatever went wrong."""
+        """Adjust `error` for the caller: an operation that only reads was not executed, whatever went wrong."""
         if self.access is Access.READ:
             error.failure = msgspec.structs.replace(error.failure, executed=Executed.NO)
         return error
@@ -294,7 +294,7 @@ _VERBS = {"create", "delete", "diagnose", "drop", "execute", "get", "list", "mod
 
 
 def words_of(name: str) -> str:
-    """The name of an operation as a title, used unless it declares another: `plan-list` is "List plans"."""
+    """Derive a title from the name of an operation: `plan-list` becomes "List plans"."""
     *words, last = re.split("[_.-]", name)
     if words and last in _VERBS:
         noun = " ".join(words)
@@ -314,10 +314,10 @@ def operation(
 ) -> Declare:
     """Declare the decorated `Params[Result]` as an operation; the options are those of `Operation`.
 
-    `idempotent` may be left out where it only reads.
+    `idempotent` may be omitted if it only reads.
     """
     if idempotent is None and access is not Access.READ:
-        raise TypeError(f"operation {name}: it changes something, so say whether it is idempotent")
+        raise TypeError(f"operation {name}: it makes changes, so say whether it is idempotent")
     if unknown := set(options.get("surfaces", ())).difference(SURFACES):
         raise TypeError(f"operation {name}: there is no surface {', '.join(unknown)}")
 
@@ -328,13 +328,13 @@ def operation(
         doc = inspect.getdoc(params)
         if not doc or doc == inspect.getdoc(Params):
             raise TypeError(f"operation {name}: {params.__name__} needs a docstring, its description")
-        # A hyphen at the end of a line is part of a name, such as `find-duplicates`.
+        # A hyphen at the end of a line belongs to a name, such as `find-duplicates`.
         doc = re.sub(r"(?<=\w)-\n", "-", doc)
         declared: Operation[object] = Operation(
             name=name, description=doc, service=service, params=params, result=_result_type(params), access=access,
             idempotent=idempotent is not False, deadline_ms=int(deadline_s * 1000), **named,
         )  # fmt: skip
-        params.__operation__ = declared  # type: ignore[attr-defined]  # read back by operation_of only
+        params.__operation__ = declared  # type: ignore[attr-defined]  # read only by operation_of
         return params
 
     return declare
@@ -344,14 +344,14 @@ DETAIL = "x-detail"
 
 
 def detail(text: str) -> msgspec.Meta:
-    """An explanation of a parameter that `describe` gives, and a list of tools leaves out: its name is well known."""
+    """Explain a parameter whose name is well known: `describe` includes the text, and lists of tools omit it."""
     return msgspec.Meta(description=text, extra_json_schema={DETAIL: True})
 
 
 class Family:
-    """Operations of one service that have options in common: `Family("graph", surfaces=("knowledge",))`.
+    """Operations of one service that share options: `Family("graph", surfaces=("knowledge",))`.
 
-    Its methods declare the decorated `Params[Result]` as `operation` does; what one names goes before the family's.
+    Its methods declare the decorated `Params[Result]` like `operation`; their options override the family's.
     """
 
     def __init__(self, service: str, **shared: Unpack[Options]) -> None:
@@ -359,15 +359,15 @@ class Family:
         self._shared = shared
 
     def read(self, name: str, *, deadline_s: float, idempotent: bool = True, **own: Unpack[Options]) -> Declare:
-        """It changes nothing, and may be repeated unless that is said to be a bad idea."""
+        """Declare an operation that changes nothing; by default it may be repeated."""
         return self._declare(name, Access.READ, idempotent, deadline_s, own)
 
     def write(self, name: str, *, idempotent: bool, deadline_s: float, **own: Unpack[Options]) -> Declare:
-        """It adds or changes."""
+        """Declare an operation that adds or changes data."""
         return self._declare(name, Access.WRITE, idempotent, deadline_s, own)
 
     def destroy(self, name: str, *, idempotent: bool, deadline_s: float, **own: Unpack[Options]) -> Declare:
-        """It removes or overwrites what cannot be brought back."""
+        """Declare an operation that irreversibly removes or overwrites data."""
         return self._declare(name, Access.DESTRUCTIVE, idempotent, deadline_s, own)
 
     def _declare(self, name: str, access: Access, idempotent: bool, deadline_s: float, own: Options) -> Declare:
@@ -378,7 +378,7 @@ class Family:
 
 
 def operation_of(params: type[Params[R]] | Params[R]) -> Operation[R]:
-    """The operation that a parameter Struct declares.
+    """Return the operation that a parameter Struct declares.
 
     Raises:
         TypeError: the Struct was never declared with `@operation`.

@@ -1,8 +1,8 @@
-"""JSON records of a file, in parts of about a megabyte: lines, the elements of an array, or one document.
+"""JSON records in a file, in parts of about a megabyte: lines, the elements of an array, or one document.
 
-A position in the file is remembered with a digest of the bytes before it, which tells a file that grew from one that
-was replaced or cut short: the latter is read from its beginning. A last line that is not complete is left for the next
-time: its writer may be at work.
+The position in a file is stored with a digest of the bytes before it, which distinguishes a file that grew from one
+that was replaced or truncated; the latter is read from the beginning. An incomplete last line is left for the next
+time, since it may still be being written.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 SUFFIXES = (".jsonl", ".ndjson", ".json")
-"""Of files that hold records."""
+"""Suffixes of files that contain records."""
 
 PART_BYTES = 1024 * 1024
 PART_RECORDS = 5_000
 MAX_RECORD_BYTES = 40 * 1024 * 1024
-"""Of one record: with its escapes it has to fit into one request."""
+"""Maximum size of one record: with its escapes it must fit into one request."""
 
 TAIL_BYTES = 4096
 
@@ -31,7 +31,8 @@ _BLANK = b" \t\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Records from byte `start` to `position`, less `too_long` ones; `tail` is a digest of what precedes `position`."""
+    """Records from byte `start` to `position`, except `too_long` ones; `tail` is a digest of the bytes before
+    `position`."""
 
     start: int
     position: int
@@ -50,8 +51,10 @@ def parts(
     part_bytes: int = PART_BYTES,
     max_record_bytes: int = MAX_RECORD_BYTES,
 ) -> Iterator[Part]:
-    """The new part of an open file since `position`; all of it where it did more than grow.  Raises OSError,
-    ValueError."""
+    """Yield the new parts of an open file since `position`, or all of it if it did more than grow.
+
+    Raises OSError, ValueError.
+    """
     reader = _Reader(file, part_bytes, max_record_bytes)
     form = reader.form()
     if form == "document":
@@ -80,7 +83,7 @@ def _text(record: bytes) -> str:
 
 
 Ended = tuple[bytes | None, int]
-"""A record, None where it is too long, and the position after it."""
+"""A record (None if it is too long), and the position after it."""
 
 
 class _Reader:
@@ -91,7 +94,7 @@ class _Reader:
         self.size = os.fstat(file.fileno()).st_size
 
     def at(self, start: int, size: int) -> bytes:
-        """Bytes of the file, without moving where the rest is read."""
+        """Return bytes of the file, without moving the read position."""
         return os.pread(self._file.fileno(), size, start)
 
     def digest(self, position: int) -> str:
@@ -99,7 +102,7 @@ class _Reader:
         return hashlib.sha256(self.at(start, position - start)).hexdigest()
 
     def form(self) -> str:
-        """`lines`, `array`, or `document`: an object over several lines."""
+        """Return `lines`, `array`, or `document` (an object over several lines)."""
         if self.at(0, 64 * 1024).lstrip(_BLANK + b"\xef\xbb\xbf")[:1] == b"[":
             return "array"
         if self.size > self._max_record_bytes or _is_json(self._file.readline()):
@@ -107,7 +110,7 @@ class _Reader:
         return "document" if _is_json(self.at(0, self.size)) else "lines"
 
     def grouped(self, pieces: Iterator[Ended], start: int) -> Iterator[Part]:
-        """Records in parts of a size that suits a request."""
+        """Group records into parts of a suitable size for a request."""
         position = start
         records: list[str] = []
         held = too_long = 0
@@ -125,7 +128,7 @@ class _Reader:
             yield Part(start, position, self.digest(position), records, True, too_long, incomplete)
 
     def lines(self, position: int) -> Iterator[Ended]:
-        """Up to a last line that is not complete."""
+        """Yield lines, up to an incomplete last line."""
         self._file.seek(position)
         while line := self._file.readline(self._max_record_bytes + 1):
             position += len(line)
@@ -141,7 +144,7 @@ class _Reader:
                 return
 
     def elements(self, position: int) -> Iterator[Ended]:
-        """Of an array, from its beginning or from behind one of its commas; raises ValueError where one is too long."""
+        """Yield array elements, from the start or from after a comma. Raises ValueError if an element is too long."""
         self._file.seek(position)
         buffer = bytearray()
         scanned = begun = 0
@@ -157,11 +160,11 @@ class _Reader:
                     element = bytes(buffer[begun : found.start()]).strip(_BLANK)
                     self._check_length(len(element), position)
                     begun = scanned
-                    # What follows the array is white space.
+                    # Only white space follows the array.
                     yield element, position + begun if depth else self.size
                 if depth == 0:
                     return
-            # A text that goes on beyond what was read is looked at again with the next block.
+            # A string that continues beyond the data read so far is scanned again with the next block.
             scanned = len(buffer) if found is None else found.start()
             position += begun
             del buffer[:begun]
@@ -170,4 +173,4 @@ class _Reader:
 
     def _check_length(self, length: int, position: int) -> None:
         if length > self._max_record_bytes:
-            raise ValueError(f"an entry at byte {position} is longer than {self._max_record_bytes} bytes")
+            raise ValueError(f"the entry at byte {position} is longer than {self._max_record_bytes} bytes")

@@ -1,4 +1,4 @@
-"""Removing what a service has left, which may be deeper than paths are long, closed, or a link to something else."""
+"""Removes files that a service left, which may be nested too deeply for paths, inaccessible, or links elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from linckia.proto.stores import opened_folder
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with all in it; of a link, the link.  Raises OSError."""
+    """Remove a file, a folder with its contents, or a link itself. Raises OSError."""
     if path.is_dir() and not path.is_symlink():
         empty(path)
         path.rmdir()
@@ -19,7 +19,7 @@ def remove(path: Path) -> None:
 
 
 def empty(folder: Path) -> None:
-    """Remove all that is in a folder, but not the folder.  Raises OSError."""
+    """Remove everything in a folder, but not the folder. Raises OSError."""
     with opened_folder(folder.parent) as parent:
         _open_up(folder.name, parent)
         with opened_folder(folder.name, parent) as top:
@@ -33,7 +33,7 @@ def empty(folder: Path) -> None:
 
 
 def _flatten(name: str, top: int) -> None:
-    """Remove the files in a folder, and move the folders in it to the top."""
+    """Remove the files in a folder, and move its subfolders to the top."""
     _open_up(name, top)
     with opened_folder(name, top) as folder:
         for each in os.listdir(folder):
@@ -49,7 +49,7 @@ def _is_folder(name: str, folder: int) -> bool:
 
 
 def _open_up(name: str, folder: int) -> None:
-    """Let its owner do everything with a folder."""
+    """Give its owner full access to a folder."""
     descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.chmod(f"/proc/self/fd/{descriptor}", 0o700)

@@ -1,4 +1,5 @@
-"""The same thing said once and then counted, so that a flood of it costs a line each minute and not a disk."""
+"""Reports a repeated event once and then counts it, so that a flood costs one line per minute rather than a full
+disk."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ K = TypeVar("K")
 
 INTERVAL_S = 60.0
 MAX_KEYS = 256
-"""Different things in one interval; those beyond are counted as one."""
+"""Maximum number of different events per interval; further ones are counted together."""
 
 
 class Repeats(Generic[K]):
-    """What was said in the last minute.
+    """Events of the last minute.
 
     Args:
-        others: stands for what there are too many different ones of.
+        others: key for all events beyond the maximum number.
     """
 
     def __init__(self, others: K) -> None:
@@ -25,7 +26,7 @@ class Repeats(Generic[K]):
         self._since = 0.0
 
     def is_first(self, key: K, now: float) -> bool:
-        """Whether to say it now; otherwise it is counted."""
+        """Return whether to report the event now; otherwise it is counted."""
         if not self._counts:
             self._since = now
         if key not in self._counts and len(self._counts) >= MAX_KEYS:
@@ -34,14 +35,14 @@ class Repeats(Generic[K]):
             self._counts[key] += 1
             return False
         self._counts[key] = 0
-        # Of the others there is more to come, and a line of what they are not would say nothing.
+        # A line for the first of the others would not say what they are, so count from the start.
         if key == self._others:
             self._counts[key] = 1
             return False
         return True
 
     def take(self, now: float, *, at_once: bool = False) -> Iterator[tuple[K, int]]:
-        """What was counted, once a minute is over; then everything is new again."""
+        """Yield the counts once a minute is over, and start again."""
         if self._counts and (at_once or now >= self._since + INTERVAL_S):
             counts, self._counts = self._counts, {}
             yield from ((key, count) for key, count in counts.items() if count)

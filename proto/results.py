@@ -1,7 +1,7 @@
-"""The result of a call as its caller gets it: checked against the type that its operation declares.
+"""Results of calls, checked against the type that their operation declares.
 
-A service may answer anything. What does not fit is a failure of that call alone, which names the service and the
-operation. Checking costs one decoding, 0.6 µs a KiB.
+A service may return anything. An invalid result is a failure of that call only, and names the service and operation.
+Checking costs one decoding, 0.6 µs per KiB.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 def typed(operation: Operation[R], body: bytes) -> R:
-    """The result as the type that the operation declares.  Raises Internal."""
+    """Return the result as the type that the operation declares. Raises Internal."""
     try:
         return _checked(operation, body, frames.written(body))
     except msgspec.DecodeError as error:
@@ -28,13 +28,13 @@ def typed(operation: Operation[R], body: bytes) -> R:
 
 
 def plain(operation: Operation[Any], body: bytes, *, written: bool = False) -> object:
-    """The result as plain data; with `written`, as JSON (`msgspec.Raw`) where its service wrote it as such.
+    """Return the result as plain data; with `written`, as JSON (`msgspec.Raw`) if its service wrote it as JSON.
 
     Raises Internal.
     """
     try:
         json = frames.written(body)
-        # Composite tools answer the operator's command line ordinary data in place of content.
+        # For the operator's command line, composite tools return ordinary data instead of content.
         if not (operation.service == FRONT and operation.is_content):
             _checked(operation, body, json)
         if json is not None and written:
@@ -50,12 +50,12 @@ def _checked(operation: Operation[R], body: bytes, json: Raw | None) -> R:
 
 
 def _refuse(operation: Operation[Any], error: msgspec.DecodeError) -> NoReturn:
-    wrong = f"{operation.name}: service {operation.service} answered what is no result: {error}"
+    wrong = f"{operation.name}: service {operation.service} returned an invalid result: {error}"
     raise operation.failure(Internal(wrong)) from None
 
 
 def _no_extension(code: int, data: memoryview) -> NoReturn:
-    raise msgspec.DecodeError(f"the unknown extension {code}")
+    raise msgspec.DecodeError(f"unknown extension {code}")
 
 
 _plain = msgspec.msgpack.Decoder(ext_hook=_no_extension).decode

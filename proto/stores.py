@@ -1,7 +1,7 @@
 """The files of a data directory: sources and derived data, for backups and repairs.
 
-Manifests declare the files of services, the kernel its own.  A backup includes files that nothing names, so that a
-forgotten one is not lost; a test names it.
+Manifests declare services' files, and the kernel declares its own. A backup includes undeclared files, so that a
+forgotten one is not lost; a test finds such files.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Final, NamedTuple
 from linckia.proto.manifest import Keep
 
 LOGS: Final = ("-wal", "-shm", "-journal")
-"""What SQLite keeps beside a database, by the ends of their names."""
+"""Suffixes of the files that SQLite keeps next to a database."""
 
 MAX_DEPTH: Final = 100
 MAX_PATH_BYTES: Final = 2048
-"""Of what is backed up; a restored path must fit below any data directory."""
+"""Limits for backed-up paths; a restored path must fit below any data directory."""
 
 
 class Found(NamedTuple):
-    """A file, link or folder, by its path in the data directory; `keep` is None where nothing names it.
+    """A file, link or folder, by its path in the data directory; `keep` is None if it is not declared.
 
-    `folder` is an open descriptor of the folder it lies in, valid until the walk goes on.
+    `folder` is an open descriptor of the containing folder, valid until the walk continues.
     """
 
     path: str
@@ -47,16 +47,16 @@ class Found(NamedTuple):
 
 
 Refuse = Callable[[str, str], None]
-"""Is called with the path of what cannot be read, and why."""
+"""Called with a path that cannot be backed up, and the reason."""
 
 
 class Stores:
-    """Declarations: patterns of paths in the data directory.  The first match counts."""
+    """Declarations: patterns for paths in the data directory. The first match applies."""
 
     def __init__(self, patterns: Sequence[tuple[str, Keep]]) -> None:
         self._patterns = tuple(patterns)
         self.keep_of = functools.lru_cache(4096)(self._keep_of)
-        """The declaration of a path, or of a folder that contains it; None if nothing names it."""
+        """Return the declaration of a path, or of a folder that contains it; None if there is no declaration."""
 
     def _keep_of(self, path: str) -> Keep | None:
         of = next((path[: -len(end)] for end in LOGS if path.endswith(f".db{end}")), path)
@@ -67,9 +67,9 @@ class Stores:
         return next(matches, None)
 
     def walk(self, data_dir: Path, refuse: Refuse = lambda path, why: None) -> Iterator[Found]:
-        """Everything there is, except inside folders that are uniform to a backup and not SOURCE.
+        """Yield everything, except the contents of folders that a backup treats as a unit and that are not SOURCE.
 
-        No link is followed, even one that takes a folder's place meanwhile.
+        Links are never followed, even if one replaces a folder meanwhile.
         """
         with opened_folder(data_dir) as folder:
             yield from self._walk(folder, "", refuse)
@@ -88,7 +88,7 @@ class Stores:
 
 
 def entries(folder: int, below: str, refuse: Refuse) -> Iterator[tuple[str, os.stat_result]]:
-    """The paths of what is in an open folder, whose own is `below`, by name."""
+    """Yield the paths of entries in an open folder, whose own path is `below`, by name."""
     for name in sorted(os.listdir(folder)):
         path = os.path.join(below, name)
         with contextlib.suppress(FileNotFoundError):
@@ -101,7 +101,7 @@ def entries(folder: int, below: str, refuse: Refuse) -> Iterator[tuple[str, os.s
 
 def _unnameable(path: str) -> str:
     if path.count("/") >= MAX_DEPTH or len(os.fsencode(path)) > MAX_PATH_BYTES:
-        return f"lies too deep: more than {MAX_DEPTH} folders or {MAX_PATH_BYTES} bytes"
+        return f"is nested too deeply: more than {MAX_DEPTH} folders or {MAX_PATH_BYTES} bytes"
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -111,7 +111,7 @@ def _unnameable(path: str) -> str:
 
 @contextlib.contextmanager
 def opened_folder(path: Path | str, folder: int | None = None) -> Iterator[int]:
-    """A descriptor of a folder, which is no link unless it is the first.  Raises OSError."""
+    """Open a folder, which must not be a link unless it is the first one. Raises OSError."""
     nofollow = 0 if folder is None else os.O_NOFOLLOW
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | nofollow, dir_fd=folder)
     try:
@@ -121,21 +121,21 @@ def opened_folder(path: Path | str, folder: int | None = None) -> Iterator[int]:
 
 
 def foreign(status: os.stat_result, owner: int, names: int = 1) -> str:
-    """Why a file in a service's folder may hold what is not the service's; empty if it cannot.
+    """Return why a file in a service's folder may hold data that is not the service's; "" if it cannot.
 
-    A service that was taken over can put links there to files that it may not read, but not change their owner.
+    A compromised service can put links there to files that it may not read, but cannot change their owner.
 
     Args:
-        owner: the user whose folder it is.
-        names: hard links that it should have.
+        owner: the user to whom the folder belongs.
+        names: the number of hard links that it should have.
     """
     if not stat.S_ISREG(status.st_mode):
-        return "is a link" if stat.S_ISLNK(status.st_mode) else "is no regular file"
+        return "is a link" if stat.S_ISLNK(status.st_mode) else "is not a regular file"
     if status.st_nlink != names:
         return "has other names (hard links)"
     return "" if status.st_uid == owner else f"belongs to user {status.st_uid}, not to {owner} like its folder"
 
 
 def shown(path: str) -> str:
-    """A path that can be printed: a name may have control characters, and bytes that are no text."""
+    """Return a printable form of a path, which may contain control characters or bytes that are not UTF-8."""
     return path if path.isprintable() else repr(path)[1:-1]

@@ -1,8 +1,8 @@
-"""What a call is about, in a line for the record of who changed what: the parameters that name things, and no others.
+"""Describes what a call is about, in one line for the audit log: the parameters that name things, and no others.
 
-A parameter names something where the last word of its own name says so (`file`, `output_directory`, `snapshot_id`), and
-a list or a Struct of such does.  Contents, queries, keys and values are none of these.  Of an URL neither user nor
-query is told, where credentials are.
+A parameter names something if the last word of its own name says so (`file`, `output_directory`, `snapshot_id`); so
+does a list or Struct of such values. Contents, queries, keys and values do not. URLs are shown without user and query,
+which may contain credentials.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import msgspec
 from linckia.proto.frames import TARGET_CHARS
 
 VALUE_CHARS = 200
-"""Of one name; a longer one ends in `…`."""
+"""Maximum length of one name; longer ones end in `…`."""
 
 LISTED = 3
-"""Items of a list that are told; of the rest, how many there are."""
+"""Maximum number of list items shown, followed by the number of the others."""
 
 NAMING = frozenset(
     {
@@ -27,7 +27,7 @@ NAMING = frozenset(
         "name", "operation", "parent", "path", "root", "service", "session", "source", "to", "uri", "url",
     }
 )  # fmt: skip
-"""Last words of the names of parameters that name something."""
+"""Last words in the names of parameters that name something."""
 
 _WORD = re.compile(r"[A-Z]?[a-z0-9]+")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^/?#\s]*@)?([^?#]*)")
@@ -35,7 +35,7 @@ _PLAIN = re.compile(r"[^\s\"'=,()\\\x00-\x1f\x7f\ud800-\udfff]+")
 
 
 def described(params: msgspec.Struct) -> str:
-    """`file=/notes/a.yaml path=retries`, at most `TARGET_CHARS`; empty where the parameters name nothing."""
+    """Return `file=/notes/a.yaml path=retries`, at most `TARGET_CHARS`; "" if the parameters name nothing."""
     parts = []
     for name, shown in zip(params.__struct_fields__, params.__struct_encode_fields__, strict=True):
         value = getattr(params, name)
@@ -46,14 +46,14 @@ def described(params: msgspec.Struct) -> str:
 
 @functools.cache
 def names(parameter: str) -> bool:
-    """Whether a parameter of this name names something."""
+    """Return whether a parameter of this name names something."""
     words = _WORD.findall(parameter)
     last = words[-1].lower() if words else ""
     return last in NAMING or last.removesuffix("s") in NAMING or last.removesuffix("es") in NAMING
 
 
 def _nests(value: object) -> bool:
-    """Whether it is a Struct, or a list of such, which may name something themselves."""
+    """Return whether it is a Struct, or a list of Structs, whose fields may name something."""
     return isinstance(value[0] if isinstance(value, list | tuple) and value else value, msgspec.Struct)
 
 
@@ -81,7 +81,7 @@ def _listed(values: Sequence[object]) -> str:
 
 
 def _named(text: str) -> str:
-    """A name as it is, or in quotes where it could be read as something else."""
+    """Return a name unchanged, or in quotes if it could be misread."""
     if (url := _URL.match(text)) is not None:
         text = url[1] + url[2]
     text = _cut(text, VALUE_CHARS)

@@ -1,7 +1,7 @@
-"""Arguments as clients send them, checked against a msgspec type: errors name the field and what would be right.
+"""Validates arguments from clients against a msgspec type. Errors name the field and say what would be right.
 
-Names may be given in camelCase or in snake_case, whichever a type declares, and under the common names that it states
-(`respelled`); values as models write them (`proto.lenient`).
+Names may be given in camelCase or snake_case, whichever a type declares, and under the common names that it states
+(`respelled`); values may be written as models write them (`proto.lenient`).
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from linckia.proto.errors import InvalidParams
 from linckia.proto.lenient import mended
 
 JsonSchema: TypeAlias = dict[str, Any]
-"""A JSON Schema 2020-12: its values are of any form that JSON has."""
+"""A JSON Schema 2020-12; its values may be any JSON."""
 
 P = TypeVar("P", bound=msgspec.Struct)
 
 _LARGEST = 2**63 - 1
-"""What the frames and the databases hold; JSON itself knows no bound."""
+"""Largest integer that frames and databases can hold; JSON itself has no limit."""
 
 _LONGEST = 300
-"""Characters of what was sent that an error repeats; the caller knows the rest."""
+"""Maximum number of characters of the input that an error repeats."""
 
 _NO_FLOATS = frozenset({str, int, bool, NoneType})
 _NO_INTEGERS = frozenset({str, float, bool, NoneType})
 _NO_MAPPINGS = _NO_INTEGERS | {int, list}
-"""Types of JSON; lists of these alone are passed over at once, as lists of 100,000 paths."""
+"""JSON types; lists with only these are skipped at once, such as lists of 100,000 paths."""
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _AT = re.compile(r" - at `(?P<path>[^`]*)`$")
@@ -46,7 +46,7 @@ _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]*)`")
 
 
 def json_schema(tp: object) -> JsonSchema:
-    """JSON Schema 2020-12 of a msgspec type, the top level inlined so that `type` is at its root."""
+    """Return the JSON Schema 2020-12 of a msgspec type, with the top level inlined so that `type` is at its root."""
     (schema,), definitions = msgspec.json.schema_components((tp,), ref_template="#/$defs/{name}")
     ref = schema.get("$ref", "")
     name = ref.removeprefix("#/$defs/")
@@ -54,15 +54,16 @@ def json_schema(tp: object) -> JsonSchema:
         schema = dict(definitions[name])
         if not any(f'"{ref}"' in msgspec.json.encode(each).decode() for each in definitions.values()):
             del definitions[name]
-        # Titles here are Python class names, which tell a client nothing.
+        # Titles here are Python class names, which mean nothing to clients.
         schema.pop("title", None)
     return {**schema, "$defs": definitions} if definitions else schema
 
 
 @cache
 def _declared(tp: type[msgspec.Struct]) -> Mapping[str, str]:
-    """The names of a Struct's fields on the wire, by their common names, by their snake_case, by themselves, and by
-    what clients of a reference call them; empty of what such a client sends that makes no difference here."""
+    """Map all accepted names of a Struct's fields to their names on the wire: common names, snake_case, the names
+    themselves, and those that clients of a reference system use. Names of parameters that make no difference map to
+    ""."""
     names = [field.encode_name for field in msgspec.structs.fields(tp)]
     common = {other: name for name, other in _common(tp).items()}
     taken: Mapping[str, str] = getattr(tp, "taken", {})
@@ -75,14 +76,14 @@ def _common(tp: type[msgspec.Struct]) -> Mapping[str, str]:
 
 
 def respelled(tp: type[msgspec.Struct], arguments: Mapping[str, object]) -> Mapping[str, object]:
-    """The arguments under the names that `tp` declares; one that it does not declare stays as it is.
+    """Return the arguments under the names that `tp` declares. Unknown names are left unchanged.
 
     Raises:
-        InvalidParams: one parameter was given in both spellings, with different values.
+        InvalidParams: a parameter was given in both spellings, with different values.
     """
     declared = _declared(tp)
     if len(arguments) > len(declared) or all(declared.get(key) == key for key in arguments):
-        # As declared; or one of them at least is unknown, which `validate` says of the first.
+        # All are as declared; or at least one is unknown, which `validate` reports.
         return arguments
     result: dict[str, object] = {}
     written: dict[str, str] = {}
@@ -94,7 +95,7 @@ def respelled(tp: type[msgspec.Struct], arguments: Mapping[str, object]) -> Mapp
             continue
         if result.get(name) is not None and result[name] != value:
             raise InvalidParams(
-                f"`{written[name]}` and `{key}` are one parameter, given twice with different values", field=name
+                f"`{written[name]}` and `{key}` are the same parameter, given twice with different values", field=name
             )
         result[name] = value
         written[name] = key
@@ -102,17 +103,17 @@ def respelled(tp: type[msgspec.Struct], arguments: Mapping[str, object]) -> Mapp
 
 
 def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = True) -> P:
-    """Decoded JSON as a `tp`, each field by itself. If that fails, `proto.lenient` converts what models write; not
-    `strict`, numbers and booleans may be given as text.
+    """Convert decoded JSON to a `tp`. If that fails, `proto.lenient` converts what models write. If not `strict`,
+    numbers and booleans may be given as text.
 
     Raises:
-        InvalidParams: with `field` set and a message that says what would be right.
+        InvalidParams: with `field` set, and a message that says what would be right.
     """
     try:
         try:
             parsed, taken = _converted(tp, arguments, strict)
         except msgspec.ValidationError as error:
-            # No other fault can be mended, and large arguments must not be searched for nothing.
+            # Other errors cannot be fixed by conversion, so large arguments are not searched in vain.
             put = mended(tp, arguments) if _MENDABLE.search(str(error)) else arguments
             if put is arguments:
                 raise
@@ -121,30 +122,31 @@ def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = Tru
         raise _invalid(tp, str(error)) from None
     if _any_too_large(taken):
         field = _short(next(_too_large(taken, "")))
-        raise InvalidParams(f"parameter `{field}`: no integer may be beyond {_LARGEST} or -{_LARGEST}", field=field)
+        raise InvalidParams(f"parameter `{field}`: integers must be from -{_LARGEST} to {_LARGEST}", field=field)
     return parsed
 
 
 def _converted(tp: type[P], value: object, strict: bool) -> tuple[P, object]:
-    """Convert `value` to a `tp`; also returns the value used.  Raises msgspec.ValidationError."""
+    """Convert `value` to a `tp`; also return the value used. Raises msgspec.ValidationError."""
     try:
         return msgspec.convert(value, tp, strict=strict), value
     except msgspec.ValidationError as error:
         if "got `float`" not in str(error):
             raise
-        # To JSON Schema 5.0 is an integer, and some clients write it so; msgspec takes it for a float alone.
+        # In JSON Schema, 5.0 is an integer, and some clients write integers that way; msgspec accepts it only as a
+        # float.
         value = _integral(value)
         return msgspec.convert(value, tp, strict=strict), value
 
 
 def _any_too_large(value: object) -> bool:
-    """Whether an integer is beyond 64 bits: level by level, by loops within the interpreter's C."""
-    # Whatever JSON holds.
+    """Return whether an integer exceeds 64 bits. Works level by level, with loops inside the interpreter's C code."""
+    # Any JSON.
     level: list[Any] = [value]
     while not (kinds := set(map(type, level))) <= _NO_INTEGERS:
         integers = level if kinds == {int} else [v for v in level if type(v) is int]
         try:
-            # Faster than to compare each; it takes one integer too many.
+            # Faster than comparing each; it accepts one integer too many.
             array("q", integers)
         except OverflowError:
             return True
@@ -157,7 +159,7 @@ def _any_too_large(value: object) -> bool:
 
 
 def _too_large(value: object, path: str) -> Iterator[str]:
-    """The paths of the integers beyond 64 bits."""
+    """Yield the paths of integers that exceed 64 bits."""
     match value:
         case int() if not -_LARGEST <= value <= _LARGEST:
             yield path
@@ -172,7 +174,8 @@ def _too_large(value: object, path: str) -> Iterator[str]:
 
 
 def _integral(value: object) -> object:
-    """`value` with the integers that were written as floats as such; a list of floats alone stays if any has a part."""
+    """Convert integral floats in `value` to integers; a list of floats stays unchanged if any of them has a
+    fraction."""
     if type(value) is float:
         return int(value) if value.is_integer() else value
     if isinstance(value, Mapping):
@@ -207,7 +210,7 @@ def _invalid(tp: type[msgspec.Struct], message: str) -> InvalidParams:
         if allowed := [str(value) for node in _schemas_at(tp, path) for value in node.get("enum", ())]:
             text += f"; there are: {', '.join(allowed)}"
     elif match := _PATTERN.match(text):
-        # A regular expression tells people nothing; the description of what has to match it does.
+        # A regular expression means nothing to people; the description of the value does.
         pattern = match["pattern"].replace(r"\\", "\\")
         nodes = (node for node in _schemas_at(tp, path) if node.get("pattern") == pattern)
         told = (node.get("description") for node in nodes)
@@ -222,11 +225,11 @@ def _as_json_says(match: re.Match[str]) -> str:
 
 
 _schema_of = cache(json_schema)
-"""For reading alone: clients' mistakes come in floods as well."""
+"""A cached, read-only schema, since clients' mistakes may come in floods."""
 
 
 def _schemas_at(tp: type[msgspec.Struct], path: str) -> list[JsonSchema]:
-    """What the JSON Schema says of the place that an error names: each of the choices, where there are several."""
+    """Return the JSON Schema nodes at the path that an error names: one for each choice, if there are several."""
     schema = _schema_of(tp)
     definitions = schema.get("$defs", {})
 

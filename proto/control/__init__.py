@@ -4,12 +4,12 @@
 
     {"call": NAME, "params": {…}, "progress": true, "timeout_s": 5}
         any number of {"progress": {"done": …, "total": …, "message": …}}, then {"result": …}
-    {"attach": {"surface": NAME, "roots": […]}}      with two descriptors by SCM_RIGHTS: the client's input and output;
-                                                     and a third, the memory in which its session outlives the kernel
+    {"attach": {"surface": NAME, "roots": […]}}      with two descriptors in SCM_RIGHTS, the client's input and output,
+                                                     and a third, its session's memory file, which outlives the kernel
         {"attached": {"pid": …, "ephemeral": true, "roots": […]}}, and when the MCP session has ended
         {"detached": {"reason": "client"}} (it left), "stopped" (the kernel ends in order) or
-        "replaced" (another kernel goes on with the session)
+        "replaced" (another kernel continues the session)
 
-or {"failure": {…}}, the fields of `proto.errors.Failure`. Closing the connection cancels what it asked for.
+or {"failure": {…}}, with the fields of `proto.errors.Failure`. Closing the connection cancels its requests.
 Only the standard library is imported here, because every short command waits for these imports.
 """

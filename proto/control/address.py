@@ -1,7 +1,7 @@
-"""A data directory: where it and its control socket, lock and logs are; one kernel holds it at a time.
+"""A data directory: the location of its control socket, lock and logs. One kernel at a time holds it.
 
-A Unix socket's address holds at most 107 bytes; a longer path is reached through `/proc/self/fd/N`, a descriptor of the
-data directory. `hold` comes before anything slow is imported, so that other kernels and clients can queue at once.
+The address of a Unix socket has at most 107 bytes; a longer path is reached through `/proc/self/fd/N`, a descriptor of
+the data directory. `hold` is called before anything slow is imported, so that other kernels and clients can queue.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 MAX_ADDRESS_BYTES = 107
-"""`sockaddr_un.sun_path` on Linux, less its final NUL."""
+"""Length of `sockaddr_un.sun_path` on Linux, without its final NUL."""
 
 BACKLOG = 128
-"""Clients that may wait while the kernel starts."""
+"""Maximum number of clients waiting while the kernel starts."""
 
 LOCAL = "name a data directory on a local disk with --data"
 
@@ -39,12 +39,12 @@ def socket_path(data_dir: Path) -> Path:
 
 
 def log_dir(data_dir: Path) -> Path:
-    """Of the kernel (`kernel.log`) and of every service (`NAME.log`)."""
+    """Return the folder with the logs of the kernel (`kernel.log`) and of every service (`NAME.log`)."""
     return data_dir / "logs"
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """The last `count` lines of a log, without reading more of the file than they take.  Raises OSError."""
+    """Return the last `count` lines of a log, without reading much more of the file. Raises OSError."""
     tail = b""
     with path.open("rb") as file:
         at = file.seek(0, os.SEEK_END)
@@ -56,26 +56,26 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 def default_data_dir() -> Path:
-    """`linckia` in the user's data directory, as the XDG Base Directory Specification says."""
+    """Return `linckia` in the user's data directory, according to the XDG Base Directory Specification."""
     base = os.environ.get("XDG_DATA_HOME", "")
-    # The specification: a relative path there is invalid and is ignored.
+    # The specification says that a relative path is invalid and must be ignored.
     return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "share") / "linckia"
 
 
 def find_data_dir(flag: str | None, environment: Mapping[str, str]) -> Path:
-    """The real path of the data directory in force, which need not exist yet."""
+    """Return the real path of the data directory to use, which need not exist yet."""
     return given_data_dir(flag, environment).resolve()
 
 
 def given_data_dir(flag: str | None, environment: Mapping[str, str]) -> Path:
-    """The data directory as it is named, perhaps by a link."""
+    """Return the data directory as given, possibly through a link."""
     given = flag or environment.get("LINCKIA_DATA")
     return Path(given).expanduser() if given else default_data_dir()
 
 
 @contextlib.contextmanager
 def addressable(path: Path) -> Iterator[str]:
-    """An address for `path` that is short enough, valid inside the block."""
+    """Yield an address for `path` that is short enough, valid inside the block."""
     if len(os.fsencode(path)) <= MAX_ADDRESS_BYTES:
         yield str(path)
         return
@@ -87,7 +87,7 @@ def addressable(path: Path) -> Iterator[str]:
 
 
 def connect(data_dir: Path) -> socket.socket:
-    """A connection to the kernel.  Raises OSError (FileNotFoundError, ConnectionRefusedError: none listens there)."""
+    """Connect to the kernel. Raises OSError (FileNotFoundError, ConnectionRefusedError: nobody listens)."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         with addressable(socket_path(data_dir)) as address:
@@ -100,12 +100,12 @@ def connect(data_dir: Path) -> socket.socket:
 
 @contextlib.contextmanager
 def hold(data_dir: Path, *, wait_s: float = 10.0, is_leaving: bool = False) -> Iterator[socket.socket]:
-    """Lock `data_dir` and listen on its control socket, which is given; after the block it is gone and the lock free.
+    """Lock `data_dir` and yield its listening control socket. After the block, the socket is removed and the lock free.
 
-    A holder that no longer answers on its socket is on its way out, and is waited for up to `wait_s` seconds; so is one
-    that has said so (`is_leaving`).
+    A holder that no longer accepts connections is ending, so it is waited for, up to `wait_s` seconds; so is one that
+    has announced its end (`is_leaving`).
 
-    Raises AlreadyHeld, which names the holder; CannotHold: it cannot be made, written to, locked or listened in.
+    Raises AlreadyHeld, which names the holder; CannotHold: it cannot be created, written to, locked or listened in.
     """
     with locked(data_dir, wait_s=wait_s, is_leaving=is_leaving):
         path = socket_path(data_dir)
@@ -114,22 +114,22 @@ def hold(data_dir: Path, *, wait_s: float = 10.0, is_leaving: bool = False) -> I
         try:
             yield listener
         finally:
-            # Unlinked while the lock is still held: it can be nobody else's socket.
+            # Unlinked while the lock is held, so it cannot be another kernel's socket.
             path.unlink(missing_ok=True)
             listener.close()
 
 
 @contextlib.contextmanager
 def locked(data_dir: Path, *, wait_s: float, is_leaving: bool = False) -> Iterator[None]:
-    """Lock `data_dir`, and make it where it is not there; otherwise as `hold`."""
+    """Lock `data_dir`, creating it if needed; otherwise like `hold`."""
     path = data_dir / "kernel.lock"
-    with _failing(f"cannot use {data_dir} as data directory", "name another with --data"):
+    with _failing(f"cannot use {data_dir} as data directory", "name another one with --data"):
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with _failing(f"cannot lock {path}", LOCAL):
             _lock(lock, data_dir, time.monotonic() + wait_s, is_leaving=is_leaving)
-        with _failing(f"cannot write to {path}", "make room, or name another data directory with --data"):
+        with _failing(f"cannot write to {path}", "free disk space, or name another data directory with --data"):
             os.truncate(lock, 0)
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         yield
@@ -168,7 +168,7 @@ def _listen(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     with contextlib.ExitStack() as failed:
         failed.callback(listener.close)
-        # What lies there is the socket of a holder that was killed: the lock says that nobody uses it.
+        # An existing file is the socket of a holder that was killed: we have the lock, so nobody uses it.
         path.unlink(missing_ok=True)
         before = os.umask(0o177)
         try:

@@ -1,8 +1,8 @@
-"""The command line's end of the control socket: synchronous, and mostly the standard library alone.
+"""The command line's end of the control socket: synchronous, and mostly limited to the standard library.
 
-A large result of a service comes as its service packed it, which needs msgspec to read.
+Large results arrive as their service packed them; reading those requires msgspec.
 
-Errors are `ControlError`s whose message is ready to be shown.
+Errors are `ControlError`s, whose messages can be shown to users.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from linckia.proto.control.address import connect, socket_path
 from linckia.proto.json_types import JsonObject
 
 READ_BYTES = 256 * 1024
-"""About what the socket holds: a long answer is taken in few pieces."""
+"""About the size of the socket's buffer, so that a long reply is read in few pieces."""
 
 
 class ControlError(Exception):
-    """The kernel could not be asked, or did not answer."""
+    """The kernel could not be reached, or did not reply."""
 
 
 class NoKernel(ControlError):
@@ -30,11 +30,11 @@ class NoKernel(ControlError):
 
 
 class KernelGone(ControlError):
-    """The kernel closed the connection, or died, before it had answered."""
+    """The kernel closed the connection, or died, before it had replied."""
 
 
 class CallFailed(ControlError):
-    """The kernel answered with a failure; `failure` has the fields of `proto.errors.Failure`."""
+    """The kernel replied with a failure; `failure` has the fields of `proto.errors.Failure`."""
 
     def __init__(self, failure: JsonObject) -> None:
         super().__init__(str(failure.get("message", "")))
@@ -42,7 +42,7 @@ class CallFailed(ControlError):
 
 
 class Client:
-    """One connection to the kernel that holds `data_dir`; a context manager.  Raises NoKernel, ControlError."""
+    """A connection to the kernel that holds `data_dir`; a context manager. Raises NoKernel, ControlError."""
 
     def __init__(self, data_dir: Path) -> None:
         try:
@@ -63,7 +63,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Cancels whatever was not answered yet."""
+        """Close the connection, which cancels pending requests."""
         self._lines.close()
         self._socket.close()
 
@@ -75,46 +75,46 @@ class Client:
         timeout_s: float | None = None,
         on_progress: Callable[[JsonObject], None] | None = None,
     ) -> Any:
-        """The result of one call.  Raises CallFailed; KernelGone: a call that writes may have happened."""
+        """Call an operation and return its result. Raises CallFailed; KernelGone: a write may have been done."""
         request: JsonObject = {"call": name, "params": params, "progress": on_progress is not None}
         if timeout_s is not None:
             request["timeout_s"] = timeout_s
         self._send(request, ())
-        gone = f"the kernel ended while {name} was running; whether it was done is not known"
+        gone = f"the kernel ended while {name} was running; it may or may not have been done"
         return self._answer("result", gone, on_progress)
 
     def attach(
         self, surface: str, roots: Sequence[str] | None, *descriptors: int, read_only: bool = False,
         timeout_s: float | None = None,
     ) -> JsonObject:  # fmt: skip
-        """Hand the descriptors over; returns as soon as the kernel serves them.  `wait_detached` waits for the end.
+        """Pass the descriptors to the kernel; return as soon as it serves them. `wait_detached` waits for the end.
 
-        Answers its `pid` and `roots`, and whether it is `ephemeral`: ends with its last client.
+        Returns the kernel's `pid` and `roots`, and whether it is `ephemeral`, that is, ends with its last client.
 
         Args:
-            read_only: join no kernel whose clients may change something.
-            descriptors: input, output, and the memory of the session (`services.front.transport.session_memory`).
+            read_only: do not join a kernel whose clients may make changes.
+            descriptors: input, output, and the session's memory file (`services.front.transport.session_memory`).
 
         Raises CallFailed: it does not serve this surface, has other roots, or is not read-only; KernelGone: nothing was
         read from the descriptors; TimeoutError.
         """
         self._socket.settimeout(None if timeout_s is None else max(timeout_s, 0.001))
         self._send({"attach": {"surface": surface, "roots": roots, "read_only": read_only}}, descriptors)
-        attached: JsonObject = self._answer("attached", "the kernel ended before it had answered")
+        attached: JsonObject = self._answer("attached", "the kernel ended before it replied")
         self._socket.settimeout(None)
         return attached
 
     def step_aside(self, roots: Sequence[str], *, read_only: bool) -> None:
-        """Have a kernel that was started for its clients end, so that one that stays goes on with their sessions.
+        """Ask a kernel that was started for its clients to end, so that a permanent one continues their sessions.
 
-        Raises CallFailed: it stays itself, or has other settings; KernelGone.
+        Raises CallFailed: it is permanent itself, or has other settings; KernelGone.
         """
         self._send({"step_aside": {"roots": roots, "read_only": read_only}}, ())
-        self._answer("aside", "the kernel ended before it had answered")
+        self._answer("aside", "the kernel ended before it replied")
 
     def wait_detached(self) -> str:
-        """Why the MCP session has ended here: the `client` left, the kernel was `stopped`, or it was `replaced` by
-        another, where the session goes on.  Raises CallFailed, KernelGone."""
+        """Wait for the end of the MCP session here, and return the reason: the `client` left, the kernel was `stopped`,
+        or it was `replaced` by another kernel, which continues the session. Raises CallFailed, KernelGone."""
         return str(self._answer("detached", "the kernel has died")["reason"])
 
     def _send(self, message: Mapping[str, object], descriptors: Sequence[int]) -> None:
@@ -126,8 +126,8 @@ class Client:
             raise KernelGone(f"the kernel ended before the request was sent: {error.strerror}") from error
 
     def _answer(self, key: str, gone: str, on_progress: Callable[[JsonObject], None] | None = None) -> Any:
-        """What a message has under `key`.  Raises CallFailed; KernelGone: the connection was closed first."""
-        # A connection that is reset was closed as well.
+        """Return the value under `key` in a reply. Raises CallFailed; KernelGone: the connection was closed first."""
+        # A reset connection counts as closed.
         with contextlib.suppress(ConnectionResetError):
             while (line := self._lines.readline()).endswith(b"\n"):
                 message: JsonObject = json.loads(line)
@@ -142,11 +142,11 @@ class Client:
         raise KernelGone(gone)
 
     def _body(self, size: int, gone: str) -> Any:
-        """The result of that many bytes.  Raises CallFailed, KernelGone."""
+        """Read a result of that many bytes. Raises CallFailed, KernelGone."""
         body = self._lines.read(size)
         if len(body) < size:
             raise KernelGone(gone)
-        import msgspec  # the command line starts without it
+        import msgspec  # imported only when needed, so that commands start quickly
 
         from linckia.proto.frames import read_body
 
@@ -154,5 +154,5 @@ class Client:
             # Bytes as base64, as in JSON.
             return msgspec.to_builtins(read_body(body))
         except msgspec.DecodeError as error:
-            why = f"the service answered what is no result: {error}"
+            why = f"the service returned an invalid result: {error}"
             raise CallFailed({"kind": "internal", "message": why}) from None

@@ -1,4 +1,4 @@
-"""`describe`, and how the composite tools are listed: a surface's steps as a client reads them."""
+"""`describe`, and how the composite tools are listed: the steps of a surface as clients see them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from linckia.proto.operation import REFERENCES, Access, Operation
 from linckia.proto.surfaces.steps import DESCRIBE, DOCUMENTS, QUERY, Steps
 
 FOUND = 12
-"""Ops that a search by words answers at most."""
+"""Maximum number of ops that a search by words returns."""
 
 
 def describe(steps: Steps, target: str | None, words: str = "") -> JsonObject:
-    """The answer to the op `describe`; an unknown target is an answer, too."""
+    """Return the result of the op `describe`; an unknown target is also a result."""
     if target is None and words:
         found_by_words = [(name, steps.find(name)) for name in steps.index.ranked(words)[:FOUND]]
         return {
@@ -41,7 +41,7 @@ def describe(steps: Steps, target: str | None, words: str = "") -> JsonObject:
 
 
 def _whole(operation: Operation[object], names: Mapping[str, str]) -> JsonObject:
-    """The whole schema of the parameters; those of `names` under these."""
+    """Return the complete schema of the parameters, with `names` replacing some of their names."""
     schema = {key: value for key, value in operation.input_schema.items() if key != "description"}
     properties = {names.get(name, name): each for name, each in schema["properties"].items()}
     required = [names.get(name, name) for name in schema.get("required", ())]
@@ -57,7 +57,7 @@ _PARAMETERS = f' {{"op": "{DESCRIBE}", "params": {{"target": OP}}}} gives an op\
 
 
 def shown(operation: Operation[object], surface: str, steps: Steps) -> tuple[str, JsonObject]:
-    """The description and the input schema of a tool on a surface."""
+    """Return the description and input schema of a tool on a surface."""
     description = " ".join(operation.description.split())
     of_documents = surface == DOCUMENTS
     match operation.name:
@@ -84,10 +84,10 @@ def _steps(ops: Mapping[str, object] | None, required: list[str]) -> JsonObject:
 
 
 def _object(properties: JsonObject, required: list[str]) -> JsonObject:
-    # The tool's description has explained them: a model reads this with every conversation.
+    # Not explained here: the tool's description does, and a model reads this in every conversation.
     return {"type": "object", "properties": properties, "required": required}
 
 
 def about(operation: Operation[object]) -> str:
-    """What the operation is for: the first sentence of its description."""
+    """Return the purpose of the operation: the first sentence of its description."""
     return re.split(r"(?<=[^.][.;])\s", " ".join(operation.description.split()), maxsplit=1)[0].rstrip(".;")

@@ -1,8 +1,8 @@
-"""Find operations by the words in which a person or a model describes a task.
+"""Finds operations by the words with which a person or model describes a task.
 
-Ranked by BM25 (Robertson and Zaragoza, 2009) over names, titles and descriptions. Where a description has another word
-for what is asked (`_SAID`), that counts as well, though less than the word itself. What a description says of other
-operations ("Not notes (search_documents)") does not count for this one.
+Ranked by BM25 (Robertson and Zaragoza, 2009) over names, titles and descriptions. If descriptions use another word for
+what is asked (`_SAID`), that word counts too, but less than the word itself. References to other operations in a
+description ("Not notes (search_documents)") do not count for this operation.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from linckia.proto.operation import Operation
 
 _K1, _B = 1.2, 0.75
 _NAMED = 2
-"""How often a word of the name counts beside one of the description."""
+"""How many times a word of the name counts, compared with a word of the description."""
 
 _OTHER_WORD = 0.7
-"""Weight of an alternative; the word itself weighs 1."""
+"""Weight of an alternative word; the word itself weighs 1."""
 
 _WORD = re.compile(r"[a-z]+|[0-9]+")
 _ENDING = re.compile(r"(?<=[a-z]{3})(?:ions?|ies|ing|ed|es|s|e|y)$")
@@ -116,7 +116,7 @@ def _thesaurus() -> tuple[Mapping[str, frozenset[str]], Mapping[str, frozenset[s
 
 
 def _asked(words: str) -> list[tuple[str, frozenset[str]]]:
-    """The stems of a query, each with its alternatives; a phrase has alternatives only."""
+    """Return the stems of a query, each with its alternatives; a phrase has alternatives only."""
     phrases, alike = _thesaurus()
     words = " ".join(words.lower().split())
     asked: list[tuple[str, frozenset[str]]] = []
@@ -127,7 +127,7 @@ def _asked(words: str) -> list[tuple[str, frozenset[str]]]:
 
 
 def _text(name: str, operation: Operation[object], names: frozenset[str]) -> Counter[str]:
-    """The stems by which an operation is found; `names` are those of all."""
+    """Return the stems by which an operation is found; `names` are those of all operations."""
     own = []
     for sentence in _SENTENCE.split(" ".join(operation.description.split())):
         pointer = _POINTER.search(sentence)
@@ -137,7 +137,7 @@ def _text(name: str, operation: Operation[object], names: frozenset[str]) -> Cou
 
 
 class Index:
-    """Operations by name, to be found by words."""
+    """Operations by name, searchable by words."""
 
     def __init__(self, operations: Mapping[str, Operation[object]]) -> None:
         names = frozenset(operations).union(op.name for op in operations.values())
@@ -149,7 +149,7 @@ class Index:
         self._lengths = {name: _K1 * (1 - _B + _B * text.total() / mean) for name, text in self._texts.items()}
 
     def ranked(self, words: str) -> list[str]:
-        """The names of the operations that have any of the words or an alternative, the most fitting first."""
+        """Return the names of operations that match any of the words or an alternative, best first."""
         asked = _asked(words)
 
         def score(name: str) -> float:

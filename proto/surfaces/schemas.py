@@ -1,14 +1,14 @@
-"""Schemas as a surface lists them: the operation's own, shortened to what a model reads and a client validates.
+"""Schemas as listed on a surface: the operation's own, reduced to what a model reads and a client validates.
 
-A list of tools is read with every conversation. Left out are, of parameters, bounds that no honest call comes near,
-nulls that mean *not given*, and explanations that say no more than the name does; of results, what explains them; and
-in a long list how long a page is. What nests deeply is drawn in a line instead (`{type: size, minSize?, maxSize?}`).
-Every call and every answer that fits the whole schema fits the listed one, which is looser; the whole one is what the
-op `describe` answers.
+A list of tools is read in every conversation. For parameters, the listed schema omits limits that honest calls never
+reach, nulls that mean *not given*, and explanations that only repeat the name. For results, it omits explanations; in a
+long list, also the page size. Deeply nested values are summarized in a line instead (`{type: size, minSize?,
+maxSize?}`). All calls and results that match the full schema also match the listed one, which is looser. The op
+`describe` returns the full one.
 
-Many clients refuse the whole list if they cannot read one schema, so listed schemas use only what all clients accept:
-every schema has a single `type` or is an `anyOf` without other keywords, every array has `items`, and the root combines
-nothing (`tests/unit/front/client_rules.py` has the rules and their sources).
+Many clients reject the whole list if they cannot read one schema. So listed schemas use only what all clients accept:
+every schema has a single `type` or is an `anyOf` without other keywords, every array has `items`, and the root has no
+combinators (`tests/unit/front/client_rules.py` has the rules and their sources).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from linckia.proto.json_types import JsonObject
 from linckia.proto.operation import DETAIL
 
 DRAWN = 450
-"""Characters of a parameter beyond which its form is drawn in a line."""
+"""Length of a parameter's schema above which its form is summarized in a line."""
 
 RESULT = 450
-"""Characters of a result beyond which what is in its objects is told by its type alone."""
+"""Length of a result's schema above which nested objects keep only their type."""
 
 FORM_OF = "x-form-of"
-"""In the schema of a parameter: the operation that lists its form."""
+"""Keyword in the schema of a parameter: the operation that lists its form."""
 
 _DEPTH = 8
 _LARGE = 10_000
@@ -47,8 +47,8 @@ _PLACED = ("type", "properties", "required", "additionalProperties", "$defs", "d
 
 
 def parameters(schema: JsonObject, names: Mapping[str, str], *, told: str, detailed: bool) -> JsonObject:
-    """The schema of parameters; `names` has the common names of those that the operation declares under another, and
-    `told` is what the tool's own description says. If `detailed`, what `detail` explains is explained."""
+    """Return the listed schema of parameters. `names` has the common names of parameters that the operation declares
+    under other names, and `told` is the tool's description. If `detailed`, `detail` explanations are included."""
     definitions = schema.get("$defs", {})
     properties = {}
     for name, whole in schema.get("properties", {}).items():
@@ -67,8 +67,8 @@ def parameters(schema: JsonObject, names: Mapping[str, str], *, told: str, detai
 
 
 def explain_once(tools: list[JsonObject], *, briefly: bool = False) -> None:
-    """Keep an explanation that several tools share for one parameter name in the first tool only. The others refer to
-    that tool, or with `briefly` drop the explanation if the reference would not be shorter."""
+    """If several tools share an explanation for a parameter name, keep it only in the first tool. The others refer to
+    that tool; with `briefly`, they omit the explanation if the reference would not be shorter."""
     first: dict[tuple[str, str], str] = {}
     for tool in tools:
         for name, parameter in tool["inputSchema"]["properties"].items():
@@ -85,8 +85,8 @@ def explain_once(tools: list[JsonObject], *, briefly: bool = False) -> None:
 
 
 def _is_plain(name: str, parameter: JsonObject, told: str) -> bool:
-    """Whether a parameter's explanation has only words of its name and values; or is short, and has only those and
-    words of the tool's description; or is of a parameter of all lists that are read page by page."""
+    """Return whether a parameter's explanation can be omitted: it has only words of its name and values; or it is short
+    and has only those and words of the tool's description; or it is short and belongs to a paging parameter."""
     if "description" not in parameter:
         return False
     words = _stems(parameter["description"])
@@ -96,24 +96,24 @@ def _is_plain(name: str, parameter: JsonObject, told: str) -> bool:
 
 
 def _stems(text: str) -> set[str]:
-    """The first letters of the words of a text, by which `sort_desc` and "Sort descending" are the same."""
+    """Return the first letters of the words in a text, so that `sort_desc` and "Sort descending" are equal."""
     return {word[:4] for word in re.findall(r"[a-z0-9]+", text.lower()) if word not in _FUNCTION_WORDS}
 
 
 def result(schema: JsonObject) -> JsonObject:
-    """The schema of a result, without its explanations; of a long one, only as deep as its length allows."""
+    """Return the schema of a result without explanations; a long one is cut to a depth that fits."""
     definitions = schema.get("$defs", {})
     for depth in range(_DEPTH, 0, -1):
         short = _short(schema, definitions, depth, "result")
         if len(msgspec.json.encode(short)) <= RESULT:
             break
-    # At its root it is an object, whatever its alternatives are.
+    # The root is an object, whatever its alternatives are.
     return {"type": "object", **{key: value for key, value in short.items() if key != "anyOf"}}
 
 
 def _short(node: JsonObject, definitions: JsonObject, depth: int, kind: Kind) -> JsonObject:
-    """The node, with what its references lead to in their places; parameters are explained, results are not. Objects
-    deeper than `depth` keep only their type."""
+    """Return the node with its references resolved; parameters keep explanations, results do not. Objects deeper than
+    `depth` keep only their type."""
     explained = kind != "result"
     node = _resolved(node, definitions)
     choices = node.get("anyOf", ())
@@ -172,14 +172,14 @@ def _unaccompanied(short: JsonObject) -> JsonObject:
 
 
 def _tells(key: str, value: Any) -> bool:
-    """Whether a bound or a default of a parameter is news to the caller."""
+    """Return whether a limit or default of a parameter is informative for the caller."""
     if key == "default":
         return value not in (None, False, "", [], {}) and not (isinstance(value, int) and value >= _LARGE)
     return key in ("minimum", "maximum", "minItems", "minLength") and bool(1 < abs(value) < _LARGE)
 
 
 def _alternatives(choices: list[JsonObject]) -> JsonObject:
-    """One of them; each once, and no integers beside numbers."""
+    """Return `anyOf` for the choices, without duplicates and without integers if there are numbers."""
     several: list[JsonObject] = []
     for each in choices:
         if each not in several and not (each == {"type": "integer"} and {"type": "number"} in choices):
@@ -188,13 +188,13 @@ def _alternatives(choices: list[JsonObject]) -> JsonObject:
 
 
 def _resolved(node: JsonObject, definitions: JsonObject) -> JsonObject:
-    """The node and what its reference leads to; of two descriptions, its own."""
+    """Return the node with its reference resolved; its own description takes precedence."""
     target = definitions.get(str(node.get("$ref", "")).rpartition("/")[2])
     return node if target is None else {**target, **{key: node[key] for key in node if key != "$ref"}}
 
 
 def _form(node: JsonObject, definitions: JsonObject, above: tuple[str, ...] = ()) -> str:
-    """The form of a value in one line: `{type: size, minSize?, maxSize?} | …`; text is not named as such."""
+    """Return the form of a value in one line: `{type: size, minSize?, maxSize?} | …`; strings have no type name."""
     if FORM_OF in node:
         return f"as in {node[FORM_OF]}"
     choices = [each for each in node.get("anyOf", ()) if each != {"type": "null"}]

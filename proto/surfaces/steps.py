@@ -1,7 +1,7 @@
-"""What may be a step on a surface, read from the table of operations, and what to say of a name that may not.
+"""The steps allowed on a surface, from the table of operations, and messages about names that are not.
 
-On `documents` it is what can be done with documents.  On the others every operation that a client may call
-as a tool or as a step is one: those that read in `query`, all others in `execute`.
+On `documents`, the steps are the operations on documents. On other surfaces, every operation that a client may call as
+a tool or as a step is one: reading operations in `query`, all others in `execute`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from linckia.proto.surfaces.finding import Index
 QUERY, EXECUTE, SESSION, DESCRIBE = "query", "execute", "session", "describe"
 
 NAMES = frozenset({QUERY, EXECUTE, SESSION, DESCRIBE})
-"""The operations that are answered here."""
+"""Operations that the composite tools handle themselves."""
 
 DOCUMENTS = "documents"
-"""The surface whose steps are only those that it shows itself."""
+"""The surface whose steps are only its own."""
 
 _ACTION = "session."
 _LISTED = 20
-"""Names that an error lists in full; beyond it, the nearest and where to find the others."""
+"""Maximum number of names that an error lists; if there are more, it suggests similar ones and where to find the
+rest."""
 
 
 class Category(enum.StrEnum):
-    """The composite tool that a step belongs to."""
+    """The composite tool to which a step belongs."""
 
     QUERY = QUERY
     EXECUTE = EXECUTE
@@ -45,7 +46,7 @@ PLACE = {
 
 
 class Steps:
-    """The steps of one surface: operations by the names that clients give them, in `ops` by the tool they belong to."""
+    """The steps of one surface: operations by the names that clients use, grouped in `ops` by composite tool."""
 
     def __init__(self, surface: str, table: Table) -> None:
         self.surface = surface
@@ -57,18 +58,18 @@ class Steps:
         for op in table.values():
             if op.role is Role.STEP and op.step.startswith(_ACTION) and op.admits(CLIENT):
                 self.session[op.step.removeprefix(_ACTION)] = op
-        # The operation's own name and its former ones are understood as well, though they are not listed.
+        # An operation's own name and its former names are accepted too, though not listed.
         every = ((category, op) for category, ops in self.ops.items() for op in ops.values())
         named = [(name, category, op) for category, op in every for name in (op.name, *op.former)]
         self._aliases = {name: (category, op) for name, category, op in named} if surface != DOCUMENTS else {}
 
     @cached_property
     def index(self) -> Index:
-        """The steps, to be found by words."""
+        """Index for finding steps by words."""
         return Index({name: op for ops in self.ops.values() for name, op in ops.items()})
 
     def find(self, name: str) -> tuple[Category, Operation[object]] | None:
-        """The step of that name and where it belongs; None where there is none."""
+        """Return the step with this name and its category, or None."""
         for category, ops in self.ops.items():
             if name in ops:
                 return category, ops[name]
@@ -76,11 +77,11 @@ class Steps:
         return (Category.SESSION, action) if action is not None else self._aliases.get(name)
 
     def names(self) -> list[str]:
-        """Every step of the surface."""
+        """Return the names of all steps on the surface."""
         return [name for ops in self.ops.values() for name in ops]
 
     def step(self, tool: Category, name: str, field: str) -> Operation[object]:
-        """The operation of a step of `tool`.  Raises InvalidParams: there is none of that name, or it belongs to
+        """Return the operation of a step of `tool`. Raises InvalidParams: there is no such step, or it belongs to
         another tool, which the message names."""
         found = self.find(name)
         if found is not None and found[0] is tool:
@@ -90,7 +91,7 @@ class Steps:
         elif found is not None:
             said = f"`{name}` {PLACE[found[0]]}"
         elif len(ops := self.ops[tool]) <= _LISTED:
-            said = f"unknown op `{name[:100]}`; there are: {', '.join(ops) or 'none'}"
+            said = f"unknown op `{name[:100]}`; known: {', '.join(ops) or 'none'}"
         else:
             near = f"{hint} " if (hint := did_you_mean(name, ops, before="")) else ""
             said = f'unknown op `{name[:100]}`; {near}{{"op": "{DESCRIBE}"}} in `{QUERY}` lists all'
@@ -101,7 +102,7 @@ def _is_step(op: Operation[object]) -> bool:
     return (
         op.role in (Role.TOOL, Role.STEP)
         and op.admits(CLIENT)
-        # A call that ends with a question is made again by the client, and what its other steps did is done by then.
+        # If a call ends with a question, the client makes it again, but its other steps have already been executed.
         and not op.asks
         and not (op.service == SERVICE and op.name in (QUERY, EXECUTE, SESSION))
         and not op.step.startswith(_ACTION)
@@ -116,11 +117,11 @@ def _documents(table: Table) -> dict[str, Operation[object]]:
 
 def _everything(table: Table) -> dict[str, Operation[object]]:
     steps: dict[str, Operation[object]] = {}
-    # Operations that are steps and nothing else have the first claim to their name; a tool has another way in.
+    # Operations that are only steps have priority for their name, since tools can also be called directly.
     for op in sorted(filter(_is_step, table.values()), key=lambda op: op.role is not Role.STEP):
         for name in (op.step, op.name, f"{op.service}_{op.name}"):
             if steps.setdefault(name, op) is op:
                 break
         else:
-            raise ValueError(f"operation {op.name}: no name as a step is left for it; give it one of its own (`step=`)")
+            raise ValueError(f"operation {op.name}: its name as a step is already taken; give it another one (`step=`)")
     return steps

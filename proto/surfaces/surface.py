@@ -1,8 +1,8 @@
-"""Surfaces: which tools, resources and prompts a client is shown, read from the table of operations.
+"""Surfaces: the tools, resources and prompts that a client sees, from the table of operations.
 
-A surface is fixed when it is made: its lists never vary by connection or through calls, and what is not on it cannot be
-called through it.  `core` has all that `all` has, and lists few of its tools.  Operations that do not admit clients are
-on no surface.
+A surface is immutable: its lists do not depend on the connection or on calls, and operations that are not on it cannot
+be called through it. `core` has everything that `all` has, but lists only a few tools. Operations that do not admit
+clients are on no surface.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _VARIABLE = re.compile(r"\{(\+?[A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class Surface:
-    """What one surface shows, in the table's order; lists are in wire form, made once."""
+    """One surface, in the table's order; lists are in wire form and created once."""
 
     def __init__(self, name: str, table: Table) -> None:
         self.name = name
         self.instructions = INSTRUCTIONS[name]
         self.steps = Steps(name, table)
-        """What the composite tools reach here."""
+        """Steps that the composite tools can run here."""
         self.is_whole = name in (ALL, CORE)
         """Whether it has everything that clients may call."""
         here = [op for op in table.values() if op.admits(CLIENT) and (self.is_whole or name in op.surfaces)]
         self.tools: Mapping[str, Operation[object]] = {op.name: op for op in here if op.role is Role.TOOL}
         self.called = {**self.tools, **{name: op for op in self.tools.values() for name in op.former}}
-        """The tools by every name that a call may have."""
+        """The tools by all names that a call may use."""
         self.prompts: Mapping[str, Operation[object]] = {op.name: op for op in here if op.role is Role.PROMPT}
         self._resources = [(op.resource, op) for op in here if op.role is Role.RESOURCE and op.resource is not None]
-        # Of two that match, the one that says more of the URI is meant.
+        # If two templates match, the longer one takes precedence.
         by_length = sorted(self._resources, key=lambda each: -len(_VARIABLE.sub("", each[0].uri)))
         self._templates = [each for each in by_length if "{" in each[0].uri]
         self._patterns = [(template_pattern(uri), op) for resource, op in by_length for uri in resource.uris]
@@ -60,7 +60,7 @@ class Surface:
         return tools
 
     def bounds(self, op: Operation[object]) -> bool:
-        """Whether a long answer of a tool is cut here: where no other system's contract says how long it is."""
+        """Return whether long answers of a tool are truncated here: only if no other system's contract defines them."""
         return self.name in (CORE, COMPACT) and not (op.is_content or op.is_exact)
 
     @cached_property
@@ -70,7 +70,7 @@ class Surface:
 
     @cached_property
     def listed_resources(self) -> list[JsonObject]:
-        """`resources` of `resources/list`: those with a URI of their own."""
+        """`resources` of `resources/list`: those with a fixed URI."""
         return [_resource(resource, op, "uri") for resource, op in self._resources if "{" not in resource.uri]
 
     @cached_property
@@ -95,13 +95,13 @@ class Surface:
             "inputSchema": schemas.parameters(whole, common, told=description, detailed=self.name != ALL),
             "annotations": annotations_of(op, whole=self.name in REFERENCES),
         }
-        # Of an answer that may be cut, no form is promised.
+        # Answers that may be truncated have no output schema.
         if not self.bounds(op) and (result := output_schema(op)) is not None:
             tool["outputSchema"] = result
         return tool
 
     def find_resource(self, uri: str) -> tuple[Operation[object], dict[str, str]] | None:
-        """The operation that reads `uri` and the arguments that `uri` carries; None where nothing does."""
+        """Return the operation that reads `uri`, and the arguments in `uri`; None if there is no such operation."""
         found = self._matching(uri)
         bare, mark, query = uri.partition("?")
         if found is not None or not mark:
@@ -118,14 +118,14 @@ class Surface:
         return None
 
     def find_template(self, template: str) -> Operation[object] | None:
-        """The operation of a URI template (or plain URI), as completion references name it."""
+        """Return the operation of a URI template (or plain URI), as named in completion references."""
         return next((op for resource, op in self._resources if template in resource.uris), None)
 
 
 def template_pattern(template: str) -> re.Pattern[str]:
-    """A regular expression of an RFC 6570 template; a variable matches what such a template expands to.
+    """Return a regular expression for an RFC 6570 template; a variable matches what the template may expand it to.
 
-    `{name}` is simple expansion (level 1), which has no slash of its own; `{+name}` is reserved expansion (level 2).
+    `{name}` is simple expansion (level 1), without slashes; `{+name}` is reserved expansion (level 2).
     """
     pieces = _VARIABLE.split(template)
     pieces[::2] = map(re.escape, pieces[::2])
@@ -134,12 +134,12 @@ def template_pattern(template: str) -> re.Pattern[str]:
 
 
 _UNSAID = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
-"""What the protocol takes for granted."""
+"""The protocol's default values."""
 
 
 def annotations_of(operation: Operation[object], *, whole: bool) -> dict[str, bool]:
-    """The hints of a tool: what it may do to what is stored, and whether it reaches beyond this machine's own; if not
-    `whole`, those that say something."""
+    """Return the hints of a tool: what it may do to stored data, and whether it reaches beyond this machine. If not
+    `whole`, only those that differ from the defaults."""
     reads = operation.access is Access.READ
     hints = {
         "readOnlyHint": reads,
@@ -149,20 +149,20 @@ def annotations_of(operation: Operation[object], *, whole: bool) -> dict[str, bo
     }
     if whole:
         return hints
-    # Of what only reads, the two in the middle mean nothing.
+    # These two hints mean nothing for operations that only read.
     empty = ("destructiveHint", "idempotentHint") if reads else ()
     return {name: hint for name, hint in hints.items() if hint != _UNSAID[name] and name not in empty}
 
 
 def caches(operation: Operation[object]) -> bool:
-    """Whether long answers of this operation are kept in the scratchpad."""
+    """Return whether long answers of this operation are stored in the scratchpad."""
     kept_on = set(front.SCRATCHPAD_SURFACES) <= set(operation.surfaces)
     return kept_on and operation.service != SERVICE and not operation.is_content
 
 
 def output_schema(operation: Operation[object]) -> JsonObject | None:
-    """The schema of the structured result, as it is listed; of an operation whose long answers are kept, it may also be
-    `cached`, what stands for such a one."""
+    """Return the listed schema of the structured result. If long answers of the operation are stored in the scratchpad,
+    the result may also be `cached`, a reference to one."""
     if operation.output_schema is None:
         return None
     schema = schemas.result(operation.output_schema)
@@ -186,7 +186,7 @@ def _resource(resource: Resource, op: Operation[object], key: str) -> JsonObject
     return {key: resource.uri, **told}
 
 
-# `instructions`: what a client is told of a surface when it connects, for its model: which tools for which purpose.
+# `instructions`: what a client receives for its model when it connects: which tools to use for which purpose.
 
 _SEARCHES = """Three things are searched: notes (Markdown below the roots) by search_documents, past conversations by
 the tool search, stored documents by the op search of query; search_everything looks in all of them, and is the first
@@ -230,4 +230,4 @@ _TEXTS = {
 }
 
 INSTRUCTIONS = {surface: " ".join(text.split()) for surface, text in _TEXTS.items()}
-"""By surface; each costs a model fewer than 300 tokens."""
+"""Instructions by surface; each costs a model fewer than 300 tokens."""

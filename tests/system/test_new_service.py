@@ -234,7 +234,7 @@ def test_a_package_that_cannot_be_served_is_a_clear_refusal(tmp_path: Path, fold
     )
     (folder / "third").mkdir()
     (folder / "third" / "manifest.py").write_text(MANIFEST.replace('"sightings"', '"../Third"'))
-    assert "`name` is '../Third'; write small letters" in linckia(
+    assert "`name` is '../Third'; use lower-case letters" in linckia(
         tmp_path / "data", "serve", "--no-http", "--with", "third", code=2
     )
     assert not (tmp_path / "data" / "kernel.lock").exists()

@@ -131,7 +131,10 @@ async def test_a_single_step_that_fails_is_an_error_of_the_tool(client: Client) 
         ({"steps": [GOOD, {"op": "get", "params": {"hash": "a", "colour": "$prev"}}]}, "unknown parameter `colour`"),
         ({"steps": [{"op": "get", "hash": "$prev.hash"}, GOOD]}, "has nothing for `hash` ($prev.hash)"),
         ({"steps": [{"op": "get", "hash": "$prev.hash"}]}, "steps[0] (get): missing required parameter `hash`"),
-        ({"steps": [{"op": "get", "hash": "a", "output_path": "b", "outputPath": "c"}]}, "one parameter, given twice"),
+        (
+            {"steps": [{"op": "get", "hash": "a", "output_path": "b", "outputPath": "c"}]},
+            "the same parameter, given twice",
+        ),
         ({"steps": [GOOD], "colour": 1}, "unknown parameter `colour`"),
         ({"steps": [GOOD] * 101}, "length <= 100"),
     ],

@@ -20,7 +20,7 @@ from tests.unit.front.inprocess import InProcess
 from tests.unit.front.web.test_routes import TABLE
 from tests.unit.front.wire import Wire, connected
 
-LIE = "answered what is no result"
+LIE = "returned an invalid result"
 
 
 class Lying:

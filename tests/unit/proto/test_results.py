@@ -67,7 +67,7 @@ BAD = {
 @pytest.mark.parametrize("body", BAD.values(), ids=BAD)
 def test_what_is_no_result_is_a_failure_that_names_service_and_operation(body: bytes) -> None:
     for written in (False, True):
-        with pytest.raises(Internal, match=r"results.count: service counter answered what is no result: ") as caught:
+        with pytest.raises(Internal, match=r"results.count: service counter returned an invalid result: ") as caught:
             results.plain(COUNT, body, written=written)
         assert caught.value.failure.executed is Executed.MAYBE
 

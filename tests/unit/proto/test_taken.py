@@ -42,7 +42,7 @@ def test_what_clients_of_a_reference_send_is_taken(name: str, sent: dict[str, An
 def test_what_would_change_the_answer_is_refused() -> None:
     with pytest.raises(InvalidParams, match="invert"):
         TABLE["documents_grep"].parse({"pattern": "x", "invert": True, "use_session": True})
-    with pytest.raises(InvalidParams, match="one parameter, given twice"):
+    with pytest.raises(InvalidParams, match="the same parameter, given twice"):
         TABLE["documents_search"].parse({"query": "x", "cwd": "/a", "path": "/b"})
     # A name that stands for a parameter is a declared one, or nothing; and none is declared itself.
     for op in TABLE.values():

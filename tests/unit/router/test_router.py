@@ -73,7 +73,7 @@ async def test_result_written_as_json_is_passed_on_as_it_is_to_who_wants_it_so()
 
 async def test_json_that_would_break_a_message_in_lines_is_refused() -> None:
     async with rig() as r:
-        with pytest.raises(Internal, match=r"service speaker answered what is no result: .* several lines"):
+        with pytest.raises(Internal, match=r"service speaker returned an invalid result: .* several lines"):
             await call(r, Say(text="written on lines"), written=True)
 
 
