@@ -22,7 +22,7 @@ from msgspec import structs
 
 from linckia.kernel import catalog, tokens
 from linckia.kernel.audit import Audit
-from linckia.kernel.catalog import Entry
+from linckia.kernel.catalog import ServiceEntry
 from linckia.kernel.config import Config
 from linckia.kernel.control.server import ControlServer
 from linckia.kernel.handoff import Handoff
@@ -89,7 +89,7 @@ class _Kernel:
         self,
         config: Config,
         listener: socket.socket,
-        all_entries: tuple[Entry, ...],
+        all_entries: tuple[ServiceEntry, ...],
         linger_s: float | None,
         prestarted: Prestarted | None,
     ) -> None:
@@ -97,7 +97,7 @@ class _Kernel:
             if config.http is not None and config.http.token is None:
                 http = structs.replace(config.http, token=tokens.own(config.data_dir))
                 config = structs.replace(config, http=http)
-            self.tokens = tokens.Announced(config.data_dir)
+            self.tokens = tokens.LiveTokens(config.data_dir)
         except tokens.CannotRead as error:
             raise ConfigError(str(error)) from None
         self.config = config

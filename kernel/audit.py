@@ -41,7 +41,7 @@ MAX_WAITING_BYTES = 4 * 1024 * 1024
 """Maximum size of lines waiting for the disk: some ten thousand lines."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of the log.
 
     `at` is when the call arrived. `who` is the token's name, `stdio`, `http`, `operator`, or a service that acted by
@@ -92,7 +92,7 @@ class Audit:
         waiting = len(self._waiting) + self._rest.count(b"\n")
         return AuditStatus(path=str(self.path), problem=self._problem, waiting=waiting, lost=self._lost)
 
-    def record(self, entry: Entry) -> None:
+    def record(self, entry: AuditEntry) -> None:
         """Queue a line to be written. Never blocks."""
         line = _encode(entry) + b"\n"
         if self._waiting_bytes + len(line) > MAX_WAITING_BYTES:
@@ -102,7 +102,7 @@ class Audit:
             self._waiting_bytes += len(line)
             self._news.set()
 
-    def refused(self, entry: Entry) -> None:
+    def refused(self, entry: AuditEntry) -> None:
         """Record a refusal; equal ones that follow are counted instead."""
         # Report the past minute first, however late the writer is: its thread may be waiting for the disk.
         self._count_refusals()
@@ -135,7 +135,7 @@ class Audit:
         for (who, peer, operation, outcome), count in self._refusals.take(trio.current_time(), at_once=at_once):
             text = "repeated" if operation else "further refusals, of various kinds"
             self.record(
-                Entry(
+                AuditEntry(
                     at=now(), who=who, operation=operation, outcome=outcome or "refused", message=text, peer=peer,
                     count=count,
                 )
@@ -145,7 +145,7 @@ class Audit:
         if self._lost > self._said_lost and not self._problem:
             lost, self._said_lost = self._lost - self._said_lost, self._lost
             text = "lines were lost while the disk could not be written to"
-            entry = Entry(at=now(), who="kernel", operation="audit", outcome="lost", message=text, count=lost)
+            entry = AuditEntry(at=now(), who="kernel", operation="audit", outcome="lost", message=text, count=lost)
             self._waiting.append(_encode(entry) + b"\n")
         self._rest += b"".join(self._waiting)
         self._waiting.clear()
@@ -225,8 +225,8 @@ def _file(folder: Path, number: int) -> Path:
     return folder / (f"{STEM}.{number}.jsonl" if number else f"{STEM}.jsonl")
 
 
-def entries(lines: Iterable[bytes]) -> Iterator[Entry]:
+def entries(lines: Iterable[bytes]) -> Iterator[AuditEntry]:
     """Yield the readable entries. The last line of a killed kernel may be incomplete."""
     for line in lines:
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-            yield msgspec.json.decode(line, type=Entry)
+            yield msgspec.json.decode(line, type=AuditEntry)

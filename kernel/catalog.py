@@ -17,7 +17,7 @@ from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.launch import HEAPS
 from linckia.proto.machine import usable_cores
 from linckia.proto.manifest import MAX_WORKERS, THREADS_A_CORE, TORCH, Manifest, Roots, Zygote
-from linckia.proto.near import nearest
+from linckia.proto.suggestions import nearest
 
 DISK_LIMIT = "disk_limit_bytes"
 """Setting that every service has: overrides its disk limit; 0 means no limit."""
@@ -32,7 +32,7 @@ _SAME = (set(ServiceSpec.__struct_fields__) & set(Manifest.__struct_fields__)) -
 """Fields that manifests and child specs share."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class ServiceEntry(msgspec.Struct, frozen=True):
     """A process of a service, with its manifest."""
 
     spec: ServiceSpec
@@ -69,7 +69,7 @@ def gpu_present() -> bool:
     return Path("/dev/nvidiactl").exists() and Path("/dev/nvidia0").exists()
 
 
-def entry(found: manifests.Found) -> Entry:
+def entry(found: manifests.PackagedManifest) -> ServiceEntry:
     """Return a service as described by its manifest, before settings are applied."""
     manifest = found.manifest
     (module,) = found.modules([manifest.module])
@@ -77,7 +77,7 @@ def entry(found: manifests.Found) -> Entry:
     env = {HEAPS: str(usable_cores() + 1)} if manifest.heap_per_core else {}
     threads = manifest.threads + THREADS_A_CORE * (os.cpu_count() or 1)
     same = {name: getattr(manifest, name) for name in _SAME}
-    return Entry(
+    return ServiceEntry(
         ServiceSpec(module=module, zygote=manifest.zygote.name, modes=modes, env=env, thread_limit=threads, **same),
         manifest,
         preload=() if manifest.torch is None else (module, *found.modules(manifest.torch.preload)),
@@ -86,23 +86,23 @@ def entry(found: manifests.Found) -> Entry:
     )
 
 
-ENTRIES = tuple(map(entry, manifests.of_system()))
+ENTRIES = tuple(map(entry, manifests.built_in()))
 """The built-in services, in start order."""
 
 
-def served(packages: Iterable[str]) -> tuple[Entry, ...]:
+def served(packages: Iterable[str]) -> tuple[ServiceEntry, ...]:
     """Return the built-in services and those of external packages. Raises ConfigError."""
-    return (*ENTRIES, *map(entry, manifests.served(packages)[len(manifests.of_system()) :]))
+    return (*ENTRIES, *map(entry, manifests.served(packages)[len(manifests.built_in()) :]))
 
 
 def pools(
-    entries: tuple[Entry, ...],
+    entries: tuple[ServiceEntry, ...],
     settings: Mapping[str, Mapping[str, object]],
     *,
     rest_after_s: float,
     standbys: bool,
     environment: Mapping[str, str] = os.environ,
-) -> dict[str, tuple[Entry, ...]]:
+) -> dict[str, tuple[ServiceEntry, ...]]:
     """Return the processes of each served service, by its name; `settings` holds their tables. Raises ConfigError."""
     known = [entry.service for entry in entries]
     for name in settings:
@@ -121,13 +121,13 @@ def pools(
 
 
 def configured(
-    entry: Entry,
+    entry: ServiceEntry,
     own: Mapping[str, object],
     *,
     rest_after_s: float,
     standbys: bool = True,
     follows: tuple[str, ...] = (),
-) -> Entry:
+) -> ServiceEntry:
     """Apply settings to an entry; `own` is the table of its service.
 
     The service gives up its standby, and its process if it may rest, when it has not been called for `rest_after_s`
@@ -181,7 +181,7 @@ def _followed(
     return tuple(dict.fromkeys(found))
 
 
-def zygotes(chosen: Iterable[Entry], rest_after_s: float = 0) -> tuple[ZygoteSpec, ...]:
+def zygotes(chosen: Iterable[ServiceEntry], rest_after_s: float = 0) -> tuple[ZygoteSpec, ...]:
     """Return the zygotes that fork these services; a costly one rests long after its services (`_LONG_PAUSE`)."""
     chosen = tuple(chosen)
     needed = {each.zygote.name: each.zygote for each in chosen if each.zygote is not None}
@@ -205,7 +205,7 @@ def zygotes(chosen: Iterable[Entry], rest_after_s: float = 0) -> tuple[ZygoteSpe
     )
 
 
-def workers(entry: Entry, settings: Mapping[str, object]) -> int:
+def workers(entry: ServiceEntry, settings: Mapping[str, object]) -> int:
     """Return the number of processes that a service's settings ask for, by default 1. Raises ConfigError."""
     pool = entry.manifest.pool
     asked = settings.get("workers", 1) if pool is not None else 1
@@ -219,7 +219,7 @@ def workers(entry: Entry, settings: Mapping[str, object]) -> int:
     return asked
 
 
-def pool(entry: Entry, count: int) -> tuple[Entry, ...]:
+def pool(entry: ServiceEntry, count: int) -> tuple[ServiceEntry, ...]:
     """Return the entry as `count` processes, `embed`, `embed-2`, …, each supervised separately."""
     others = (
         structs.replace(entry, spec=structs.replace(entry.spec, name=f"{entry.spec.name}-{n}"))

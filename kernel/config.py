@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from linckia.kernel import manifests, reach
+from linckia.kernel import denied_paths, manifests
 from linckia.kernel.settings import (
     REST_AFTER_S,
     AuditSettings,
@@ -21,8 +21,8 @@ from linckia.kernel.settings import (
     ChaosSettings,
     ConfigError,
     Flags,
+    LayerSettings,
     Root,
-    Settings,
     check,
     from_environment,
     from_file,
@@ -46,8 +46,8 @@ from linckia.proto.grants import parse_rate
 from linckia.proto.json_types import Layer
 from linckia.proto.manifest import Manifest
 from linckia.proto.models import hub
-from linckia.proto.near import nearest
 from linckia.proto.operation import ALL, SURFACES
+from linckia.proto.suggestions import nearest
 
 FILE_NAMES = ("config.yaml", "linckia.toml")
 """Names of settings files in the data directory; the last one takes precedence."""
@@ -106,7 +106,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     data_dir = find_data_dir(flags.data_dir, environment)
     roots: dict[Path, str] = {}
     prompts: Layer = {}
-    denied: list[str | Path] = [data_dir, given_data_dir(flags.data_dir, environment), *reach.installation()]
+    denied: list[str | Path] = [data_dir, given_data_dir(flags.data_dir, environment), *denied_paths.installation()]
     # Backups contain everything that is stored, including tokens.
     denied += [each.to for each in backups.known(data_dir).values() if each.succeeded is not None]
     patterns: list[str] = []
@@ -133,7 +133,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
             denied.append(backup.to)
         chaos |= raw.get("chaos", {})
         http |= _with_token(raw.get("http", {}), folder, origin)
-        paths, more = reach.denials(settings.deny, origin)
+        paths, more = denied_paths.denials(settings.deny, origin)
         # The origin of a layer from a file is its path.
         denied += [*paths, *filter(os.path.isabs, (origin, http.get("token_file", "")))]
         patterns += more
@@ -147,10 +147,10 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     if served is not None and served.oauth is not None:
         oauth = _oauth(served.oauth, roots)
         served = structs.replace(served, oauth=oauth)
-        told = {"issuer": oauth.issuer, "jwks_url": oauth.jwks_url or ""}
-        services |= {each.name: services.get(each.name, {}) | told for each in found if each.told_issuer}
-    places = reach.places(denied)
-    reach.check_roots(roots, places)
+        issuer = {"issuer": oauth.issuer, "jwks_url": oauth.jwks_url or ""}
+        services |= {each.name: services.get(each.name, {}) | issuer for each in found if each.told_issuer}
+    places = denied_paths.places(denied)
+    denied_paths.check_roots(roots, places)
     read_only = plain.get("read_only", False)
     return Config(
         data_dir=data_dir,
@@ -219,7 +219,7 @@ def _roots(given: Iterable[str | Root], folder: Path, origin: str) -> dict[Path,
     return roots
 
 
-def _prompts(settings: Settings, raw: Layer, folder: Path, origin: str) -> Layer:
+def _prompts(settings: LayerSettings, raw: Layer, folder: Path, origin: str) -> Layer:
     """Return a layer's settings for prompts as fields of `Config`."""
     said: Layer = {}
     if "from_roots" in raw.get("prompts", {}):

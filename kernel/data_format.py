@@ -17,7 +17,7 @@ from linckia.proto.durable import replace_file
 from linckia.proto.manifest import Keep, Manifest
 from linckia.proto.stores import Stores
 
-FORMAT: Final = sum(store.schema for each in manifests.of_system() for store in each.manifest.stores)
+FORMAT: Final = sum(store.schema for each in manifests.built_in() for store in each.manifest.stores)
 """Sum of the schema versions of all stores, so that it grows with each of them."""
 
 OWN: Final = (

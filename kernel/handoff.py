@@ -105,7 +105,7 @@ class SessionStates:
         while self._room < 0:
             self._drop(next(iter(self._states)))
 
-    def kept(self, name: str) -> str | None:
+    def get(self, name: str) -> str | None:
         if name in self._states:
             self._states.move_to_end(name)
         return self._states.get(name)

@@ -20,7 +20,7 @@ import msgspec
 import trio
 
 from linckia.kernel import VERSION, users
-from linckia.kernel.catalog import DISK_LIMIT, Entry
+from linckia.kernel.catalog import DISK_LIMIT, ServiceEntry
 from linckia.kernel.config import Config, files_of, model_folders
 from linckia.kernel.supervisor.spec import ServiceSpec
 from linckia.proto.durable import replace_file
@@ -108,7 +108,7 @@ class LaunchConfigs:
     """Returns the launch configurations of the services in `entries`, by name; called with spec, number and mode."""
 
     config: Config
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, ServiceEntry]
     table: Table
     folders: RootFolders
     unserved: Collection[str] = ()

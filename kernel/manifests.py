@@ -18,7 +18,7 @@ from linckia.proto.manifest import GIB, Manifest
 SERVICES = "linckia.services"
 
 
-class Found(NamedTuple):
+class PackagedManifest(NamedTuple):
     """A manifest, and the package that contains it."""
 
     package: str
@@ -36,7 +36,7 @@ class Found(NamedTuple):
 
 
 @functools.cache
-def of_system() -> tuple[Found, ...]:
+def built_in() -> tuple[PackagedManifest, ...]:
     """Return the built-in services, in start order."""
     places = importlib.import_module(SERVICES).__path__
     folders = sorted(file.parent.name for place in places for file in Path(place).glob("*/manifest.py"))
@@ -44,9 +44,9 @@ def of_system() -> tuple[Found, ...]:
     return tuple(sorted(found, key=lambda each: (each.manifest.order, each.manifest.name)))
 
 
-def served(packages: Iterable[str] = ()) -> tuple[Found, ...]:
+def served(packages: Iterable[str] = ()) -> tuple[PackagedManifest, ...]:
     """Return the built-in services, then those of external packages in the order given. Raises ConfigError."""
-    found = list(of_system())
+    found = list(built_in())
     for package in packages:
         for each in _of_package(package):
             if any(each.manifest.name == other.manifest.name for other in found):
@@ -55,7 +55,7 @@ def served(packages: Iterable[str] = ()) -> tuple[Found, ...]:
     return tuple(found)
 
 
-def _of_package(package: str) -> list[Found]:
+def _of_package(package: str) -> list[PackagedManifest]:
     """Return the services of a package.
 
     A package without a manifest is one service with the package's name, which may access only its own folder.
@@ -65,10 +65,10 @@ def _of_package(package: str) -> list[Found]:
         if importlib.util.find_spec(f"{package}.manifest") is not None:
             return _in_package(package)
         name = package.rpartition(".")[2]
-        return [Found(package, Manifest(name=name, ops_modules=("operations",), disk_limit_bytes=GIB))]
+        return [PackagedManifest(package, Manifest(name=name, ops_modules=("operations",), disk_limit_bytes=GIB))]
     except (ImportError, ValueError, AttributeError) as error:
         raise ConfigError(f"--with {package}: its manifest cannot be imported: {error}; see PYTHONPATH") from None
 
 
-def _in_package(package: str) -> list[Found]:
-    return [Found(package, each) for each in importlib.import_module(f"{package}.manifest").MANIFESTS]
+def _in_package(package: str) -> list[PackagedManifest]:
+    return [PackagedManifest(package, each) for each in importlib.import_module(f"{package}.manifest").MANIFESTS]

@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from linckia.kernel import VERSION
-from linckia.kernel.audit import Audit, Entry, now
+from linckia.kernel.audit import Audit, AuditEntry, now
 from linckia.kernel.config import Config, load
 from linckia.kernel.generation import MAX_DECODED_BYTES, served
 from linckia.kernel.handoff import Handoff
@@ -28,7 +28,7 @@ from linckia.kernel.schedule import Schedule
 from linckia.kernel.settings import ConfigError
 from linckia.kernel.supervisor import processes
 from linckia.kernel.supervisor.supervisor import Supervisor
-from linckia.kernel.tokens import Announced, CannotRead
+from linckia.kernel.tokens import CannotRead, LiveTokens
 from linckia.kernel.trends import Trends
 from linckia.proto import frames
 from linckia.proto.control.address import last_lines, log_dir
@@ -112,7 +112,7 @@ class KernelOperations:
     config: Config
     router: Router
     supervisor: Supervisor
-    tokens: Announced
+    tokens: LiveTokens
     handoff: Handoff
     mandates: Mandates
     shut_down: Callable[[], None]
@@ -227,16 +227,16 @@ class KernelOperations:
 
     async def _tokens_changed(self, params: ops.KernelTokensChanged, caller: str) -> ops.Done:
         try:
-            taken_up = await self.tokens.read_again()
+            applied = await self.tokens.reload()
         except CannotRead as error:
             raise OperationError(str(error)) from None
-        return ops.Done(message="in force" if taken_up else "in force once an unresponsive front has been replaced")
+        return ops.Done(message="in force" if applied else "in force once an unresponsive front has been replaced")
 
     async def _keep_session(self, params: ops.KernelKeepSession, caller: str) -> None:
         self.handoff.session_states.keep(params.name, params.state)
 
     async def _kept_session(self, params: ops.KernelKeptSession, caller: str) -> str | None:
-        return self.handoff.session_states.kept(params.name)
+        return self.handoff.session_states.get(params.name)
 
     async def _figures(self, params: ops.KernelFiguresParams, caller: str) -> ops.KernelFigures:
         report = self.supervisor.status()
@@ -272,7 +272,7 @@ class KernelOperations:
 
     async def _refused(self, params: ops.KernelRefused, caller: str) -> None:
         if self.audit is not None:
-            entry = Entry(
+            entry = AuditEntry(
                 at=now(), who=params.who, operation=params.operation, target=params.target, outcome=params.outcome,
                 message=params.message, peer=params.peer, count=params.count,
             )  # fmt: skip
@@ -376,5 +376,5 @@ class KernelOperations:
 
 def _as(tp: type[S], report: msgspec.Struct, **known: int | None) -> S:
     """Convert a report to `tp`, the form for clients, with additional `known` fields."""
-    told = {name: getattr(report, name) for name in tp.__struct_fields__}
-    return tp(**{**told, **known})
+    fields = {name: getattr(report, name) for name in tp.__struct_fields__}
+    return tp(**{**fields, **known})

@@ -22,7 +22,7 @@ from msgspec import Meta
 from linckia.proto.front import DEFAULT_PORT, Http
 from linckia.proto.json_types import Layer
 from linckia.proto.manifest import ShortTable
-from linckia.proto.near import nearest
+from linckia.proto.suggestions import nearest
 
 PREFIX = "LINCKIA_"
 
@@ -91,7 +91,7 @@ class Root(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: Literal["read", "write"] = "write"
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class LayerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one layer."""
 
     roots: list[str | Root] = []
@@ -332,11 +332,11 @@ def _with_server_as_http(layer: Layer, path: Path) -> Layer:
     return {**layer, "http": http}
 
 
-def check(raw: Layer, origin: str) -> Settings:
+def check(raw: Layer, origin: str) -> LayerSettings:
     """Convert a layer to typed settings. Raises ConfigError, which names the setting and `origin`."""
-    _check_names(raw, Settings, "", origin)
+    _check_names(raw, LayerSettings, "", origin)
     try:
-        return msgspec.convert(raw, Settings)
+        return msgspec.convert(raw, LayerSettings)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$.")
         name = where.rstrip("`") or "the settings"

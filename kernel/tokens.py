@@ -31,7 +31,7 @@ PREFIX = "linckia_"
 POLL_S = 25.0
 """How long a front waits for news before it asks again."""
 """How long a front waits for changes before it asks again."""
-TAKE_UP_S = 5.0
+APPLY_S = 5.0
 """For the fronts to take up a change; one that is killed meanwhile starts with it."""
 """Time allowed for fronts to apply a change. A front that is killed meanwhile starts with it."""
 
@@ -104,7 +104,7 @@ def store(data_dir: Path, tokens: Iterable[Token]) -> None:
     replace_file(path(data_dir), encoded + b"\n")
 
 
-class Announced:
+class LiveTokens:
     """The operator's tokens as the fronts know them. Each front waits here for changes, so they take effect at once.
 
     Raises CannotRead.
@@ -114,7 +114,7 @@ class Announced:
         self._data_dir = data_dir
         self._now = TokenTable(1, tuple(listed(data_dir)))
         self._known: dict[str, int] = {}
-        self._changed, self._taken_up = trio.lowlevel.ParkingLot(), trio.lowlevel.ParkingLot()
+        self._changed, self._applied = trio.lowlevel.ParkingLot(), trio.lowlevel.ParkingLot()
 
     def named(self, name: str) -> Token | None:
         """Return the token with that name, if there is one."""
@@ -123,20 +123,20 @@ class Announced:
     async def after(self, version: int, front: str) -> TokenTable:
         """Return the tokens once they differ from `version`, which this front knows, or after a while anyway."""
         self._known[front] = version
-        self._taken_up.unpark_all()
+        self._applied.unpark_all()
         if version == self._now.version:
             with trio.move_on_after(POLL_S):
                 await self._changed.park()
         return self._now
 
-    async def read_again(self) -> bool:
+    async def reload(self) -> bool:
         """Reload the file; return whether every front has applied it. Raises CannotRead."""
         tokens = await trio.to_thread.run_sync(listed, self._data_dir)
         now = self._now = TokenTable(self._now.version + 1, tuple(tokens))
         self._changed.unpark_all()
-        with trio.move_on_after(TAKE_UP_S):
+        with trio.move_on_after(APPLY_S):
             # A front that was killed reports with its next generation.
             while any(known < now.version for known in self._known.values()):
-                await self._taken_up.park()
+                await self._applied.park()
             return True
         return False

@@ -48,7 +48,7 @@ class Trends:
         self._file = data_dir / "trends.jsonl"
         self._services = data_dir / "services"
         self._deaths = deaths
-        self._told: Mapping[str, int] = {}
+        self._recorded: Mapping[str, int] = {}
         """Deaths that are already recorded."""
         self._lines: list[Line] = []
 
@@ -71,7 +71,7 @@ class Trends:
         return trends([line for line in self._lines if at - WINDOW_S <= line.at <= at] + [new])
 
     def _since(self) -> dict[str, int]:
-        return {name: count - self._told.get(name, 0) for name, count in self._deaths().items()}
+        return {name: count - self._recorded.get(name, 0) for name, count in self._deaths().items()}
 
     def _held(self) -> dict[str, int]:
         """Return the size of each service's folder that the kernel can read. Blocks, possibly for long."""
@@ -87,7 +87,7 @@ class Trends:
         line = Line(time.time(), since, held)
         with contextlib.suppress(OSError):
             await trio.to_thread.run_sync(self._append, line)
-            self._told = total
+            self._recorded = total
             self._lines = [*(one for one in self._lines if one.at >= line.at - WINDOW_S), line]
 
     def _append(self, line: Line) -> None:

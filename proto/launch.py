@@ -132,7 +132,7 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True, tag="fork"):
 
 
 class Forked(msgspec.Struct, frozen=True, kw_only=True, tag="forked"):
-    """From the zygote: the process runs as `pid` and is now the kernel's own child, or `error` says why forking failed."""
+    """From the zygote: the process runs as `pid` and is now the kernel's own child, or forking failed with `error`."""
 
     id: int
     pid: int | None = None

@@ -22,14 +22,14 @@ _BOOLEANS = {"true": True, "false": False}
 """Compared without case, since models also write Python's `True`."""
 
 
-def mended(tp: object, value: object) -> object:
+def converted(tp: object, value: object) -> object:
     """Convert every part of `value` whose meaning is certain; return the same object if there is nothing to convert."""
-    return _of(tp).mend(value)
+    return _of(tp).convert(value)
 
 
 @lru_cache(maxsize=4096)
-def _of(tp: Any) -> _Mender:
-    return _Mender(inspect.type_info(tp))
+def _of(tp: Any) -> _Converter:
+    return _Converter(inspect.type_info(tp))
 
 
 def _choices(info: inspect.Type) -> tuple[inspect.Type, ...]:
@@ -42,12 +42,12 @@ def _choices(info: inspect.Type) -> tuple[inspect.Type, ...]:
 
 
 class _Field(NamedTuple):
-    mender: _Mender
+    converter: _Converter
     may_be_absent: bool
     """Whether null means that the field is absent: it is optional, and its type does not admit null."""
 
 
-class _Mender:
+class _Converter:
     """Converts values for one type. Since types nest, converters for members are created when first needed."""
 
     def __init__(self, info: inspect.Type) -> None:
@@ -62,35 +62,35 @@ class _Mender:
         return self._kinds is None and not self._structs and all(each is None or each.is_idle for each in members)
 
     @cached_property
-    def _item(self) -> _Mender | None:
+    def _item(self) -> _Converter | None:
         lists = [each for each in self._types if isinstance(each, _LISTS)]
-        return _Mender(lists[0].item_type) if len(lists) == 1 else None
+        return _Converter(lists[0].item_type) if len(lists) == 1 else None
 
     @cached_property
-    def _value(self) -> _Mender | None:
+    def _value(self) -> _Converter | None:
         mappings = [each for each in self._types if isinstance(each, inspect.DictType)]
-        return _Mender(mappings[0].value_type) if len(mappings) == 1 else None
+        return _Converter(mappings[0].value_type) if len(mappings) == 1 else None
 
     @cached_property
     def _structs(self) -> list[inspect.StructType]:
         return [each for each in self._types if isinstance(each, inspect.StructType)]
 
-    def mend(self, value: object) -> object:
-        """See `mended`."""
+    def convert(self, value: object) -> object:
+        """See `converted`."""
         if isinstance(value, str):
             value = value if self._kinds is None else _read(self._kinds, value)
         if isinstance(value, list):
             if self._item is None or self._item.is_idle:
                 return value
-            items = list(map(self._item.mend, value))
+            items = list(map(self._item.convert, value))
             return value if all(map(operator.is_, items, value)) else items
         if not isinstance(value, Mapping):
             return value
         if self._value is not None and not self._structs:
             if self._value.is_idle:
                 return value
-            mend = self._value.mend
-            put = {key: mend(item) for key, item in value.items()}
+            convert = self._value.convert
+            put = {key: convert(item) for key, item in value.items()}
             return value if all(map(operator.is_, put.values(), value.values())) else put
         structs = self._structs
         if len(structs) > 1:
@@ -104,8 +104,8 @@ def _fields(cls: type[msgspec.Struct]) -> Mapping[str, _Field]:
     info = inspect.type_info(cls)
     found = {}
     for field in info.fields if isinstance(info, inspect.StructType) else ():
-        mender = _Mender(field.type)
-        found[field.encode_name] = _Field(mender, not field.required and not mender.takes_null)
+        converter = _Converter(field.type)
+        found[field.encode_name] = _Field(converter, not field.required and not converter.takes_null)
     return found
 
 
@@ -114,9 +114,9 @@ def _of_struct(cls: type[msgspec.Struct], value: Mapping[str, object]) -> object
     put: dict[str, object] = {}
     gone = []
     for name, old in value.items():
-        if (field := fields.get(name)) is None or (old is not None and field.mender.is_idle):
+        if (field := fields.get(name)) is None or (old is not None and field.converter.is_idle):
             continue
-        new = None if old is None else field.mender.mend(old)
+        new = None if old is None else field.converter.convert(old)
         if new is None and field.may_be_absent:
             gone.append(name)
         elif new is not old:

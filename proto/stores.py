@@ -26,7 +26,7 @@ MAX_PATH_BYTES: Final = 2048
 """Limits for backed-up paths; a restored path must fit below any data directory."""
 
 
-class Found(NamedTuple):
+class StoredFile(NamedTuple):
     """A file, link or folder, by its path in the data directory; `keep` is None if it is not declared.
 
     `folder` is an open descriptor of the containing folder, valid until the walk continues.
@@ -66,7 +66,7 @@ class Stores:
         )
         return next(matches, None)
 
-    def walk(self, data_dir: Path, refuse: Refuse = lambda path, why: None) -> Iterator[Found]:
+    def walk(self, data_dir: Path, refuse: Refuse = lambda path, why: None) -> Iterator[StoredFile]:
         """Yield everything, except the contents of folders that a backup treats as a unit and that are not SOURCE.
 
         Links are never followed, even if one replaces a folder meanwhile.
@@ -74,10 +74,10 @@ class Stores:
         with opened_folder(data_dir) as folder:
             yield from self._walk(folder, "", refuse)
 
-    def _walk(self, folder: int, below: str, refuse: Refuse) -> Iterator[Found]:
+    def _walk(self, folder: int, below: str, refuse: Refuse) -> Iterator[StoredFile]:
         for path, status in entries(folder, below, refuse):
             keep = self.keep_of(path)
-            yield (found := Found(path, keep, status, folder))
+            yield (found := StoredFile(path, keep, status, folder))
             if found.is_dir and keep in (None, Keep.SOURCE):
                 try:
                     with opened_folder(found.name, folder) as inner:

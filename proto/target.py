@@ -74,10 +74,10 @@ def _text(value: object) -> str:
 
 
 def _listed(values: Sequence[object]) -> str:
-    told = [text for value in values[:LISTED] if (text := _text(value))]
-    if not told:
+    texts = [text for value in values[:LISTED] if (text := _text(value))]
+    if not texts:
         return ""
-    return ",".join(told) + (f",+{len(values) - LISTED}" if len(values) > LISTED else "")
+    return ",".join(texts) + (f",+{len(values) - LISTED}" if len(values) > LISTED else "")
 
 
 def _named(text: str) -> str:

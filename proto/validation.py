@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from linckia.proto.errors import InvalidParams
-from linckia.proto.lenient import mended
+from linckia.proto.lenient import converted
 
 JsonSchema: TypeAlias = dict[str, Any]
 """A JSON Schema 2020-12; its values may be any JSON."""
@@ -41,7 +41,7 @@ _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`")
 _PATTERN = re.compile(r"^Expected `str` matching regex '(?P<pattern>.*)'$")
 _JSON_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "bytes": "string"}
 _TYPES = re.compile(r"`[a-z]+(?: \| [a-z]+)*`")
-_MENDABLE = re.compile(r"got `(?:str|null)`")
+_CONVERTIBLE = re.compile(r"got `(?:str|null)`")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]*)`")
 
 
@@ -114,7 +114,7 @@ def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = Tru
             parsed, taken = _converted(tp, arguments, strict)
         except msgspec.ValidationError as error:
             # Other errors cannot be fixed by conversion, so large arguments are not searched in vain.
-            put = mended(tp, arguments) if _MENDABLE.search(str(error)) else arguments
+            put = converted(tp, arguments) if _CONVERTIBLE.search(str(error)) else arguments
             if put is arguments:
                 raise
             parsed, taken = _converted(tp, put, strict)
@@ -213,8 +213,8 @@ def _invalid(tp: type[msgspec.Struct], message: str) -> InvalidParams:
         # A regular expression means nothing to people; the description of the value does.
         pattern = match["pattern"].replace(r"\\", "\\")
         nodes = (node for node in _schemas_at(tp, path) if node.get("pattern") == pattern)
-        told = (node.get("description") for node in nodes)
-        text = next((f"not of the form that is expected: {form}" for form in told if form), text)
+        descriptions = (node.get("description") for node in nodes)
+        text = next((f"expected: {form}" for form in descriptions if form), text)
     text = _short(_TYPES.sub(_as_json_says, text[0].lower() + text[1:]))
     return InvalidParams(f"parameter `{path}`: {text}" if path else f"invalid parameters: {text}", field=path or None)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from linckia.kernel.audit import Entry, entries, files_of, now, path_of
+from linckia.kernel.audit import AuditEntry, entries, files_of, now, path_of
 from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.logs import POLL_S, follow
 from linckia.kernel.cli.terminal import escaped, say
@@ -55,8 +55,8 @@ def when(text: str) -> datetime.datetime:
         raise Usage(f"--since is {text!r}; write 90s, 10min, 1h, 2d, or a date such as 2026-11-23T14:00") from None
 
 
-def _filter(arguments: argparse.Namespace, since: datetime.datetime | None) -> Callable[[Entry], bool]:
-    def fits(entry: Entry) -> bool:
+def _filter(arguments: argparse.Namespace, since: datetime.datetime | None) -> Callable[[AuditEntry], bool]:
+    def fits(entry: AuditEntry) -> bool:
         return (
             (since is None or entry.at >= since)
             and arguments.who in (None, entry.who)
@@ -67,7 +67,7 @@ def _filter(arguments: argparse.Namespace, since: datetime.datetime | None) -> C
     return fits
 
 
-def _read(path: Path) -> Iterator[Entry]:
+def _read(path: Path) -> Iterator[AuditEntry]:
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -83,7 +83,7 @@ def _follow(path: Path) -> Iterator[str]:
     return follow(path)
 
 
-def in_words(entry: Entry) -> str:
+def in_words(entry: AuditEntry) -> str:
     """Return a line for people, without characters that control a terminal."""
     at = entry.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
     times = f" ({entry.count} times)" if entry.count > 1 else ""

@@ -14,7 +14,7 @@ from typing import BinaryIO
 from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.terminal import escaped, say
 from linckia.proto.control.address import last_lines, log_dir
-from linckia.proto.near import nearest
+from linckia.proto.suggestions import nearest
 
 POLL_S = 0.2
 """How often a followed file is checked. inotify would need a dependency, for people who only read along."""

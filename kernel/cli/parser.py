@@ -10,9 +10,9 @@ from typing import NoReturn
 
 from linckia.kernel import VERSION
 from linckia.kernel.cli import EXIT_USAGE
-from linckia.kernel.cli.stored import FAMILIES, AddCommand, add_json, seconds_option
+from linckia.kernel.cli.data_commands import FAMILIES, AddCommand, add_json, seconds_option
 from linckia.proto.control.address import default_data_dir
-from linckia.proto.near import nearest
+from linckia.proto.suggestions import nearest
 
 EPILOG = """\
 a first session:

@@ -24,8 +24,8 @@ from linckia.kernel.config import load
 from linckia.kernel.settings import ConfigError, Flags, seconds
 from linckia.proto.control.client import Client, ControlError, NoKernel
 from linckia.proto.grants import HTTP, MAX_ROOTS, STDIO, Token, parse_rate
-from linckia.proto.near import nearest
 from linckia.proto.operation import ALL, CLIENT, COMPACT, OPERATOR, SURFACES
+from linckia.proto.suggestions import nearest
 
 RESERVED = frozenset({STDIO, HTTP, CLIENT, OPERATOR, *(entry.service for entry in ENTRIES), "kernel"})
 """Other names that appear in the audit log."""

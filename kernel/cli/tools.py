@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from linckia.kernel.cli import Usage
 from linckia.kernel.cli.terminal import say, show_answer
-from linckia.proto.near import nearest
 from linckia.proto.operation import CLIENT, OPERATOR, SURFACES, Access, Role
 from linckia.proto.ops import Table, load
+from linckia.proto.suggestions import nearest
 from linckia.proto.surfaces.surface import Surface
 
 _STYLES = {Access.READ: "", Access.WRITE: "yellow", Access.DESTRUCTIVE: "red"}

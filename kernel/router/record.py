@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import trio
 
-from linckia.kernel.audit import Entry, now
+from linckia.kernel.audit import AuditEntry, now
 from linckia.kernel.generation import RoutedCall
 from linckia.proto.errors import Executed, Kind, LinckiaError
 from linckia.proto.grants import HTTP, STDIO
@@ -32,9 +32,9 @@ _TRACE_ID = slice(3, 35)
 class AuditLog(Protocol):
     """`kernel.audit.Audit`, or a substitute for it."""
 
-    def record(self, entry: Entry) -> None: ...
+    def record(self, entry: AuditEntry) -> None: ...
 
-    def refused(self, entry: Entry) -> None: ...
+    def refused(self, entry: AuditEntry) -> None: ...
 
 
 def record(log: AuditLog | None, call: RoutedCall, outcome: object) -> None:
@@ -43,7 +43,7 @@ def record(log: AuditLog | None, call: RoutedCall, outcome: object) -> None:
         return
     failure = outcome.failure if isinstance(outcome, LinckiaError) else None
     took_s = trio.current_time() - call.deadline + call.limit_s
-    entry = Entry(
+    entry = AuditEntry(
         at=now() - datetime.timedelta(seconds=took_s),
         who=who(call),
         operation=call.op.name,

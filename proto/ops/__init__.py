@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from linckia.proto.errors import UnknownOperation
 from linckia.proto.http import Endpoint
-from linckia.proto.near import did_you_mean
 from linckia.proto.operation import Operation, Params
+from linckia.proto.suggestions import did_you_mean
 
 
 class Table(Mapping[str, Operation[object]]):

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from linckia.proto.json_types import JsonObject
-from linckia.proto.near import did_you_mean
 from linckia.proto.operation import REFERENCES, Access, Operation
+from linckia.proto.suggestions import did_you_mean
 from linckia.proto.surfaces.steps import DESCRIBE, DOCUMENTS, QUERY, Steps
 
 FOUND = 12

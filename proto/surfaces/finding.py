@@ -107,10 +107,10 @@ def _thesaurus() -> tuple[Mapping[str, frozenset[str]], Mapping[str, frozenset[s
     phrases: dict[str, set[str]] = {}
     alike: dict[str, set[str]] = {}
     for line in _SAID.replace("\n    ", " ").strip().splitlines():
-        said, _, told = line.partition("->")
+        said, _, described = line.partition("->")
         for each in (" ".join(part.split()) for part in said.split(",")):
             where, key = (phrases, each) if " " in each else (alike, _terms(each)[0])
-            where.setdefault(key, set()).update(_terms(told))
+            where.setdefault(key, set()).update(_terms(described))
     ordered = sorted(phrases, key=lambda each: -len(each))
     return {each: frozenset(phrases[each]) for each in ordered}, {key: frozenset(alike[key]) for key in alike}
 
@@ -120,9 +120,9 @@ def _asked(words: str) -> list[tuple[str, frozenset[str]]]:
     phrases, alike = _thesaurus()
     words = " ".join(words.lower().split())
     asked: list[tuple[str, frozenset[str]]] = []
-    for phrase, told in phrases.items():
+    for phrase, described in phrases.items():
         words, times = re.subn(rf"\b{re.escape(phrase)}\b", " ", words)
-        asked += [("", told)] if times else []
+        asked += [("", described)] if times else []
     return asked + [(term, alike.get(term, frozenset())) for term in dict.fromkeys(_terms(words))]
 
 

@@ -46,14 +46,14 @@ _FUNCTION_WORDS = frozenset(
 _PLACED = ("type", "properties", "required", "additionalProperties", "$defs", "description", "title")
 
 
-def parameters(schema: JsonObject, names: Mapping[str, str], *, told: str, detailed: bool) -> JsonObject:
+def parameters(schema: JsonObject, names: Mapping[str, str], *, description: str, detailed: bool) -> JsonObject:
     """Return the listed schema of parameters. `names` has the common names of parameters that the operation declares
-    under other names, and `told` is the tool's description. If `detailed`, `detail` explanations are included."""
+    under other names, and `description` is the tool's description. If `detailed`, include `detail` texts."""
     definitions = schema.get("$defs", {})
     properties = {}
     for name, whole in schema.get("properties", {}).items():
         short = _short(whole, definitions, _DEPTH, "details" if detailed else "parameters")
-        if _is_plain(name, short, told):
+        if _is_plain(name, short, description):
             del short["description"]
         if name in _PAGING and not detailed:
             short = {key: value for key, value in short.items() if key not in ("default", "maximum")}
@@ -84,7 +84,7 @@ def explain_once(tools: list[JsonObject], *, briefly: bool = False) -> None:
                 del explained["description"]
 
 
-def _is_plain(name: str, parameter: JsonObject, told: str) -> bool:
+def _is_plain(name: str, parameter: JsonObject, description: str) -> bool:
     """Return whether a parameter's explanation can be omitted: it has only words of its name and values; or it is short
     and has only those and words of the tool's description; or it is short and belongs to a paging parameter."""
     if "description" not in parameter:
@@ -92,7 +92,7 @@ def _is_plain(name: str, parameter: JsonObject, told: str) -> bool:
     words = _stems(parameter["description"])
     known = _stems(" ".join([name, *map(str, parameter.get("enum", ()))]))
     short = len(words) <= _FEW
-    return words <= known or (short and (name in _PAGING or words <= known | _stems(told)))
+    return words <= known or (short and (name in _PAGING or words <= known | _stems(description)))
 
 
 def _stems(text: str) -> set[str]:
@@ -123,10 +123,10 @@ def _short(node: JsonObject, definitions: JsonObject, depth: int, kind: Kind) ->
         given = node.get("anyOf", ())
     short: JsonObject = {}
     for key, value in node.items():
-        told = explained and (
+        is_explained = explained and (
             _tells(key, value) or (key == "description" and (kind == "details" or DETAIL not in node))
         )
-        if key == "type" or (key in _PLAIN and value) or told:
+        if key == "type" or (key in _PLAIN and value) or is_explained:
             short[key] = value
         elif depth > 0 and key == "properties":
             short[key] = {name: _short(each, definitions, depth - 1, kind) for name, each in value.items()}

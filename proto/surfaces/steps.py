@@ -11,9 +11,9 @@ from functools import cached_property
 
 from linckia.proto.errors import InvalidParams
 from linckia.proto.front import SERVICE
-from linckia.proto.near import did_you_mean
 from linckia.proto.operation import CLIENT, Access, Operation, Role
 from linckia.proto.ops import Table
+from linckia.proto.suggestions import did_you_mean
 from linckia.proto.surfaces.finding import Index
 
 QUERY, EXECUTE, SESSION, DESCRIBE = "query", "execute", "session", "describe"

@@ -92,7 +92,7 @@ class Surface:
             "name": op.name,
             "title": op.title,
             "description": description,
-            "inputSchema": schemas.parameters(whole, common, told=description, detailed=self.name != ALL),
+            "inputSchema": schemas.parameters(whole, common, description=description, detailed=self.name != ALL),
             "annotations": annotations_of(op, whole=self.name in REFERENCES),
         }
         # Answers that may be truncated have no output schema.
@@ -182,8 +182,8 @@ def _prompt(op: Operation[object]) -> JsonObject:
 
 
 def _resource(resource: Resource, op: Operation[object], key: str) -> JsonObject:
-    told = {"name": resource.name, "title": op.title, "description": op.description, "mimeType": resource.mime_type}
-    return {key: resource.uri, **told}
+    fields = {"name": resource.name, "title": op.title, "description": op.description, "mimeType": resource.mime_type}
+    return {key: resource.uri, **fields}
 
 
 # `instructions`: what a client receives for its model when it connects: which tools to use for which purpose.

@@ -20,7 +20,7 @@ import struct
 import time
 from collections.abc import Callable
 
-from linckia.proto.stores import Found, foreign
+from linckia.proto.stores import StoredFile, foreign
 from linckia.services.backup.piece import Piece
 
 POLL_S = 0.0005
@@ -54,7 +54,7 @@ class Unfit(Exception):
 class LockedDatabase:
     """A database: the lock against writers, and the pinned state."""
 
-    def __init__(self, found: Found, owner: int, wait_s: float) -> None:
+    def __init__(self, found: StoredFile, owner: int, wait_s: float) -> None:
         """Open the database, waiting up to `wait_s` for a lock. Raises Unfit or OSError."""
         self.path = found.path
         self._name = found.name

@@ -33,7 +33,7 @@ from typing import Final
 from linckia.proto.backup import STAGING, BackupFailed
 from linckia.proto.manifest import Keep
 from linckia.proto.removal import empty, remove
-from linckia.proto.stores import LOGS, Found, Refuse, Stores, entries, foreign, opened_folder, shown
+from linckia.proto.stores import LOGS, Refuse, StoredFile, Stores, entries, foreign, opened_folder, shown
 from linckia.services.backup.locked_database import LockedDatabase, Unfit
 from linckia.services.backup.piece import Piece, has_too_many_holes, opened
 
@@ -185,7 +185,7 @@ class Moment:
         why = f"cannot be opened ({error.strerror})" if isinstance(error, OSError) else str(error)
         self._of_stores.add(path, f"{why}, and is copied without a lock")
 
-    def _owner(self, found: Found) -> int | None:
+    def _owner(self, found: StoredFile) -> int | None:
         """Return the user of the service whose folder it is in, which the service cannot change; None if any user is
         allowed."""
         parts = found.path.split("/")
@@ -259,7 +259,7 @@ class Moment:
                 if self._link(found, staged, until, self._of_plain.add, self._owner(found)):
                     self._plain[found.path] = _piece(found.path, staged)
 
-    def _items(self) -> list[Found]:
+    def _items(self) -> list[StoredFile]:
         return [each for each in self._declared.walk(self._data_dir) if each.keep is Keep.ITEMS and each.is_dir]
 
     def _link_items(self, until: float) -> None:
@@ -279,25 +279,25 @@ class Moment:
             if os.path.basename(item) not in known:
                 at = self._staging / "items" / item
                 try:
-                    self._link_tree(Found(item, Keep.ITEMS, status, folder), until)
+                    self._link_tree(StoredFile(item, Keep.ITEMS, status, folder), until)
                 except BaseException:
                     remove(at)
                     raise
 
-    def _link_tree(self, found: Found, until: float) -> None:
+    def _link_tree(self, found: StoredFile, until: float) -> None:
         refuse = self._of_items.add
         if not self._link(found, self._staging / "items" / found.path, until, refuse) or not found.is_dir:
             return
         try:
             with opened_folder(found.name, found.folder) as folder:
                 for path, status in entries(folder, found.path, refuse):
-                    self._link_tree(Found(path, Keep.ITEMS, status, folder), until)
+                    self._link_tree(StoredFile(path, Keep.ITEMS, status, folder), until)
         except OSError as error:
             if error.errno not in _REFUSED:
                 raise
             refuse(found.path, f"cannot be opened: {error.strerror}")
 
-    def _link(self, found: Found, staged: Path, until: float, refuse: Refuse, owner: int | None = None) -> bool:
+    def _link(self, found: StoredFile, staged: Path, until: float, refuse: Refuse, owner: int | None = None) -> bool:
         """Link a file, or create a folder. Returns False if it is gone or was refused.
 
         Files must belong to `owner` alone, if given. Raises _TooLong or OSError.
@@ -344,7 +344,7 @@ class _Timer:
 _IS_LINK: Final = "is a link, whose target is not in the backup"
 
 
-def _linked(found: Found, staged: Path, owner: int | None) -> str:
+def _linked(found: StoredFile, staged: Path, owner: int | None) -> str:
     """Stage an entry. Returns the reason if it was not staged, or any problem with it. Raises OSError."""
     mode = found.status.st_mode
     if stat.S_ISDIR(mode):
@@ -371,7 +371,7 @@ def _linked(found: Found, staged: Path, owner: int | None) -> str:
     return why
 
 
-def _copy(found: Found, staged: Path) -> None:
+def _copy(found: StoredFile, staged: Path) -> None:
     """Copy an entry on a file system without hard links. Raises OSError."""
     if stat.S_ISLNK(found.status.st_mode):
         os.symlink(os.readlink(found.name, dir_fd=found.folder), staged)

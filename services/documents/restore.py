@@ -17,8 +17,8 @@ from pathlib import Path
 import apsw
 
 from linckia.proto.errors import OperationError
-from linckia.proto.near import did_you_mean
 from linckia.proto.ops.documents.change import DocumentsRestore, Restored, RestoreResult
+from linckia.proto.suggestions import did_you_mean
 from linckia.services.documents.store import globs, objects, rows, snapshots
 from linckia.services.documents.store.compress import DamagedContent
 from linckia.services.documents.store.objects import Stored

@@ -30,7 +30,7 @@ PAGE = 4096
 
 SOURCES = tuple(
     f"services/{each.manifest.name}/{store.path}"
-    for each in manifests.of_system()
+    for each in manifests.built_in()
     for store in each.manifest.stores
     if store.keep is Keep.SOURCE and store.schema and not store.rebuilt
 )

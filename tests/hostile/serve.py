@@ -54,7 +54,7 @@ class Turns(Lateness):
                 file.write(json.dumps({"turn_s": took, "longest_s": self._longest, "of": self._of}) + "\n")
 
 
-def implanted(entry: catalog.Entry, seed: str) -> catalog.Entry:
+def implanted(entry: catalog.ServiceEntry, seed: str) -> catalog.ServiceEntry:
     """The entry with the implant in front of its service."""
     env = {**entry.spec.env, MODULE: entry.spec.module, SEED: seed}
     spec = structs.replace(entry.spec, module="tests.hostile.implant", zygote=None, env=env)

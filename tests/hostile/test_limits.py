@@ -41,7 +41,7 @@ def test_threads_are_bounded_and_the_cause_says_so(kernel: RunningKernel) -> Non
 
 
 @pytest.mark.parametrize("entry", catalog.ENTRIES, ids=lambda entry: entry.spec.name)
-def test_no_number_of_calls_brings_a_service_to_its_bound(entry: catalog.Entry) -> None:
+def test_no_number_of_calls_brings_a_service_to_its_bound(entry: catalog.ServiceEntry) -> None:
     # Each call in flight keeps one thread busy, beside those that trio and each database keep.
     assert entry.spec.thread_limit is not None
     assert entry.manifest.threads >= entry.spec.in_flight + 100

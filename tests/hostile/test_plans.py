@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from linckia.kernel.audit import Entry, entries, files_of
+from linckia.kernel.audit import AuditEntry, entries, files_of
 from linckia.proto import ops
 from linckia.proto.control.client import CallFailed
 from linckia.proto.operation import CLIENT
@@ -72,7 +72,7 @@ def run(kernel: RunningKernel, name: str) -> dict[str, Any]:
     return wait_until(ended)
 
 
-def recorded(kernel: RunningKernel, **wanted: object) -> list[Entry]:
+def recorded(kernel: RunningKernel, **wanted: object) -> list[AuditEntry]:
     found = [entry for path in files_of(kernel.data_dir) for entry in entries(path.read_bytes().splitlines())]
     return [entry for entry in found if all(getattr(entry, name) == value for name, value in wanted.items())]
 

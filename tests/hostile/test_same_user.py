@@ -78,7 +78,7 @@ def test_no_service_takes_what_all_of_its_user_may_watch(kernel: RunningKernel) 
 
 @pytest.mark.parametrize("entry", catalog.ENTRIES, ids=lambda entry: entry.spec.name)
 def test_no_service_is_born_with_a_right_to_write_where_others_load_models_from(
-    tmp_path: Path, entry: catalog.Entry
+    tmp_path: Path, entry: catalog.ServiceEntry
 ) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "data").mkdir()

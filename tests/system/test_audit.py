@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from linckia.kernel.audit import Entry, entries, files_of, path_of
+from linckia.kernel.audit import AuditEntry, entries, files_of, path_of
 from tests.system.cli.clients import command, data_directory, stdio_client
 from tests.system.running import RunningKernel, running, wait_until
 
@@ -32,13 +32,13 @@ def file(kernel: RunningKernel) -> str:
     return str(Path(kernel.status()["roots"][0]) / "a.yaml")
 
 
-def recorded(kernel: RunningKernel, **wanted: object) -> list[Entry]:
+def recorded(kernel: RunningKernel, **wanted: object) -> list[AuditEntry]:
     """The lines with these members, oldest first."""
     found = [entry for path in files_of(kernel.data_dir) for entry in entries(path.read_bytes().splitlines())]
     return [entry for entry in found if all(getattr(entry, name) == value for name, value in wanted.items())]
 
 
-def wait_for(kernel: RunningKernel, **wanted: object) -> Entry:
+def wait_for(kernel: RunningKernel, **wanted: object) -> AuditEntry:
     return wait_until(lambda: recorded(kernel, **wanted), said=lambda: recorded(kernel))[-1]
 
 

@@ -18,7 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl
 
-from linckia.kernel.audit import Entry, entries, files_of
+from linckia.kernel.audit import AuditEntry, entries, files_of
 from tests.issuer import AUDIENCE, Issuer
 from tests.system.cli.clients import command, data_directory
 from tests.system.running import HTTP, RunningKernel, running, wait_until
@@ -102,7 +102,7 @@ def file(kernel: RunningKernel) -> dict[str, str]:
     return {"file": str(Path(kernel.status()["roots"][0]) / "a.yaml"), "path": "retries"}
 
 
-def refusals(kernel: RunningKernel, **wanted: str) -> list[Entry]:
+def refusals(kernel: RunningKernel, **wanted: str) -> list[AuditEntry]:
     found = [entry for path in files_of(kernel.data_dir) for entry in entries(path.read_bytes().splitlines())]
     return [entry for entry in found if all(getattr(entry, name) == value for name, value in wanted.items())]
 

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.kernel.audit import Audit, Entry, entries, files_of, now, path_of
+from linckia.kernel.audit import Audit, AuditEntry, entries, files_of, now, path_of
 from linckia.kernel.cli import doctor
 from linckia.kernel.cli.__main__ import main
 from linckia.kernel.cli.audit import in_words
 from linckia.kernel.settings import AuditSettings
 
 
-def entry(number: int = 0, **more: Any) -> Entry:
-    return Entry(**{"at": now(), "who": "ci", "operation": "noyalib_set", "target": f"file=/n/{number}", **more})
+def entry(number: int = 0, **more: Any) -> AuditEntry:
+    return AuditEntry(**{"at": now(), "who": "ci", "operation": "noyalib_set", "target": f"file=/n/{number}", **more})
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -41,7 +41,7 @@ async def writing(folder: Path, **settings: Any) -> AsyncIterator[Audit]:
         nursery.cancel_scope.cancel()
 
 
-def record(folder: Path, *given: Entry, **settings: int) -> None:
+def record(folder: Path, *given: AuditEntry, **settings: int) -> None:
     async def write() -> None:
         async with writing(folder, **settings) as audit:
             for each in given:
@@ -50,7 +50,7 @@ def record(folder: Path, *given: Entry, **settings: int) -> None:
     trio.run(write)
 
 
-def recorded(folder: Path) -> list[Entry]:
+def recorded(folder: Path) -> list[AuditEntry]:
     return [found for path in files_of(folder) for found in entries(path.read_bytes().splitlines())]
 
 

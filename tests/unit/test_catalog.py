@@ -13,7 +13,7 @@ from linckia.kernel.supervisor.spec import check
 from linckia.proto import ops
 
 
-def served(settings: Mapping[str, Mapping[str, object]], rest_after_s: float = 60) -> tuple[catalog.Entry, ...]:
+def served(settings: Mapping[str, Mapping[str, object]], rest_after_s: float = 60) -> tuple[catalog.ServiceEntry, ...]:
     pools = catalog.pools(catalog.ENTRIES, settings, rest_after_s=rest_after_s, standbys=True)
     return tuple(pool[0] for pool in pools.values())
 
@@ -151,12 +151,12 @@ def test_a_package_from_outside_is_a_service_with_operations_of_its_own() -> Non
 def test_the_folders_that_a_service_follows_are_its_own_and_the_watchers(tmp_path: Path) -> None:
     environment = {"CODEX_HOME": str(tmp_path / "codex")}
 
-    def followed_by(own: dict[str, object]) -> dict[str, catalog.Entry]:
+    def followed_by(own: dict[str, object]) -> dict[str, catalog.ServiceEntry]:
         settings = {"transcripts": own}
         pools = catalog.pools(catalog.ENTRIES, settings, rest_after_s=60, standbys=True, environment=environment)
         return {service: pool[0] for service, pool in pools.items()}
 
-    def followed(*names: object) -> dict[str, catalog.Entry]:
+    def followed(*names: object) -> dict[str, catalog.ServiceEntry]:
         return followed_by({"follow": list(names)})
 
     found = followed("codex", str(tmp_path), "codex")

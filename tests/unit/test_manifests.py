@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from linckia.kernel import data_format, manifests
-from linckia.kernel.manifests import Found
+from linckia.kernel.manifests import PackagedManifest
 from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.manifest import Keep
 
@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 WORDS = {"memory"}
 """Names of services that are words of the operating system's too: a cause of death, and a controller of cgroups."""
 
-SYSTEM = manifests.of_system()
+SYSTEM = manifests.built_in()
 FILES = sorted((REPOSITORY / "services").glob("*/manifest.py"))
 NAMES = {each.manifest.name for each in SYSTEM}
 
@@ -34,7 +34,7 @@ def test_every_folder_with_a_manifest_is_served_in_a_fixed_order() -> None:
 
 
 @pytest.mark.parametrize("found", SYSTEM, ids=lambda found: str(found.manifest.name))
-def test_what_a_manifest_names_is_there(found: Found) -> None:
+def test_what_a_manifest_names_is_there(found: PackagedManifest) -> None:
     manifest = found.manifest
     named = [manifest.module, *manifest.ops_modules, *(manifest.torch.preload if manifest.torch else ())]
     for module in found.modules(named):

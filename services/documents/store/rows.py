@@ -15,8 +15,8 @@ from typing import Any
 import apsw
 
 from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.near import did_you_mean
 from linckia.proto.ops.documents.reading import Document, Scalar
+from linckia.proto.suggestions import did_you_mean
 from linckia.services.documents.store import globs, tables
 
 MIN_HASH_DIGITS = 8

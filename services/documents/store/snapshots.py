@@ -15,8 +15,8 @@ import msgspec
 import zstandard
 
 from linckia.proto.errors import OperationError
-from linckia.proto.near import did_you_mean
 from linckia.proto.ops.documents.reading import Snapshot
+from linckia.proto.suggestions import did_you_mean
 from linckia.services.documents.store import tables
 from linckia.services.documents.store.rows import instant
 

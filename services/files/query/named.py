@@ -8,7 +8,7 @@ import apsw
 
 from linckia.proto.errors import InvalidParams
 from linckia.proto.mcp import RESOURCE_UPDATED, ResourceUpdated
-from linckia.proto.near import did_you_mean
+from linckia.proto.suggestions import did_you_mean
 from linckia.services.files.store.sql import Row, fetch_all, fetch_one
 from linckia.services.runtime.handlers import Environment
 

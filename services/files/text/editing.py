@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.near import did_you_mean
 from linckia.proto.ops.files.text import FileEdit, FileText
+from linckia.proto.suggestions import did_you_mean
 from linckia.services.files.text.texts import Text
 from linckia.services.runtime.rewrite import content_hash
 from linckia.services.runtime.text.lines import span

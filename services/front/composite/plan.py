@@ -16,7 +16,7 @@ from msgspec import structs
 
 from linckia.proto.errors import InvalidParams
 from linckia.proto.json_types import JsonObject
-from linckia.proto.lenient import mended
+from linckia.proto.lenient import converted
 from linckia.proto.operation import Operation, Params
 from linckia.proto.surfaces.steps import Category, Steps
 from linckia.proto.validation import respelled, validate
@@ -73,7 +73,7 @@ def _planned(tool: Category, steps: Steps, step: JsonObject, where: str, *, chai
     if not isinstance(name, str):
         raise InvalidParams(f"{where}.op: it is the name of an op, as a string", field=f"{where}.op")
     operation = steps.step(tool, name, f"{where}.op")
-    params = mended(dict[str, Any], step.get("params"))
+    params = converted(dict[str, Any], step.get("params"))
     if not isinstance(params, dict | None):
         raise InvalidParams(f"{where}.params: expected an object", field=f"{where}.params")
     beside = {key: value for key, value in step.items() if key not in ("op", "params")}

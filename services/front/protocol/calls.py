@@ -18,9 +18,9 @@ from linckia.proto.errors import Failure, InvalidParams, LinckiaError
 from linckia.proto.front import SERVICE
 from linckia.proto.json_types import JsonObject
 from linckia.proto.mcp import MISSING_CAPABILITY
-from linckia.proto.near import did_you_mean
 from linckia.proto.operation import Operation, Params
 from linckia.proto.ops import Table
+from linckia.proto.suggestions import did_you_mean
 from linckia.proto.surfaces.steps import PLACE, Category
 from linckia.proto.surfaces.surface import Surface, caches
 from linckia.services.front.composite.answer import Composed

@@ -13,9 +13,9 @@ import trio
 
 from linckia.proto import grants
 from linckia.proto.errors import InvalidParams, Kind, LinckiaError, OperationError, Unavailable
-from linckia.proto.near import did_you_mean
 from linckia.proto.ops.knowledge import KnowledgeIngest, KnowledgeIngestResult, Problem
 from linckia.proto.ops.retrieve import RetrieveStatus
+from linckia.proto.suggestions import did_you_mean
 from linckia.services.knowledge import nodes
 from linckia.services.knowledge.ingest.index import COLLECTION
 from linckia.services.knowledge.ingest.ingest import STARTUP_PATIENCE_S, Ingest

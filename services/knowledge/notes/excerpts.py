@@ -6,8 +6,8 @@ import re
 from typing import NamedTuple
 
 from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.near import did_you_mean
 from linckia.proto.ops.knowledge import NodeContent
+from linckia.proto.suggestions import did_you_mean
 from linckia.services.knowledge.notes import frontmatter, headings
 from linckia.services.knowledge.notes.headings import Heading
 from linckia.services.runtime.text.lines import span

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import trio
 
-from linckia.proto.near import close
 from linckia.proto.ops.knowledge import BrokenLink
+from linckia.proto.suggestions import close
 from linckia.services.knowledge import nodes
 from linckia.services.knowledge.ingest.ingest import Ingest
 from linckia.services.knowledge.nodes import Node

@@ -142,13 +142,13 @@ def test_status_shows_the_header_to_send_and_top_shows_no_secret() -> None:
 
 
 async def test_change_is_in_force_once_every_front_that_waits_has_it(data: Path) -> None:
-    announced = tokens.Announced(data)
+    live = tokens.LiveTokens(data)
     known = []
 
     async def follow(front: str, rounds: int) -> None:
         version = 0
         for _ in range(rounds):
-            table = await announced.after(version, front)
+            table = await live.after(version, front)
             version = table.version
             known.append((front, [token.name for token in table.tokens]))
 
@@ -157,20 +157,20 @@ async def test_change_is_in_force_once_every_front_that_waits_has_it(data: Path)
         nursery.start_soon(follow, "front-2", 3)
         await trio.testing.wait_all_tasks_blocked()
         tokens.store(data, [Token(name="ci", sha256="0", created=0.0)])
-        assert await announced.read_again()
+        assert await live.reload()
         assert sorted(known[2:]) == [("front", ["ci"]), ("front-2", ["ci"])]
         nursery.cancel_scope.cancel()
 
 
 async def test_front_that_does_not_answer_is_not_waited_for(data: Path, autojump_clock: trio.testing.MockClock) -> None:
-    announced = tokens.Announced(data)
+    live = tokens.LiveTokens(data)
 
     async def hang() -> None:
-        await announced.after((await announced.after(0, "front")).version, "front")
+        await live.after((await live.after(0, "front")).version, "front")
         await trio.sleep_forever()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(hang)
         await trio.testing.wait_all_tasks_blocked()
-        assert not await announced.read_again()
+        assert not await live.reload()
         nursery.cancel_scope.cancel()

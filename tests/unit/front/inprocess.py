@@ -55,7 +55,7 @@ class InProcess:
             self.states.keep(params.name, params.state)
             return None
         if isinstance(params, KernelKeptSession):
-            return self.states.kept(params.name)
+            return self.states.get(params.name)
         self.calls.append(operation.name)
         if operation.name in self.failing:
             raise self.failing[operation.name]

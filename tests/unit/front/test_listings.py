@@ -63,7 +63,7 @@ def test_an_explanation_is_left_out_only_where_name_values_and_tool_say_as_much(
         "depth": {"type": "integer", "description": "Levels to follow"},
         "offset_s": {"type": "number", "description": "Entries to skip"},
     }
-    listed = schemas.parameters({"properties": described}, {}, told="Read a plan.", detailed=False)["properties"]
+    listed = schemas.parameters({"properties": described}, {}, description="Read a plan.", detailed=False)["properties"]
     assert [name for name, parameter in listed.items() if "description" in parameter] == ["depth", "offset_s"]
 
 
@@ -148,7 +148,7 @@ def test_what_fits_the_whole_schema_fits_the_listed_one(table: ops.Table) -> Non
     """Values are made from the whole schemas: of each choice one, with all members and with those required alone."""
     for op in clients(table):
         whole = json_schema(op.params)
-        listed = jsonschema.Draft202012Validator(schemas.parameters(whole, {}, told="", detailed=False))
+        listed = jsonschema.Draft202012Validator(schemas.parameters(whole, {}, description="", detailed=False))
         for value in examples(whole, whole.get("$defs", {}), 0):
             listed.validate(given(value))
         if op.output_schema is not None:

@@ -104,9 +104,9 @@ def test_what_is_kept_of_a_session_is_bounded() -> None:
     states = SessionStates(max_bytes=10_000)
     for n in range(100):
         states.keep(str(n), "x" * 1000)
-        assert states.kept("0") is not None or n > 7
-    assert states.kept("99") == "x" * 1000
-    assert states.kept("50") is None
+        assert states.get("0") is not None or n > 7
+    assert states.get("99") == "x" * 1000
+    assert states.get("50") is None
 
 
 # ---- sessions -----------------------------------------------------------------------------------------------------

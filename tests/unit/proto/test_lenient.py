@@ -12,7 +12,7 @@ from msgspec import Meta, inspect
 
 from linckia.proto import ops
 from linckia.proto.errors import InvalidParams
-from linckia.proto.lenient import mended
+from linckia.proto.lenient import converted
 from linckia.proto.operation import CLIENT, Params
 from linckia.proto.validation import respelled, validate
 
@@ -170,8 +170,8 @@ def test_what_is_not_certain_is_refused_by_its_name(sent: dict[str, Any], field:
 
 def test_what_fits_is_not_looked_at() -> None:
     fitting = {"limit": 5, "names": ["a"], "inner": {"depth": 2}}
-    assert mended(Everything, fitting) is fitting
-    assert mended(list[int], "[1]") == [1]
+    assert converted(Everything, fitting) is fitting
+    assert converted(list[int], "[1]") == [1]
 
 
 def test_a_parameter_that_is_given_twice_once_as_null_is_given_once() -> None:
@@ -201,7 +201,7 @@ MEANT_AS_NULL = {("resource-children", "depth"), ("resource-parent", "depth")}
 def test_null_for_an_optional_parameter_of_any_operation_is_as_if_absent(name: str, parameter: str) -> None:
     params = TABLE[name].params
     (field,) = (each for each in msgspec.structs.fields(params) if each.encode_name == parameter)
-    assert mended(params, {parameter: None}) == {} or field.default is None
+    assert converted(params, {parameter: None}) == {} or field.default is None
 
 
 def _types(info: inspect.Type) -> Iterator[inspect.Type]:
@@ -223,6 +223,6 @@ def test_every_parameter_that_is_a_number_may_be_text() -> None:
             types = set(map(type, _types(field.type)))
             if inspect.IntType in types and types <= {inspect.IntType, inspect.FloatType, inspect.NoneType}:
                 seen += 1
-                found = mended(operation.params, {field.encode_name: "7"})
+                found = converted(operation.params, {field.encode_name: "7"})
                 assert found == {field.encode_name: 7}, f"{operation.name}: {field.encode_name}"
     assert seen > 100

@@ -159,7 +159,7 @@ def test_description_is_the_docstring_and_deadline_is_in_milliseconds() -> None:
         ({"name": "a", "tags": "x"}, "tags", "expected `array`, got `string`"),
         ({"name": "a", "inner": {"depth": 9}}, "inner.depth", "<= 5"),
         ({"name": "a", "inner": {"width": 9}}, "inner.width", "unknown parameter"),
-        ({"name": "a", "inner": {"code": "123"}}, "inner.code", "not of the form that is expected: Four digits"),
+        ({"name": "a", "inner": {"code": "123"}}, "inner.code", "expected: Four digits"),
         ({"name": "a", "inner": {"codes": ["1234", ""]}}, "inner.codes[1]", "expected: Four digits"),
         ({"name": "a", "inner": {"order": "u"}}, "inner.order", "'u'; there are: down, up"),
         ({"name": "a", "inner": {"orders": ["up", "u"]}}, "inner.orders[1]", "'u'; there are: down, up"),

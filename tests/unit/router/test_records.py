@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.kernel.audit import Entry
+from linckia.kernel.audit import AuditEntry
 from linckia.proto import frames
 from linckia.proto.errors import Forbidden, LinckiaError
 from linckia.proto.grants import Grant
@@ -23,12 +23,12 @@ class Log:
     """Records entries in memory."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[AuditEntry] = []
 
-    def record(self, entry: Entry) -> None:
+    def record(self, entry: AuditEntry) -> None:
         self.entries.append(entry)
 
-    def refused(self, entry: Entry) -> None:
+    def refused(self, entry: AuditEntry) -> None:
         self.entries.append(entry)
 
     def told(self) -> list[tuple[str, str, str, str]]:

@@ -13,8 +13,8 @@ _LONGEST = 200
 
 def did_you_mean(name: str, known: Iterable[str], *, before: str = "; ", most: int = 3) -> str:
     """Return `; did you mean A, B?` with the most similar names, or "" if none is similar."""
-    near = close(name, known, most)
-    return f"{before}did you mean {', '.join(near)}?" if near else ""
+    similar = close(name, known, most)
+    return f"{before}did you mean {', '.join(similar)}?" if similar else ""
 
 
 def close(name: str, known: Iterable[str], most: int) -> list[str]:
