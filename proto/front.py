@@ -17,7 +17,7 @@ SERVICE = "front"
 """The service of which fronts are instances; it owns the operations that they handle themselves."""
 
 LIBRARIES = (
-    "linckia.services.front.transport.sdk_session",
+    "linckia.services.front.protocol.dispatch",
     "linckia.services.front.web.serving",
 )
 """Modules that a front needs for everything beyond the handshake of a local client: MCP's SDK and the HTTP server."""

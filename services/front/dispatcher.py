@@ -16,7 +16,7 @@ from linckia.proto.front import SERVICE
 from linckia.proto.operation import CLIENT, Access, Operation, Params
 from linckia.proto.target import described
 from linckia.services.front import rate, refusals
-from linckia.services.front.session import current_peer, current_session
+from linckia.services.front.protocol.session import current_peer, current_session
 from linckia.services.runtime.calls import Outgoing
 
 T = TypeVar("T")

@@ -19,19 +19,21 @@ import trio
 
 from linckia.proto.dispatch import Dispatcher
 from linckia.proto.errors import InvalidParams
+from linckia.proto.mcp import ListChanged
 from linckia.proto.operation import SURFACES
 from linckia.proto.ops import Table
 from linckia.proto.surfaces.surface import Surface
 from linckia.services.front.composite.run import Composites
 from linckia.services.front.dispatcher import Events
 from linckia.services.front.prompts import FilePrompts, Folder
+from linckia.services.front.protocol.news import News
 from linckia.services.front.scratchpad import Scratchpads
 
 if TYPE_CHECKING:
     from linckia.services.front.protocol.server import SurfaceServer
 
-SDK = "linckia.services.front.transport.sdk_session"
-"""What loads it; a front that was forked has it already."""
+SDK = "linckia.services.front.protocol.dispatch"
+"""The module that loads the SDK; a front that was forked has it already."""
 
 FIRST_MESSAGE_S = 0.25
 """How long loading the SDK waits for a client to be answered first, with which it would share the interpreter."""
@@ -59,6 +61,7 @@ class Gateway:
         self.version = version
         self.prompts = prompts
         self.scratchpads = Scratchpads()
+        self.news = News()
         self._nursery = nursery
         self._surfaces = {name: Surface(name, table) for name in SURFACES}
         self._servers: dict[str, SurfaceServer] = {}
@@ -69,24 +72,20 @@ class Gateway:
     async def load(self) -> None:
         """Load the SDK and make the servers, once a client is there."""
         await self.wanted.wait()
+        self.events.on_event(self.news.receive)
+        self._nursery.start_soon(self.prompts.watch, partial(self.news.publish, ListChanged(list="prompts")))
         if SDK not in sys.modules:
             with trio.move_on_after(FIRST_MESSAGE_S):
                 await self.opened.wait()
             # In a thread: a second in which the event loop goes on, if more slowly.
             await trio.to_thread.run_sync(importlib.import_module, SDK)
-        from mcp.server.subscriptions import PromptsListChanged
-
-        from linckia.services.front.protocol.connections import News
         from linckia.services.front.protocol.server import SurfaceServer
 
-        news = News(self._nursery)
         for name, surface in self._surfaces.items():
             composites = Composites(self.dispatcher, surface.steps)
             self._servers[name] = SurfaceServer(
-                surface, self.table, composites, news, self.version, self.scratchpads, self.prompts
+                surface, self.table, composites, self.news, self.version, self.scratchpads, self.prompts
             )
-        self._nursery.start_soon(self.prompts.watch, partial(news.publish, PromptsListChanged()))
-        self.events.on_event(news.receive)
         # What was loaded stays: to look through it for garbage again and again took 80 to 170 ms each time.
         gc.freeze()
         self.loaded.set()

@@ -18,7 +18,7 @@ from linckia.proto.grants import current as current_grant
 from linckia.proto.operation import operation_of
 from linckia.proto.ops.kernel import KernelRefused
 from linckia.proto.repeats import INTERVAL_S, Repeats
-from linckia.services.front.session import STDIO, current_peer
+from linckia.services.front.protocol.session import STDIO, current_peer
 from linckia.services.runtime.calls import Outgoing
 
 CHARS = 500

@@ -32,7 +32,7 @@ from linckia.proto.ops.front import (
     ScratchpadStats,
 )
 from linckia.proto.surfaces.surface import caches
-from linckia.services.front.session import SessionState, current_session
+from linckia.services.front.protocol.session import SessionState, current_session
 
 MIN_BYTES = 4096
 """Shorter answers are sent as they are."""

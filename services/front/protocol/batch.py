@@ -5,7 +5,7 @@ Only the revisions up to 2025-03-26 have them; 2025-06-18 took them out again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -43,13 +43,6 @@ class Part(NamedTuple):
     data: bytes
     envelope: Envelope | None
     fault: bytes | None
-
-    @property
-    def request_id(self) -> RequestId | None:
-        """Of a request."""
-        envelope = self.envelope
-        is_request = envelope is not None and request_key(envelope) is not None
-        return envelope.id if is_request and envelope and isinstance(envelope.id, int | str) else None
 
 
 def is_batch(data: bytes) -> bool:
@@ -130,16 +123,3 @@ class Pending:
             self._post(joined(self._answers))
 
     seal = drop
-
-
-def events(stream: bytes) -> tuple[list[bytes], bytes]:
-    """The messages of the whole events in a part of an SSE stream, and the rest that has yet to come."""
-    *whole, rest = stream.replace(b"\r\n", b"\n").split(b"\n\n")
-    return list(_messages(whole)), rest
-
-
-def _messages(whole: list[bytes]) -> Iterator[bytes]:
-    for event in whole:
-        data = [line.removeprefix(b"data:").strip() for line in event.split(b"\n") if line.startswith(b"data:")]
-        if any(data):
-            yield b"\n".join(data)

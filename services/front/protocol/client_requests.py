@@ -6,7 +6,7 @@ result is always sent.  Questions are answered in the way of the client's revisi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -15,6 +15,7 @@ import trio
 from linckia.proto.errors import Cancelled, Forbidden, InvalidParams, OperationError
 from linckia.proto.json_types import JsonObject
 from linckia.proto.mcp import CAPABILITIES, CAPABILITY_OF, INPUTS, MISSING_CAPABILITY
+from linckia.services.front.protocol.messages import notification
 
 PROGRESS_INTERVAL_S = 0.05
 """Between two progress notifications of one call: a person sees no more, and a client need not parse more."""
@@ -43,6 +44,26 @@ class Client(Protocol):
 
     async def request(self, method: str, params: JsonObject) -> JsonObject:
         """Ask a client with a handshake.  Raises LinckiaError where it refuses or cannot be reached."""
+
+
+class CallClient:
+    """The client end of a call that may not ask the client.
+
+    Args:
+        send: sends a message that belongs to the call.
+    """
+
+    def __init__(self, send: Callable[[bytes], None], capabilities: Mapping[str, Any], *, modern: bool) -> None:
+        self.modern = modern
+        # As the client sent them, by MCP; the reader checks their form.
+        self.capabilities = capabilities
+        self._send = send
+
+    def notify(self, method: str, params: JsonObject) -> None:
+        self._send(notification(method, params))
+
+    async def request(self, method: str, params: JsonObject) -> JsonObject:
+        raise AssertionError("operations that ask are not on the fast path")
 
 
 class InputRequired(Exception):

@@ -26,7 +26,7 @@ from linckia.proto.surfaces.steps import NAMES
 from linckia.services.front.protocol.calls import as_error, encoded_tool_result, may_be_written, perform
 from linckia.services.front.protocol.client_requests import CallRequests, Client
 from linckia.services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
-from linckia.services.front.protocol.messages import TOOLS_CALL, Envelope, RequestId, error_message
+from linckia.services.front.protocol.messages import TOOLS_CALL, Answer, Envelope, RequestId, error_message
 from linckia.services.front.protocol.server import SurfaceServer
 
 _PREFIX = "io.modelcontextprotocol/"
@@ -64,13 +64,6 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
 
 _decode_params = msgspec.json.Decoder(_Params).decode
 _encode = msgspec.json.Encoder().encode
-
-
-class Answer(msgspec.Struct, frozen=True, gc=False):
-    """A JSON-RPC response, encoded; `code` is that of the error where it is one."""
-
-    message: bytes
-    code: int | None = None
 
 
 class FastPath:

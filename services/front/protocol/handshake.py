@@ -1,13 +1,14 @@
-"""The first messages of a client, answered without the SDK: of a local one while it still loads.
+"""The first requests of a client, answered without the SDK, which takes a second to import.
 
-A client that starts Linckia waits for the answer of `initialize` (or, in 2026-07-28, `server/discover`), and the SDK
-takes a second to import.  What these answers say follows from the surface alone, in the SDK's own words.  Only what is
-beyond doubt is taken; any other message waits for the SDK, which is then told what was answered here (`taken`).
+A client that starts Linckia waits for the answer to `initialize` (or, in 2026-07-28, `server/discover`).  These answers
+follow from the surface alone and are the SDK's word for word.  Only requests in the usual form are answered here; any
+other waits for the SDK.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable
 from typing import TypedDict
 
 import msgspec
@@ -15,7 +16,9 @@ from msgspec import UNSET, Raw, UnsetType
 
 from linckia.proto.json_types import JsonObject
 from linckia.proto.surfaces.surface import Surface
+from linckia.services.front.protocol.client_requests import LEVELS
 from linckia.services.front.protocol.messages import RequestId, result_message
+from linckia.services.front.protocol.session import McpSession
 
 NAME = "linckia"
 TITLE = "Linckia"
@@ -94,12 +97,8 @@ class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
 class _Message(msgspec.Struct, forbid_unknown_fields=True):
     jsonrpc: str
     method: str
-    id: RequestId | None = None
+    id: RequestId
     params: Raw = Raw(b"{}")
-
-
-class _Identified(msgspec.Struct):
-    id: RequestId | None = None
 
 
 def offered(surface: Surface) -> JsonObject:
@@ -121,70 +120,56 @@ def lists_of(capabilities: JsonObject) -> frozenset[str]:
     return frozenset(name for name, said in capabilities.items() if "listChanged" in said)
 
 
-class Greeting(msgspec.Struct, frozen=True):
-    """A message that is answered here; `answer` is empty where it is a notification, `params` are as they came."""
-
-    method: str
-    id: RequestId | None
-    answer: bytes
-    # As the client sent them: each method reads its own.
-    params: JsonObject = {}
+GREETINGS = frozenset({"initialize", "ping", "server/discover", "tools/list"})
+"""The requests that a `Greeter` may answer."""
 
 
 class Greeter:
     """Answers the greetings of the clients of one surface."""
 
     def __init__(self, surface: Surface, version: str) -> None:
-        self.surface = surface
+        self._surface = surface
         self._info = {"name": NAME, "title": TITLE, "version": version}
 
-    def answer(self, data: bytes, *, greeted: bool, modern: bool = False, listing: bool = False) -> Greeting | None:
-        """The answer to a message; None where the SDK must see it first.
-
-        `greeted`, the client has opened its session, `modern` without a handshake; `listing`, it may be told all the
-        tools here, as a local client once it has said that it is ready.
-        """
+    def answer(self, data: bytes, session: McpSession) -> bytes | None:
+        """The answer to a request, of which the session then knows; None if only the SDK can answer it."""
         if len(data) > _MAX_BYTES or data.count(b"{") + data.count(b"[") > _MAX_BRACKETS:
             return None
         try:
             message = msgspec.json.decode(data, type=_Message)
             # As a whole and then by type: what a type passes over would not be looked at otherwise.
             params = msgspec.json.decode(message.params)
-            result = (
-                None if message.jsonrpc != "2.0" else self._result(message.method, params, greeted, modern, listing)
-            )
+            result = None if message.jsonrpc != "2.0" else self._result(message.method, params, session)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        if result is None:
-            return None
-        if message.id is not None and message.method != "notifications/initialized":
-            return Greeting(message.method, message.id, result_message(message.id, result), params)
-        is_notification = message.method == "notifications/initialized" and message.id is None
-        return Greeting(message.method, None, b"") if is_notification else None
+        return None if result is None else result_message(message.id, result)
 
-    def _result(self, method: str, params: object, greeted: bool, modern: bool, listing: bool) -> JsonObject | None:
+    def _result(self, method: str, params: object, session: McpSession) -> JsonObject | None:
         match method:
-            case "initialize" if not greeted:
+            case "initialize" if session.modern is None:
+                version = agreed(msgspec.convert(params, _Initialize).protocol_version)
+                session.open(msgspec.convert(params, JsonObject), version)
                 return {
-                    "protocolVersion": agreed(msgspec.convert(params, _Initialize).protocol_version),
-                    "capabilities": offered(self.surface),
+                    "protocolVersion": version,
+                    "capabilities": offered(self._surface),
                     "serverInfo": self._info,
-                    "instructions": self.surface.instructions,
+                    "instructions": self._surface.instructions,
                 }
-            case "ping" | "notifications/initialized" if greeted and not modern:
+            case "ping" if session.modern is False:
                 msgspec.convert(params, _Nothing)
                 return {}
-            case "tools/list" if listing:
+            case "tools/list" if session.modern is False and session.is_open:
                 msgspec.convert(params, _Nothing)
-                return {"tools": self.surface.listed_tools}
-            case "server/discover" if not greeted:
+                return {"tools": self._surface.listed_tools}
+            case "server/discover" if session.modern is None:
                 if msgspec.convert(params, _Discover).meta.version not in MODERN_VERSIONS:
                     return None
+                session.modern = True
                 return {
                     "resultType": "complete",
                     "supportedVersions": list(MODERN_VERSIONS),
-                    "capabilities": offered(self.surface),
-                    "instructions": self.surface.instructions,
+                    "capabilities": offered(self._surface),
+                    "instructions": self._surface.instructions,
                     "ttlMs": LIST_FRESH_MS,
                     "cacheScope": "public",
                     "_meta": {"io.modelcontextprotocol/serverInfo": self._info},
@@ -197,46 +182,31 @@ def agreed(version: object) -> str:
     return version if isinstance(version, str) and version in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
 
 
-class Handshake:
-    """The first messages of one local client.
+class _Told(msgspec.Struct):
+    method: str
+    params: JsonObject = {}
 
-    `taken` are the messages that the SDK has not seen yet, in order; `answered` are the ids of those requests
-    among them that have their answer.
+
+def resume(session: McpSession, told: Iterable[bytes]) -> None:
+    """Bring a session to where another front left it.
+
+    Args:
+        told: the client's messages that made the session what it is, in order; all were answered.
     """
+    for data in told:
+        # The record is in memory that the client can write to.
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            _resume(session, msgspec.json.decode(data, type=_Told))
 
-    def __init__(self, surface: Surface, version: str) -> None:
-        self._greeter = Greeter(surface, version)
-        self._greeted = False
-        self._modern = False
-        self._ready = False
-        self.taken: list[bytes] = []
-        self.answered: list[RequestId] = []
 
-    def _take(self, message: bytes, request_id: RequestId | None) -> None:
-        self._greeted = True
-        self.taken.append(message)
-        if request_id is not None:
-            self.answered.append(request_id)
-
-    def resume(self, said: Sequence[bytes]) -> None:
-        """Begin where another kernel's session ended: the SDK has to be told what was said, and the client nothing."""
-        for message in said:
-            self._take(message, msgspec.json.decode(message, type=_Identified).id)
-
-    def news(self) -> list[str]:
-        """Notifications for a client whose session goes on with another kernel, which may offer other things."""
-        if not self._greeted or self._modern:
-            return []
-        return [f"notifications/{name}/list_changed" for name in sorted(lists_of(offered(self._greeter.surface)))]
-
-    def answer(self, data: bytes) -> bytes | None:
-        """The answer to a message, empty for a notification; None where the SDK must see it first."""
-        greeting = self._greeter.answer(data, greeted=self._greeted, modern=self._modern, listing=self._ready)
-        if greeting is None:
-            return None
-        # Those are of no consequence, so the SDK need not hear of them.
-        if greeting.method not in ("ping", "tools/list"):
-            self._ready = greeting.method == "notifications/initialized"
-            self._modern = self._modern or greeting.method == "server/discover"
-            self._take(data, greeting.id)
-        return greeting.answer
+def _resume(session: McpSession, message: _Told) -> None:
+    params = message.params
+    match message.method:
+        case "initialize":
+            session.open(params, agreed(params.get("protocolVersion")))
+        case "notifications/initialized":
+            session.initialized = True
+        case "logging/setLevel" if params.get("level") in LEVELS:
+            session.state.level = params["level"]
+        case "resources/subscribe" if isinstance(params.get("uri"), str):
+            session.state.subscribe(params["uri"])

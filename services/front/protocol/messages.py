@@ -36,6 +36,13 @@ class Envelope(msgspec.Struct, gc=False):
     error: Raw | UnsetType = UNSET
 
 
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """A JSON-RPC response, encoded; `code` is the error's code if it is an error."""
+
+    message: bytes
+    code: int | None = None
+
+
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -110,8 +117,8 @@ def _refused(data: bytes, text: str) -> NotJson:
 
 
 NOT_A_MESSAGE = (
-    "Not a JSON-RPC 2.0 message: jsonrpc must be the string 2.0, id a string or an integer, method a string; "
-    "a response has an id and a result, or an error"
+    "Not a JSON-RPC 2.0 message: jsonrpc must be the string 2.0, id a string or an integer, method a string, "
+    "params an object; a response has an id and a result that is an object, or an error"
 )
 
 
@@ -119,14 +126,19 @@ def fault_of(message: Envelope | None, data: bytes) -> bytes | None:
     """The error that answers `data`, JSON that was read as `message`; None if it is a message of JSON-RPC 2.0."""
     if message is not None and message.jsonrpc == "2.0":
         if isinstance(message.method, str):
-            is_valid = message.id is not None
+            is_valid = message.id is not None and _begins(message.params, b"{n")
         elif isinstance(message.result, UnsetType):
-            is_valid = not isinstance(message.error, UnsetType)
+            is_valid = not isinstance(message.error, UnsetType) and _begins(message.error, b"{")
         else:
-            is_valid = isinstance(message.id, int | str)
+            is_valid = isinstance(message.id, int | str) and _begins(message.result, b"{")
         if is_valid:
             return None
     return error_message(readable_id(data), INVALID_REQUEST, NOT_A_MESSAGE)
+
+
+def _begins(value: Raw | UnsetType, with_one_of: bytes) -> bool:
+    """Whether a value is of the kinds that begin like this, or absent."""
+    return isinstance(value, UnsetType) or bytes(memoryview(value)[:1]) in with_one_of
 
 
 EARLY_BYTES = 4096
@@ -149,6 +161,24 @@ def request_key(envelope: Envelope) -> RequestId | None:
     if isinstance(envelope.id, int | str) and isinstance(envelope.method, str):
         return correlation_key(envelope.id)
     return None
+
+
+_PROTOCOL_VERSION = "io.modelcontextprotocol/protocolVersion"
+
+
+class _Enveloped(msgspec.Struct):
+    meta: dict[str, Raw] = msgspec.field(name="_meta")
+
+
+def has_envelope(message: Envelope) -> bool:
+    """Whether a request names its revision itself, as requests do since 2026-07-28."""
+    try:
+        return isinstance(message.params, Raw) and _PROTOCOL_VERSION in _decode_enveloped(message.params).meta
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+
+
+_decode_enveloped = msgspec.json.Decoder(_Enveloped).decode
 
 
 def is_call(envelope: Envelope) -> bool:
@@ -174,6 +204,12 @@ def error_message(request_id: RequestId | None, code: int, message: str, data: o
     if data is not None:
         error["data"] = data
     return _encode({"jsonrpc": "2.0", "id": request_id, "error": error})
+
+
+def notification(method: str, params: object = None) -> bytes:
+    """A JSON-RPC notification, encoded."""
+    message = {"jsonrpc": "2.0", "method": method}
+    return _encode(message if params is None else {**message, "params": params})
 
 
 def correlation_key(request_id: RequestId) -> RequestId:

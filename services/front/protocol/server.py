@@ -11,11 +11,9 @@ from collections.abc import Awaitable, Mapping
 from typing import Any
 
 import mcp_types as types
-import trio
 from mcp.server.caching import CacheableMethod, CacheHint
-from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult
-from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.subscriptions import ListenHandler
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
@@ -31,19 +29,18 @@ from linckia.proto.surfaces.surface import Surface
 from linckia.services.front.prompts import SHOWN_ON, FilePrompts
 from linckia.services.front.protocol import calls
 from linckia.services.front.protocol.client_requests import LEVELS, CallRequests, InputRequired, merged_answers
-from linckia.services.front.protocol.connections import (
-    Context,
-    News,
-    SdkClient,
-    changed,
-    connection_of,
-    is_modern,
-    on_connection,
-    reporting_level,
-    state_of,
-)
 from linckia.services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
 from linckia.services.front.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, Greeter, lists_of, offered
+from linckia.services.front.protocol.news import News
+from linckia.services.front.protocol.sdk import (
+    Context,
+    HandlerClient,
+    is_modern,
+    listened,
+    reporting_level,
+    request_of,
+    session_of,
+)
 from linckia.services.front.scratchpad import Scratchpads
 
 _LEGACY_RESOURCE_NOT_FOUND = -32002
@@ -63,7 +60,7 @@ is stale at once."""
 
 
 class SurfaceServer:
-    """The handlers of one surface; `sdk` is what a transport runs."""
+    """The handlers of one surface; `sdk` is the SDK's server with them."""
 
     def __init__(
         self,
@@ -82,7 +79,7 @@ class SurfaceServer:
         self.scratchpads = scratchpads
         # Shown where there are prompts at all.
         self._prompts = prompts if surface.name in SHOWN_ON else FilePrompts()
-        self.listening = ListenHandler(news.bus)
+        self.listening = ListenHandler(listened(news))
         self.greeter = Greeter(surface, version)
         # Arguments of the library's own constructor, each a function of another type, which it checks.
         handlers: JsonObject = {
@@ -104,7 +101,8 @@ class SurfaceServer:
             handlers |= {"on_list_prompts": self._list_prompts, "on_get_prompt": self._get_prompt}
         if "completions" in capabilities:
             handlers["on_completion"] = self._complete_argument
-        self._lists = lists_of(capabilities)
+        self._capabilities = capabilities
+        self.lists = lists_of(capabilities)
         with warnings.catch_warnings():
             # Logging is deprecated as of 2026-07-28; the revisions before it have it.
             warnings.simplefilter("ignore", MCPDeprecationWarning)
@@ -117,26 +115,18 @@ class SurfaceServer:
                 get_tool_input_schema=self._input_schema,
                 **handlers,
             )
-        # Over HTTP with a handshake the SDK passes no options of its own, and would say that no list changes.
-        options = self.sdk.create_initialization_options(NotificationOptions(True, True, True))
-        self.sdk.create_initialization_options = lambda *_: options  # type: ignore[method-assign]  # it has no setting
         # In place of the SDK's span per message: the router carries the client's trace context itself.
         self.sdk.middleware[:] = [
             RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience=NAME),
-            self._on_message,
+            self._offer,
         ]
 
-    async def _on_message(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+    async def _offer(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Say in the handshake that lists can change, for which the SDK's server has no setting."""
         result = await call_next(ctx)
-        if ctx.method == "initialize":
-            self.welcome(connection_of(ctx))
+        if ctx.method == "initialize" and isinstance(result, dict):
+            return {**result, "capabilities": self._capabilities}
         return result
-
-    def welcome(self, connection: Connection) -> None:
-        """A client has opened its session, or goes on with it here."""
-        self.news.join(connection, self._lists, state_of(connection).uris)
-        if (told := on_connection.get()) is not None:
-            told(connection)
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
         operation = self.surface.called.get(name)
@@ -209,26 +199,15 @@ class SurfaceServer:
         raw = ctx.params or {}
         answers = merged_answers(state, raw.get("inputResponses"))
         traceparent = (raw.get("_meta") or {}).get("traceparent")
-        outcome: object
-        async with trio.open_nursery() as nursery:
-            client = SdkClient(ctx, nursery)
-            client_requests = CallRequests(
-                client,
-                nursery,
-                token=progress_token_from_params(raw),
-                level=reporting_level(ctx),
-                asks=operation.asks,
-                answers=answers,
-            )
-            try:
-                outcome = await calls.perform(self.dispatcher, operation, params, client_requests, traceparent)
-            except Exception as error:  # noqa: BLE001  # raised again below: the nursery would wrap it in a group
-                outcome = error
-            await client.drain()
-            nursery.cancel_scope.cancel()
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        client_requests = CallRequests(
+            HandlerClient(ctx),
+            request_of(ctx).nursery,
+            token=progress_token_from_params(raw),
+            level=reporting_level(ctx),
+            asks=operation.asks,
+            answers=answers,
+        )
+        return await calls.perform(self.dispatcher, operation, params, client_requests, traceparent)
 
     async def _complete_argument(self, ctx: Context, params: types.CompleteRequestParams) -> Any:
         ref, argument = params.ref, params.argument
@@ -249,8 +228,9 @@ class SurfaceServer:
     async def _set_level(self, ctx: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
         if params.level not in LEVELS:
             raise MCPError(code=INVALID_PARAMS, message=f"Unknown level; known levels: {', '.join(LEVELS)}")
-        state_of(connection_of(ctx)).level = params.level
-        await changed(connection_of(ctx))
+        session = session_of(ctx)
+        session.state.level = params.level
+        await session.changed()
         return types.EmptyResult()
 
     def _check_news(self, uri: str) -> None:
@@ -271,13 +251,15 @@ class SurfaceServer:
 
     async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
         self._check_news(str(params.uri))
-        state_of(connection_of(ctx)).subscribe(str(params.uri))
-        await changed(connection_of(ctx))
+        session = session_of(ctx)
+        session.state.subscribe(str(params.uri))
+        await session.changed()
         return types.EmptyResult()
 
     async def _unsubscribe(self, ctx: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        state_of(connection_of(ctx)).unsubscribe(str(params.uri))
-        await changed(connection_of(ctx))
+        session = session_of(ctx)
+        session.state.unsubscribe(str(params.uri))
+        await session.changed()
         return types.EmptyResult()
 
 

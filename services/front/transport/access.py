@@ -32,8 +32,8 @@ from linckia.proto.grants import Token, TokenTable, parse_rate
 from linckia.proto.operation import operation_of
 from linckia.proto.ops.kernel import KernelTokens
 from linckia.services.front import rate, refusals
+from linckia.services.front.protocol.session import current_key, current_peer
 from linckia.services.front.rate import Limits
-from linckia.services.front.session import current_key, current_peer
 from linckia.services.front.transport import oauth
 from linckia.services.front.transport.http_server import ADMIT
 from linckia.services.front.transport.oauth import Bearer, ResourceServer, Unauthorized

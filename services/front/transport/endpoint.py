@@ -1,76 +1,67 @@
-"""One surface over HTTP: ordinary calls by the fast path, all else by the SDK's session manager.
+"""One surface over HTTP: checks what the protocol says of requests, and has their messages answered.
 
-Who answers is said by `services.front.protocol.ways`.  A call is taken only where the SDK would have served
-it: the same media types, the same headers, a session (with a handshake) or an envelope that its headers agree with
-(2026-07-28).
+A request belongs to a session (with a handshake), or it stands for itself: all of 2026-07-28 do, and all to an endpoint
+without sessions.  What is refused here has the status and the text that it has from the SDK's own transports.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
-import secrets
-from contextlib import AbstractAsyncContextManager
 
-import msgspec
 import trio
-from mcp.server.streamable_http import REQUEST_CANCELLED, StreamableHTTPServerTransport
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp_types import InitializeRequestParams
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
-from msgspec import UnsetType
-from pydantic import ValidationError
+from mcp.server.streamable_http import REQUEST_CANCELLED, check_accept_headers
+from mcp.shared.inbound import (
+    InboundLadderRejection,
+    find_duplicated_routing_header,
+    unsupported_protocol_version_rejection,
+)
+from mcp_types import DEFAULT_NEGOTIATED_VERSION, HEADER_MISMATCH
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from linckia.proto import grants
 from linckia.proto.errors import MaybeExecuted, Unavailable
-from linckia.proto.json_types import JsonObject
-from linckia.proto.operation import Access
 from linckia.services.front import scratchpad
 from linckia.services.front.protocol import batch
 from linckia.services.front.protocol.batch import BATCH_VERSIONS, Part
-from linckia.services.front.protocol.client_requests import DEFAULT_LEVEL
-from linckia.services.front.protocol.fast_path import Answer, FastPath, ToolCall
-from linckia.services.front.protocol.handshake import agreed
+from linckia.services.front.protocol.dispatch import MessageDispatcher
+from linckia.services.front.protocol.handshake import GREETINGS
 from linckia.services.front.protocol.messages import (
     INVALID_REQUEST,
     PARSE_ERROR,
+    Answer,
     Envelope,
     NotJson,
-    correlation_key,
     error_message,
     fault_of,
-    is_call,
     read_envelope,
     read_long,
     request_key,
 )
 from linckia.services.front.protocol.server import SurfaceServer
-from linckia.services.front.protocol.ways import Carrier, Way, way_of
-from linckia.services.front.session import SessionState
+from linckia.services.front.protocol.session import Channel, McpSession, Request
 from linckia.services.front.transport.exchange import Exchange, send_whole
 from linckia.services.front.transport.http_batch import serve_batch
-from linckia.services.front.transport.http_sessions import HttpSession, Said, Sessions
-from linckia.services.front.transport.request import Body, McpRequest, Refused, answered_once, name_of, replay_of
-from linckia.services.front.transport.session_ids import Claims
+from linckia.services.front.transport.http_sessions import Said, Sessions
+from linckia.services.front.transport.request import Body, McpRequest, Refused, name_of
 from linckia.services.front.transport.turns import LARGE_BYTES, Shared
 
 CALLS_S = 2.0
-"""For calls in flight when this front is to end, before the server itself ends them."""
+"""For requests in flight when this front is to end, before the server itself ends them."""
 
 _ENDED = MaybeExecuted("the front that served this has ended while it was in flight; another one has taken over")
 
 _ENDED_READING = Unavailable("the front that served this has ended while it was in flight; ask again")
 
-_OF_SESSIONS = frozenset({"", *HANDSHAKE_PROTOCOL_VERSIONS})
-"""What the header of the revision says, if anything, where there is a handshake."""
+_SINGLE = "Body must be a single JSON-RPC request or notification object"
 
 
 class Endpoint:
-    """The ASGI application of one surface; requests are served inside `running` only.
+    """The ASGI application of one surface.
 
     Args:
         shared: among the endpoints of a front.
@@ -82,23 +73,18 @@ class Endpoint:
     ) -> None:
         self._server = server
         self._shared = shared
-        self._fast_path = FastPath(server)
+        self._dispatcher = MessageDispatcher(server)
         self._max_body_bytes = max_body_bytes
         self._sessions = sessions
-        self._streams: set[trio.CancelScope] = set()
+        self._streams: set[Exchange] = set()
         self._calls: set[trio.CancelScope] = set()
         self._calls_end = math.inf
-        # For what stands for itself: all of 2026-07-28, and what has no session.
-        self._manager = StreamableHTTPSessionManager(server.sdk, stateless=True, max_request_body_size=max_body_bytes)
-
-    def running(self) -> AbstractAsyncContextManager[None]:
-        return self._manager.run()
 
     def close_streams(self) -> None:
         """End the streams that only listen; their clients would keep the server from ending.  Calls have a while."""
         self._server.listening.close()
-        for scope in self._streams:
-            scope.cancel()
+        for stream in self._streams:
+            stream.end()
         self._calls_end = trio.current_time() + CALLS_S
         for scope in self._calls:
             scope.deadline = self._calls_end
@@ -111,35 +97,63 @@ class Endpoint:
             await request.answer(JSONResponse({"error": refusal}, status_code=403))
             return
         session_id = request.headers.get(b"mcp-session-id")
-        if session_id is not None and (sessions := self._sessions_for(request)) is not None:
-            request.session = await sessions.find(session_id.decode("latin-1"), self._server)
+        if session_id is not None and self._sessions is not None and not request.is_modern:
+            request.session = await self._sessions.find(session_id.decode("latin-1"), self._server)
             if request.session is None:
-                await send_whole(send, 404, error_message(None, INVALID_REQUEST, "Session not found"), [])
+                await _refuse(request, 404, "Session not found")
                 return
         with contextlib.nullcontext() if request.session is None else request.session:
-            if scope["method"] == "POST":
-                await self._post(request)
-            elif scope["method"] == "DELETE" and request.session is not None and self._sessions is not None:
-                await self._sessions.end(request.session)
-                own = {"mcp-session-id": request.session.id}
-                await request.answer(Response(status_code=200, headers=own, media_type="application/json"))
-            else:
-                await self._listen(request)
+            await self._respond(request)
 
-    def _sessions_for(self, request: McpRequest) -> Sessions | None:
-        """Where those of a handshake are, if the request may belong to one."""
-        return self._sessions if request.version in _OF_SESSIONS else None
+    async def _respond(self, request: McpRequest) -> None:
+        match request.scope["method"]:
+            case "POST":
+                await self._post(request)
+            case _ if request.is_modern:
+                await request.answer(Response(status_code=405, headers={"Allow": "POST"}))
+            case "GET":
+                await self._listen(request)
+            case "DELETE":
+                await self._end(request)
+            case _:
+                await _refuse(request, 405, "Method Not Allowed", (b"allow", b"GET, POST, DELETE"))
+
+    def _lacks_session(self, request: McpRequest) -> bool:
+        """Whether the request should belong to a session and names none."""
+        return request.session is None and self._sessions is not None and not request.is_modern
+
+    async def _end(self, request: McpRequest) -> None:
+        if self._sessions is None:
+            await _refuse(request, 405, "Method Not Allowed: Session termination not supported")
+        elif request.session is None:
+            await _refuse(request, 400, "Bad Request: Missing session ID")
+        else:
+            await self._sessions.end(request.session)
+            await request.answer(_accepted(request, 200))
 
     async def _listen(self, request: McpRequest) -> None:
-        # Events have no ids, so there is nothing to resume; the SDK would not respond to the header at all.
-        headers = [header for header in request.scope["headers"] if header[0] != b"last-event-id"]
-        request = dataclasses.replace(request, scope={**request.scope, "headers": headers})
-        with trio.CancelScope() as stream:
+        """Stream what belongs to no request, until the client goes away."""
+        session = request.session
+        if not check_accept_headers(HttpRequest(request.scope))[1]:
+            await _refuse(request, 406, "Not Acceptable: Client must accept text/event-stream")
+        elif self._lacks_session(request):
+            await _refuse(request, 400, "Bad Request: Missing session ID")
+        elif session is not None and session.stream is not None:
+            await _refuse(request, 409, "Conflict: Only one SSE stream is allowed per session")
+        else:
+            stream = Exchange(request.receive, request.send, request.own_headers)
             self._streams.add(stream)
             try:
-                await self._by_sdk(request, b"")
+                if session is None:
+                    await stream.listen()
+                    return
+                session.stream = stream
+                with self._server.news.told_to(session, self._server.lists):
+                    await stream.listen()
             finally:
                 self._streams.discard(stream)
+                if session is not None:
+                    session.stream = None
 
     async def _post(self, request: McpRequest) -> None:
         body = Body(self._shared, request.client, self._max_body_bytes)
@@ -153,6 +167,9 @@ class Endpoint:
             body.done()
 
     async def _take(self, request: McpRequest, body: bytes) -> None:
+        if (fault := request.form_fault()) is not None:
+            await _refuse(request, *fault)
+            return
         try:
             envelope = read_envelope(body) if len(body) <= LARGE_BYTES else await read_long(body)
         except NotJson as error:
@@ -160,171 +177,151 @@ class Endpoint:
             await send_whole(request.send, 400, message, [])
             return
         if envelope is None and batch.is_batch(body) and self._takes_batches(request):
-
-            async def serve(part: Part, receive: Receive, send: Send) -> None:
-                await self._serve_message(
-                    dataclasses.replace(request, receive=receive, send=send), part.data, part.envelope
-                )
-
-            await serve_batch(body, serve, request.receive, request.send, request.own_headers)
-            return
-        if (fault := fault_of(envelope, body)) is not None:
-            await send_whole(request.send, 400, fault, [])
-            return
-        await self._serve_message(request, body, envelope)
+            await self._serve_batch(request, body)
+        elif (refusal := fault_of(envelope, body)) is not None:
+            await send_whole(request.send, 400, refusal, [])
+        else:
+            assert envelope is not None
+            await self._serve(request, body, envelope)
 
     def _takes_batches(self, request: McpRequest) -> bool:
-        """Whether the client speaks a revision that has them, and takes what they may be answered with."""
-        if not request.is_plain:
-            return False
+        """Whether the client speaks a revision that has them."""
         if request.session is not None:
             return request.session.claims.version in BATCH_VERSIONS
         # Without a session there is only the header, which the revisions with batches do not have yet.
-        return self._sessions is None and (request.version or "2025-03-26") in BATCH_VERSIONS
+        return self._sessions is None and (request.version or DEFAULT_NEGOTIATED_VERSION) in BATCH_VERSIONS
 
-    async def _serve_message(self, request: McpRequest, body: bytes, envelope: Envelope | None) -> None:
-        session, pads = request.session, self._server.scratchpads
-        scratchpad.enter(pads.passing(name_of(request.scope)) if session is None else session.scratchpad)
-        if session is not None and envelope is not None and request_key(envelope) is None:
-            # What is no request may be meant for a call that another front has in its hands, as for one here.
-            _withdraw(session, envelope)
-            if envelope.method != "notifications/initialized" and self._sessions is not None:
-                self._sessions.peers.tell(Said(session.claims.name, body))
-        if len(body) > LARGE_BYTES:
-            await trio.lowlevel.checkpoint()
-        match way_of(envelope, Carrier.HTTP) if request.is_plain else Way.SDK:
-            case Way.CALL if envelope is not None and (call := self._recognise(request, envelope)) is not None:
-                await self._serve(request, call)
-            case Way.GREETING if await self._greet(request, body):
-                return
-            case _:
-                await self._by_sdk(request, body)
-
-    async def _greet(self, request: McpRequest, body: bytes) -> bool:
-        """Answer the message, if it is a greeting that is to be answered here."""
-        sessions = self._sessions_for(request)
-        greeting = self._server.greeter.answer(body, greeted=request.session is not None)
-        if sessions is None or greeting is None:
-            return False
-        own = request.own_headers
-        if request.session is None:
-            own = [(b"mcp-session-id", self._id_for(sessions, greeting.params).encode())]
-        response = Response(greeting.answer, 200 if greeting.answer else 202, media_type="application/json")
-        response.raw_headers += own
-        await request.answer(response)
-        return True
-
-    def _id_for(self, sessions: Sessions, params: JsonObject) -> str:
-        """For a session that is opened with these parameters of `initialize`."""
-        said, client = params.get("capabilities"), params.get("clientInfo")
-        said, client = (each if isinstance(each, dict) else {} for each in (said, client))
-        return sessions.ids.give(self._server.surface.name, agreed(params.get("protocolVersion")), said, client)
-
-    async def _by_sdk(self, request: McpRequest, body: bytes) -> None:
-        replayed = dataclasses.replace(request, receive=replay_of(body, request.receive))
-        if (sessions := self._sessions_for(request)) is None:
-            replayed.send = answered_once(request.send)
-            await replayed.answer(self._manager.handle_request)
-        elif request.session is not None:
-            replayed.send = answered_once(request.send)
-            await replayed.answer((await sessions.transport(request.session)).handle_request)
+    async def _serve(self, request: McpRequest, body: bytes, envelope: Envelope) -> None:
+        if request_key(envelope) is None:
+            await self._hear(request, body, envelope)
+        elif request.session is None and envelope.method == "initialize" and self._lacks_session(request):
+            await self._open(request, body, envelope)
+        elif self._lacks_session(request):
+            await _refuse(request, 400, "Bad Request: Missing session ID")
         else:
-            await self._open(sessions, replayed, body)
+            session = self._enter(request)
+            if len(body) > LARGE_BYTES:
+                await trio.lowlevel.checkpoint()
+            if (greeting := self._greet(body, envelope, session)) is not None:
+                await send_whole(request.send, 200, greeting.message, request.own_headers)
+                return
+            exchange = Exchange(request.receive, request.send, request.own_headers, modern=request.is_modern)
+            headers = request.text_headers if request.is_modern else None
+            if headers is not None and (rejection := _routing_fault(request, headers)) is not None:
+                await _reject(request, rejection, envelope)
+                return
 
-    async def _open(self, sessions: Sessions, request: McpRequest, body: bytes) -> None:
-        """A request without a session, which only an `initialize` may be: the SDK says what is wrong with any other."""
-        session_id = secrets.token_hex(16)
-        with contextlib.suppress(msgspec.DecodeError, ValidationError):
-            params = msgspec.json.decode(body, type=_Opening).params
-            InitializeRequestParams.model_validate(params, by_name=False)
-            session_id = self._id_for(sessions, params)
-        claims = sessions.ids.read(session_id) or Claims("", self._server.surface.name, "", 0)
-        session = HttpSession(session_id, claims, self._server, SessionState())
-        transport = await sessions.start(session)
-        try:
-            await transport.handle_request(request.scope, request.receive, answered_once(request.send))
-        finally:
-            # Where it was opened, the next request makes it from its id.
-            with trio.CancelScope(shield=True):
-                await transport.terminate()
+            async def answer(nursery: trio.Nursery) -> Answer | None:
+                return await self._answer(Request(envelope, session, exchange, nursery, headers))
 
-    def _recognise(self, request: McpRequest, message: Envelope) -> ToolCall | None:
-        """The call, if the request and its session are such that the fast path may take it."""
-        modern = request.version == LATEST_MODERN_VERSION
-        if not (modern or request.version in _OF_SESSIONS) or not is_call(message):
+            await exchange.run(answer)
+
+    def _enter(self, request: McpRequest) -> McpSession:
+        """The session of a request, or one of its own; what this task does is done for it from now on."""
+        if request.session is not None:
+            scratchpad.enter(request.session.scratchpad)
+            return request.session
+        scratchpad.enter(self._server.scratchpads.passing(name_of(request.scope)))
+        session = McpSession(reachable=False)
+        session.modern = request.is_modern
+        session.version = request.version or DEFAULT_NEGOTIATED_VERSION
+        return session
+
+    def _greet(self, body: bytes, envelope: Envelope, session: McpSession) -> Answer | None:
+        if session.modern or envelope.method not in GREETINGS:
             return None
-        if not modern and self._sessions is not None and request.session is None:
-            return None
-        call = self._fast_path.recognise(message, modern=modern)
-        return None if call is not None and modern and not request.agrees(call) else call
+        answer = self._server.greeter.answer(body, session)
+        return None if answer is None else Answer(answer)
 
-    async def _serve(self, request: McpRequest, call: ToolCall) -> None:
-        session = request.session
-        own = [] if call.modern else request.own_headers
-        level, cancelled = call.level, None
-        if not call.modern:
-            # These revisions end a withdrawn request with an error, 2026-07-28 with silence.
-            cancelled = Answer(error_message(call.id, REQUEST_CANCELLED, "Request cancelled"), REQUEST_CANCELLED)
-            level = DEFAULT_LEVEL if session is None else session.state.level
-        exchange = Exchange(request.receive, request.send, own, modern=call.modern, capabilities=call.capabilities)
+    async def _serve_batch(self, request: McpRequest, body: bytes) -> None:
+        session = self._enter(request)
 
-        async def answer(nursery: trio.Nursery) -> Answer:
-            with trio.CancelScope(deadline=self._calls_end) as ending:
-                self._calls.add(ending)
-                try:
-                    return await self._fast_path.answer(call, exchange, nursery, level)
-                finally:
-                    self._calls.discard(ending)
-            return self._fast_path.failed(call, _ENDED_READING if call.operation.access is Access.READ else _ENDED)
+        async def serve(part: Part, channel: Channel, nursery: trio.Nursery) -> Answer | None:
+            assert part.envelope is not None
+            if request_key(part.envelope) is None:
+                self._receive(request, part.data, part.envelope)
+                return None
+            greeting = self._greet(part.data, part.envelope, session)
+            return greeting or await self._answer(Request(part.envelope, session, channel, nursery))
 
-        scope = trio.CancelScope()
-        key = correlation_key(call.id)
-        if session is not None:
-            session.calls[key] = scope
-        try:
-            await exchange.run(answer, cancelled, scope)
-        finally:
-            if session is not None and session.calls.get(key) is scope:
-                del session.calls[key]
+        await serve_batch(body, serve, request.receive, request.send, request.own_headers)
+
+    async def _answer(self, request: Request) -> Answer | None:
+        with trio.CancelScope(deadline=self._calls_end) as ending:
+            self._calls.add(ending)
+            try:
+                answer = await self._dispatcher.answer(request)
+            finally:
+                self._calls.discard(ending)
+            if answer is None and not request.session.modern:
+                # These revisions end a withdrawn request with an error, 2026-07-28 with silence.
+                answer = Answer(error_message(request.id, REQUEST_CANCELLED, "Request cancelled"), REQUEST_CANCELLED)
+            return answer
+        return self._dispatcher.interrupted(request.envelope, request.id, reading=_ENDED_READING, other=_ENDED)
+
+    async def _hear(self, request: McpRequest, body: bytes, envelope: Envelope) -> None:
+        """Take a message that is not a request."""
+        if request.is_modern:
+            if not isinstance(envelope.method, str):
+                await _refuse(request, 400, _SINGLE)
+            elif (unsupported := unsupported_protocol_version_rejection(request.version)) is not None:
+                await _reject(request, unsupported, None)
+            else:
+                # This revision has no notifications of clients over HTTP; they are not worth an error.
+                await request.answer(Response(status_code=202))
+        elif self._lacks_session(request):
+            await _refuse(request, 400, "Bad Request: Missing session ID")
+        else:
+            self._receive(request, body, envelope)
+            await request.answer(_accepted(request, 202))
+
+    def _receive(self, request: McpRequest, body: bytes, envelope: Envelope) -> None:
+        if (session := request.session) is None or self._sessions is None:
+            return
+        session.receive(envelope)
+        if envelope.method != "notifications/initialized":
+            # It may be meant for a request that another front serves.
+            self._sessions.peers.tell(Said(session.claims.name, body))
+
+    async def _open(self, request: McpRequest, body: bytes, envelope: Envelope) -> None:
+        """Answer `initialize`; the session that it opens is in its id."""
+        assert self._sessions is not None
+        session, exchange = McpSession(), Exchange(request.receive, request.send, [])
+        answer = self._greet(body, envelope, session)
+        if answer is None:
+            session.modern = False
+            async with trio.open_nursery() as nursery:
+                answer = await self._answer(Request(envelope, session, exchange, nursery))
+        own = []
+        if session.version is not None:
+            client = session.client["clientInfo"]
+            session_id = self._sessions.ids.give(
+                self._server.surface.name, session.version, session.capabilities, client
+            )
+            own = [(b"mcp-session-id", session_id.encode())]
+        await send_whole(request.send, 200, b"" if answer is None else answer.message, own)
 
 
-async def hear(session: HttpSession, body: bytes) -> None:
-    """What another front was sent for this session, and is no request: for what is asked or in hand here."""
-    with contextlib.suppress(NotJson):
-        if (message := read_envelope(body)) is not None:
-            _withdraw(session, message)
-            if session.transport is not None:
-                await _post_to(session.transport, session.id, body)
-
-
-async def _post_to(transport: StreamableHTTPServerTransport, session_id: str, body: bytes) -> None:
-    """Give the SDK a message as if it had come in a request, which is its public way to take one."""
-    headers = {"mcp-session-id": session_id, "content-type": "application/json", "accept": "*/*"}
-    scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "path": "/mcp",
-        "raw_path": b"/mcp", "query_string": b"", "root_path": "", "scheme": "http", "client": None, "server": None,
-        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-    }  # fmt: skip
-
-    async def send(message: Message) -> None:
+def _routing_fault(request: McpRequest, headers: Headers) -> InboundLadderRejection | None:
+    """What is wrong with headers that occur twice."""
+    if request.is_plain or (duplicated := find_duplicated_routing_header(headers.items())) is None:
         return None
-
-    await transport.handle_request(scope, replay_of(body, trio.sleep_forever), send)
-
-
-def _withdraw(session: HttpSession, message: Envelope) -> None:
-    """Cancel the call on the fast path that a message names, where that is what it does; the SDK receives it too."""
-    if message.method != "notifications/cancelled" or isinstance(message.params, UnsetType):
-        return
-    with contextlib.suppress(msgspec.DecodeError):
-        params = msgspec.json.decode(message.params, type=_Cancelled)
-        if (scope := session.calls.get(correlation_key(params.request_id))) is not None:
-            scope.cancel()
+    return InboundLadderRejection(code=HEADER_MISMATCH, message=f"{duplicated} header appears more than once")
 
 
-class _Opening(msgspec.Struct):
-    params: JsonObject = {}
+async def _reject(request: McpRequest, rejection: InboundLadderRejection, envelope: Envelope | None) -> None:
+    request_id = envelope.id if envelope is not None and isinstance(envelope.id, int | str) else None
+    message = error_message(request_id, rejection.code, rejection.message, rejection.data)
+    await send_whole(request.send, 400, message, [])
 
 
-class _Cancelled(msgspec.Struct):
-    request_id: int | str = msgspec.field(name="requestId")
+async def _refuse(request: McpRequest, status: int, text: str, *more: tuple[bytes, bytes]) -> None:
+    message = error_message(None, INVALID_REQUEST, text)
+    await send_whole(request.send, status, message, [*request.own_headers, *more])
+
+
+def _accepted(request: McpRequest, status: int) -> Response:
+    """A response without a body."""
+    response = Response(status_code=status, media_type="application/json")
+    response.raw_headers += request.own_headers
+    return response

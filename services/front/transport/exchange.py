@@ -1,33 +1,32 @@
-"""One ordinary call over HTTP, from its POST to its response.
+"""The response to one request over HTTP, which is plain JSON or a stream.
 
-The response is plain JSON where the call is quick and silent, an SSE stream where it has something to say first or
-takes long.  A client that goes away withdraws the call.
+It is JSON if the answer is quick and nothing comes before it, and an SSE stream if something does or if it takes long.
+A client that goes away withdraws its request.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Awaitable, Callable, Mapping
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Awaitable, Callable
 
-import msgspec
 import trio
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from starlette.types import Receive, Send
 
-from linckia.proto.json_types import JsonObject
-from linckia.services.front.protocol.fast_path import Answer
+from linckia.services.front.protocol.messages import Answer
 
 STREAM_AFTER_S = 10.0
-"""A call this long is answered by a stream, which can be kept open behind proxies."""
+"""A request that takes longer is answered by a stream, which can be kept open behind proxies."""
 
 QUICK_S = 0.02
-"""Most calls are over by then; only for the others is it worth a task to watch for the client's leaving."""
+"""Most requests take less; only for the others is a task worth it that watches for the client's leaving."""
 
 PING_S = 15.0
 
 PING = b": ping\r\n\r\n"
+
+BACKLOG = 64
+"""Messages that wait for the client to read; beyond it handlers wait."""
 
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream"),
@@ -50,69 +49,73 @@ async def send_whole(send: Send, status: int, body: bytes, more: list[tuple[byte
 
 
 class Exchange:
-    """The client end of one call (`services.front.protocol.client_requests.Client`), or of the calls of a batch."""
+    """The client's end of one request, or of a batch; the `Channel` of what its handlers send."""
 
     def __init__(
-        self, receive: Receive, send: Send, headers: list[tuple[bytes, bytes]], *, modern: bool = False,
-        # As the client sent them, by MCP; the reader checks their form.
-        capabilities: Mapping[str, Any] = MappingProxyType({}),
-    ) -> None:  # fmt: skip
-        self.modern = modern
-        self.capabilities = capabilities
+        self, receive: Receive, send: Send, headers: list[tuple[bytes, bytes]], *, modern: bool = False
+    ) -> None:
+        self._modern = modern
         self._receive = receive
         self._send = send
         self._headers = headers
         self._events: collections.deque[bytes] = collections.deque()
         self._wake = trio.Event()
-        self._answered = False
+        self._taken = trio.Event()
+        self._ended = False
         self._streaming = False
         self._streamed = trio.Event()
         self.gone = trio.Event()
-        """Set if the client goes away before it is answered."""
+        """Set if the client goes away before it has its answer."""
 
-    def notify(self, method: str, params: JsonObject) -> None:
-        self.say(msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params}))
-
-    def say(self, *messages: bytes) -> None:
-        """Send messages in the stream that the response is then."""
-        self._events.extend(map(event, messages))
+    def send(self, message: bytes) -> None:
+        """Send a message in the stream that the response then is."""
+        self._events.append(event(message))
         self._wake.set()
 
-    async def request(self, method: str, params: JsonObject) -> JsonObject:
-        raise AssertionError("operations that ask are not on the fast path")
+    def offer(self, message: bytes) -> None:
+        """Send a message, unless the client leaves too many unread."""
+        if len(self._events) < BACKLOG:
+            self.send(message)
+
+    async def room(self) -> None:
+        while len(self._events) >= BACKLOG and not self.gone.is_set():
+            await self._taken.wait()
 
     @property
     def is_stream(self) -> bool:
         """Whether the response is a stream, or will be."""
         return self._streaming or bool(self._events)
 
-    async def run(
-        self,
-        call: Callable[[trio.Nursery], Awaitable[Answer | None]],
-        cancelled: Answer | None,
-        scope: trio.CancelScope,
-    ) -> None:
-        """Make `call` and send what it answers.
-
-        Args:
-            scope: around the call; withdrawing the call cancels it.
-            cancelled: the answer to a withdrawn call, in the revisions that want one.
-        """
-        answer = cancelled
+    async def run(self, call: Callable[[trio.Nursery], Awaitable[Answer | None]]) -> None:
+        """Send what `call` answers; the client's leaving cancels it."""
+        answer = None
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._attend, nursery, scope)
-            with scope:
+            with trio.CancelScope() as scope:
+                nursery.start_soon(self._attend, nursery, scope)
                 answer = await call(nursery)
-            self._answered = True
             if self.is_stream:
-                self.say(*(() if answer is None else (answer.message,)))
+                if answer is not None:
+                    self.send(answer.message)
+                self.end()
                 await self._streamed.wait()
             nursery.cancel_scope.cancel()
         if not self._streaming and not self.gone.is_set() and answer is not None:
-            # In 2026-07-28 an error's code decides the status; the revisions before answer it in a stream: 200.
-            is_coded = self.modern and answer.code is not None
+            # In 2026-07-28 an error's code decides the status; earlier revisions always have 200.
+            is_coded = self._modern and answer.code is not None
             status = ERROR_CODE_HTTP_STATUS.get(answer.code or 0, 200) if is_coded else 200
             await send_whole(self._send, status, answer.message, self._headers)
+
+    async def listen(self) -> None:
+        """Stream what is sent, until `end` is called or the client goes away."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch, nursery.cancel_scope)
+            await self._stream()
+            nursery.cancel_scope.cancel()
+
+    def end(self) -> None:
+        """Nothing more is sent in the stream."""
+        self._ended = True
+        self._wake.set()
 
     async def _attend(self, nursery: trio.Nursery, scope: trio.CancelScope) -> None:
         with trio.move_on_after(QUICK_S):
@@ -128,15 +131,18 @@ class Exchange:
         self.gone.set()
         scope.cancel()
         self._wake.set()
+        self._taken.set()
 
     async def _stream(self) -> None:
-        """From here on the response is a stream, whatever becomes of the call."""
+        """From here on the response is a stream, whatever becomes of the request."""
         self._streaming = True
         await self._send({"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers]})
         while not self.gone.is_set():
             body = b"".join(self._events)
             self._events.clear()
-            last = self._answered
+            self._taken.set()
+            self._taken = trio.Event()
+            last = self._ended
             self._wake = trio.Event()
             if body or last:
                 await self._send({"type": "http.response.body", "body": body, "more_body": not last})

@@ -1,4 +1,4 @@
-"""A request as an endpoint looks at it: its body, counted and bounded, its headers, and what the SDK gets of it."""
+"""A request as an endpoint looks at it: its body, counted and bounded, and its headers."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import hashlib
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from mcp.shared.inbound import decode_header_value
+from mcp.server.streamable_http import check_accept_headers
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.requests import Request as HttpRequest
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from linckia.proto import grants
-from linckia.services.front.protocol.fast_path import ToolCall
-from linckia.services.front.protocol.messages import TOOLS_CALL
 from linckia.services.front.transport.http_sessions import HttpSession
 from linckia.services.front.transport.turns import LARGE_BYTES, Shared, Turns
+
+_OF_SESSIONS = frozenset({"", *HANDSHAKE_PROTOCOL_VERSIONS})
+"""Values of the header for the revision, if there is one, in requests of revisions with a handshake."""
 
 
 class Refused(Exception):
@@ -112,59 +116,42 @@ class McpRequest:
 
     @property
     def own_headers(self) -> list[tuple[bytes, bytes]]:
-        """Of its response."""
+        """The headers that its response has in any case."""
         return [] if self.session is None else [(b"mcp-session-id", self.session.id.encode())]
 
     @property
     def is_plain(self) -> bool:
-        """Whether it names its media types in the usual words, and no header twice; the SDK judges all others."""
+        """Whether it names its media types in the usual words, and no header twice."""
         if self.headers.get(b"content-type", b"").partition(b";")[0].strip() != b"application/json":
             return False
         accepted = {part.partition(b";")[0].strip() for part in self.headers.get(b"accept", b"").split(b",")}
         is_usual = b"*/*" in accepted or {b"application/json", b"text/event-stream"} <= accepted
         return is_usual and len(self.headers) == len(self.scope["headers"])
 
-    def agrees(self, call: ToolCall) -> bool:
-        """Whether its headers name this call, as 2026-07-28 wants it."""
-        name = self.headers.get(b"mcp-name")
-        return (
-            self.headers.get(b"mcp-method") == TOOLS_CALL.encode()
-            and name is not None
-            and decode_header_value(name.decode("latin-1")) == call.operation.name
-        )
+    @property
+    def is_modern(self) -> bool:
+        """Whether it is of a revision without a handshake, or says so of one that is unknown."""
+        return self.version not in _OF_SESSIONS
+
+    @property
+    def text_headers(self) -> Headers:
+        return Headers(scope=self.scope)
+
+    def form_fault(self) -> tuple[int, str] | None:
+        """The status and the text that refuse a POST for its media types or for a header that occurs twice."""
+        if self.is_plain:
+            return None
+        headers = self.text_headers
+        content_type = headers.get("content-type", "").lower()
+        if not content_type.startswith("application/json"):
+            return 400, "Invalid Content-Type header"
+        if not all(check_accept_headers(HttpRequest(self.scope))):
+            return 406, "Not Acceptable: Client must accept both application/json and text/event-stream"
+        media_types = {part.strip() for part in content_type.partition(";")[0].split(",")}
+        if not self.is_modern and "application/json" not in media_types:
+            return 415, "Unsupported Media Type: Content-Type must be application/json"
+        return None
 
     async def answer(self, app: ASGIApp) -> None:
         """Have a response, or another application, answer it."""
         await app(self.scope, self.receive, self.send)
-
-
-def answered_once(send: Send) -> Send:
-    """Drop what follows a whole answer.
-
-    The SDK acknowledges a notification and hands it on afterwards; where the session has ended in between, it answers
-    a second time, with an error that the server would log as the application's.
-    """
-    whole = False
-
-    async def send_once(message: Message) -> None:
-        nonlocal whole
-        if whole:
-            return
-        whole = message["type"] == "http.response.body" and not message.get("more_body", False)
-        await send(message)
-
-    return send_once
-
-
-def replay_of(body: bytes, receive: Receive) -> Receive:
-    """`receive` for an application that has yet to read the body."""
-    pending = True
-
-    async def replay() -> Message:
-        nonlocal pending
-        if pending:
-            pending = False
-            return {"type": "http.request", "body": body, "more_body": False}
-        return await receive()
-
-    return replay

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from linckia.services.front.session import current_key
+from linckia.services.front.protocol.session import current_key
 
 MAX_CHARACTERS = 768
 """Of an id; a client sends it with each request."""

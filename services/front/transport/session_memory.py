@@ -21,7 +21,7 @@ import msgspec
 
 from linckia.proto.json_types import JsonObject
 from linckia.services.front.protocol.messages import RequestId, correlation_key, readable_id
-from linckia.services.front.session import SessionState
+from linckia.services.front.protocol.session import SessionState
 from linckia.services.front.transport.descriptors import READ_BYTES
 from linckia.services.front.transport.json_lines import BEGUN_BYTES
 

@@ -6,7 +6,6 @@ Who may talk at all is settled in `services.front.transport.access`.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -31,7 +30,7 @@ from linckia.services.front.dispatcher import LinkDispatcher
 from linckia.services.front.gateway import Gateway
 from linckia.services.front.transport import http_server
 from linckia.services.front.transport.access import Guard, Tokens
-from linckia.services.front.transport.endpoint import Endpoint, hear
+from linckia.services.front.transport.endpoint import Endpoint
 from linckia.services.front.transport.http_sessions import Peers, Sessions
 from linckia.services.front.transport.oauth import ResourceServer
 from linckia.services.front.transport.session_ids import SessionIds
@@ -123,7 +122,7 @@ async def serve_http(
         relay: from the front before, and to the next.
     """
     peers = Peers(gateway.dispatcher, gateway.events, several=several)
-    sessions = Sessions(SessionIds(session_key), peers, gateway.scratchpads, hear)
+    sessions = Sessions(SessionIds(session_key), peers, gateway.scratchpads)
     limit, shared = settings.max_body_bytes, shared or Shared()
     endpoints = {f"/mcp/{name}": Endpoint(await gateway.server(name), limit, shared, sessions) for name in SURFACES}
     endpoints["/v1/mcp"] = Endpoint(await gateway.server(TRANSCRIPTS), limit, shared)
@@ -131,10 +130,7 @@ async def serve_http(
     endpoints["/mcp"] = endpoints[f"/mcp/{ALL}"]
     guard = Guard(_app(endpoints, routes, ready), settings, tokens, issuer)
 
-    async with contextlib.AsyncExitStack() as stack:
-        for endpoint in every:
-            await stack.enter_async_context(endpoint.running())
-        nursery = await stack.enter_async_context(trio.open_nursery())
+    async with trio.open_nursery() as nursery:
         await nursery.start(sessions.run)
         gc.freeze()
 

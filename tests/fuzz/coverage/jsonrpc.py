@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from typing import cast
-
-import trio
 
 from linckia.proto import ops
 from linckia.proto.errors import InvalidParams
@@ -15,9 +12,8 @@ from linckia.proto.surfaces.surface import Surface
 from linckia.services.front.composite.run import Composites
 from linckia.services.front.prompts import FilePrompts
 from linckia.services.front.protocol import batch
-from linckia.services.front.protocol.connections import News
 from linckia.services.front.protocol.fast_path import FastPath
-from linckia.services.front.protocol.handshake import Handshake
+from linckia.services.front.protocol.handshake import Greeter
 from linckia.services.front.protocol.messages import (
     NotJson,
     error_message,
@@ -26,7 +22,9 @@ from linckia.services.front.protocol.messages import (
     readable_id,
     request_key,
 )
+from linckia.services.front.protocol.news import News
 from linckia.services.front.protocol.server import SurfaceServer
+from linckia.services.front.protocol.session import McpSession
 from linckia.services.front.scratchpad import Scratchpads
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.operations import TABLE
@@ -65,10 +63,8 @@ SEEDS = [
 @functools.cache
 def _fast() -> FastPath:
     surface, dispatcher = Surface("all", TABLE), InProcess()
-    # Nothing is published here.
-    news = News(cast("trio.Nursery", None))
     composites = Composites(dispatcher, surface.steps)
-    return FastPath(SurfaceServer(surface, TABLE, composites, news, "1", Scratchpads(), FilePrompts()))
+    return FastPath(SurfaceServer(surface, TABLE, composites, News(), "1", Scratchpads(), FilePrompts()))
 
 
 @functools.cache
@@ -79,10 +75,9 @@ def _surface() -> Surface:
 def read(data: bytes) -> None:
     """As a message or a batch of them, on an old and on a new connection."""
     readable_id(data)
-    batch.events(data)
-    handshake = Handshake(_surface(), "1")
+    greeter, session = Greeter(_surface(), "1"), McpSession()
     for line in data.split(b"\n")[:8]:
-        handshake.answer(line)
+        greeter.answer(line, session)
     messages = [data]
     if batch.is_batch(data):
         with contextlib.suppress(batch.Refused):

@@ -19,7 +19,7 @@ from linckia.proto.errors import LinckiaError, Unavailable
 from linckia.proto.frames import Event, Level, pack_body
 from linckia.proto.operation import Operation, Params
 from linckia.proto.ops.kernel import KernelKeepSession, KernelKeptSession
-from linckia.services.front.session import current_session
+from linckia.services.front.protocol.session import current_session
 from linckia.services.runtime.handlers import Context, Environment, GiveBack, Handlers, OpenService
 from linckia.services.runtime.roots import Roots
 

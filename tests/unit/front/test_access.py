@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from linckia.proto import grants
 from linckia.proto.front import Http
 from linckia.proto.grants import Grant, Token
-from linckia.services.front.session import current_key
+from linckia.services.front.protocol.session import current_key
 from linckia.services.front.transport.access import Guard, Tokens
 
 OWN = "the-kernels-own-token"

@@ -207,14 +207,3 @@ async def test_a_client_that_goes_away_withdraws_the_calls_of_its_batch() -> Non
                 await dispatcher.started.wait()
         with trio.fail_after(5):
             await dispatcher.withdrawn.wait()
-
-
-def test_events_are_whole_however_they_arrive() -> None:
-    stream = b': ping\r\n\r\nevent: message\r\ndata: {"a":1}\r\n\r\ndata: {"b":2}\n\n'
-    for size in range(1, len(stream) + 1):
-        found: list[bytes] = []
-        rest = b""
-        for start in range(0, len(stream), size):
-            said, rest = batch.events(rest + stream[start : start + size])
-            found += said
-        assert (found, rest) == ([b'{"a":1}', b'{"b":2}'], b"")

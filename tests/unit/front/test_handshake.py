@@ -24,7 +24,8 @@ from linckia.proto.surfaces.surface import Surface
 from linckia.services.front.gateway import Gateway
 from linckia.services.front.prompts import FilePrompts
 from linckia.services.front.protocol import handshake
-from linckia.services.front.protocol.handshake import Handshake
+from linckia.services.front.protocol.handshake import Greeter
+from linckia.services.front.protocol.session import McpSession
 from tests.unit.front.inprocess import InProcess, in_process
 from tests.unit.front.operations import TABLE, open_service
 from tests.unit.front.wire import META, connected, gateway_in_process
@@ -104,6 +105,11 @@ def encoded(message: dict[str, Any]) -> bytes:
     return json.dumps(message).encode()
 
 
+def greeted(message: dict[str, Any], session: McpSession | None = None, surface: str = "all") -> bytes | None:
+    """What a client is answered without the SDK, by default to the first thing that it says."""
+    return Greeter(Surface(surface, TABLE), VERSION).answer(encoded(message), session or McpSession())
+
+
 @contextlib.asynccontextmanager
 async def unloaded() -> AsyncIterator[tuple[Gateway, InProcess, trio.Nursery]]:
     """A gateway that loads the SDK when the test says so."""
@@ -121,7 +127,7 @@ def test_the_revisions_are_the_sdks() -> None:
 @pytest.mark.parametrize("surface", SURFACES)
 async def test_an_answer_without_the_sdk_is_the_sdks_on_every_surface(surface: str) -> None:
     for message in TAKEN if surface in ("all", "yaml") else (TAKEN[0], discover()):
-        ours = Handshake(Surface(surface, TABLE), VERSION).answer(encoded(message))
+        ours = greeted(message, surface=surface)
         assert ours, message
         async with gateway_in_process() as (gateway, _), connected(gateway, surface) as wire:
             await trio.testing.wait_all_tasks_blocked()
@@ -132,12 +138,11 @@ async def test_an_answer_without_the_sdk_is_the_sdks_on_every_surface(surface: s
 @pytest.mark.parametrize("revision", handshake.HANDSHAKE_VERSIONS)
 async def test_tools_are_listed_without_the_sdk_as_the_sdk_lists_them(revision: str) -> None:
     asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
-    ours = Handshake(Surface("all", TABLE), VERSION)
-    assert ours.answer(encoded(initialize(revision)))
-    assert ours.answer(encoded(asked)) is None, "the client has not said that it is ready"
-    assert ours.answer(encoded(INITIALIZED)) == b""
-    assert ours.answer(encoded({**asked, "params": {"cursor": "2"}})) is None
-    listed = ours.answer(encoded(asked))
+    session = McpSession()
+    assert greeted(asked, session) is None
+    assert greeted(initialize(revision), session)
+    assert greeted({**asked, "params": {"cursor": "2"}}, session) is None
+    listed = greeted(asked, session)
     assert listed
     async with gateway_in_process() as (gateway, _), connected(gateway) as wire:
         await wire.initialize(revision)
@@ -148,7 +153,9 @@ async def test_tools_are_listed_without_the_sdk_as_the_sdk_lists_them(revision: 
 
 @pytest.mark.parametrize("message", LEFT)
 def test_what_is_malformed_or_means_anything_else_is_left_to_the_sdk(message: dict[str, Any]) -> None:
-    assert Handshake(Surface("all", TABLE), VERSION).answer(encoded(message)) is None
+    session = McpSession()
+    assert greeted(message, session) is None
+    assert (session.modern, session.version) == (None, None)
 
 
 JSON = st.recursive(
@@ -181,7 +188,7 @@ CAPABILITIES = st.dictionaries(
 )
 def test_nothing_is_accepted_that_the_sdk_would_refuse(params: dict[str, Any], request_id: Any) -> None:
     data = encoded({"jsonrpc": "2.0", "id": request_id, "method": "initialize", "params": params})
-    if Handshake(Surface("all", TABLE), VERSION).answer(data) is not None:
+    if Greeter(Surface("all", TABLE), VERSION).answer(data, McpSession()) is not None:
         message = jsonrpc_message_adapter.validate_json(data, by_name=False)
         assert isinstance(message, JSONRPCRequest)
         for revision in handshake.HANDSHAKE_VERSIONS:

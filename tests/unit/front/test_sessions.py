@@ -16,8 +16,8 @@ import trio.testing
 from linckia.kernel.handoff import SessionStates
 from linckia.proto import mcp
 from linckia.proto.frames import Event, pack_body
+from linckia.services.front.protocol.session import MAX_SUBSCRIPTIONS, SessionState, current_key, read_state
 from linckia.services.front.scratchpad import Scratchpads
-from linckia.services.front.session import MAX_SUBSCRIPTIONS, SessionState, current_key, read_state
 from linckia.services.front.transport import session_ids
 from linckia.services.front.transport.http_sessions import HttpSession, Peers, Sessions
 from linckia.services.front.transport.session_ids import SessionIds
@@ -115,14 +115,10 @@ def test_what_is_kept_of_a_session_is_bounded() -> None:
 @contextlib.asynccontextmanager
 async def sessions(**limits: Any) -> AsyncIterator[tuple[Sessions, Any]]:
     """Sessions of a surface without HTTP."""
-
-    async def said(session: HttpSession, message: bytes) -> None:
-        raise AssertionError("there is no other front")
-
     async with gateway_in_process() as (gateway, dispatcher), trio.open_nursery() as nursery:
         server = await gateway.server("all")
         peers = Peers(dispatcher, dispatcher, several=False)
-        made = Sessions(SessionIds(b"k" * 32), peers, Scratchpads(), said, **limits)
+        made = Sessions(SessionIds(b"k" * 32), peers, Scratchpads(), **limits)
         await nursery.start(made.run)
         yield made, server
         nursery.cancel_scope.cancel()
@@ -135,16 +131,15 @@ async def used(sessions: Sessions, server: Any, session_id: str) -> HttpSession:
 
 
 async def test_what_idled_longest_is_given_up_and_made_again(autojump_clock: trio.testing.MockClock) -> None:
-    async with sessions(limit=3, served=2) as (made, server):
+    async with sessions(limit=3) as (made, server):
         first, *others = [given() for _ in range(6)]
         session = await used(made, server, first)
         session.state.level = "error"
-        await made.keep(session)
-        await made.transport(session)
+        await session.changed()
         for other in others:
             await trio.sleep(1)
             with session:
-                await made.transport(await used(made, server, other))
+                await used(made, server, other)
         assert len(made) == 3
         assert await made.find(first, server) is session, "it was in use"
         for other in others:

@@ -1,0 +1,105 @@
+"""Answers every request, whichever transport brought it: ordinary tool calls by the fast path, all others by the SDK.
+
+Both answer the same, which a test checks; with the fast path an ordinary call costs a third.
+Greetings are answered before, by `services.front.protocol.handshake`: they must not wait for the SDK to load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    decode_header_value,
+)
+from mcp_types.version import LATEST_MODERN_VERSION
+
+from linckia.proto.errors import LinckiaError
+from linckia.proto.operation import Access
+from linckia.services.front.protocol import sdk
+from linckia.services.front.protocol.client_requests import CallClient
+from linckia.services.front.protocol.failures import message_of
+from linckia.services.front.protocol.fast_path import FastPath, ToolCall
+from linckia.services.front.protocol.messages import (
+    INTERNAL_ERROR,
+    TOOLS_CALL,
+    Answer,
+    Envelope,
+    RequestId,
+    error_message,
+    is_call,
+)
+from linckia.services.front.protocol.server import SurfaceServer
+from linckia.services.front.protocol.session import Request
+
+
+class MessageDispatcher:
+    """Answers the requests of one surface."""
+
+    def __init__(self, server: SurfaceServer) -> None:
+        self._server = server
+        self._fast_path = FastPath(server)
+
+    async def answer(self, request: Request) -> Answer | None:
+        """Answer a request; None if its client has withdrawn it."""
+        try:
+            with request.scope:
+                call = self._recognise(request)
+                if call is None:
+                    return await sdk.serve(self._server.sdk, request)
+                return await self._call(request, call)
+            return None
+        finally:
+            request.session.end(request.id, request.scope)
+
+    def _recognise(self, request: Request) -> ToolCall | None:
+        """The call, if the fast path may answer the request."""
+        session = request.session
+        if request.method != TOOLS_CALL or session.modern is None or not (session.modern or session.is_open):
+            return None
+        if not is_call(request.envelope):
+            return None
+        call = self._fast_path.recognise(request.envelope, modern=session.modern)
+        if call is None or request.headers is None or _agree(request.headers, call):
+            return call
+        return None
+
+    async def _call(self, request: Request, call: ToolCall) -> Answer:
+        session = request.session
+        capabilities = call.capabilities if call.modern else session.capabilities
+        client = CallClient(request.channel.send, capabilities, modern=call.modern)
+        level = call.level if call.modern else session.state.level
+        return await self._fast_path.answer(call, client, request.nursery, level)
+
+    def tool_call(self, envelope: Envelope) -> ToolCall | None:
+        """The tool call in a message, of either era."""
+        if not is_call(envelope):
+            return None
+        return self._fast_path.recognise(envelope, modern=False) or self._fast_path.recognise(envelope, modern=True)
+
+    def interrupted(
+        self, envelope: Envelope | None, request_id: RequestId, *, reading: LinckiaError, other: LinckiaError
+    ) -> Answer:
+        """The answer to a request that another process was serving when it ended.
+
+        Args:
+            reading: what happened to a call that only reads.
+            other: what happened to any other request.
+        """
+        call = None if envelope is None else self.tool_call(envelope)
+        if call is None:
+            return Answer(error_message(request_id, INTERNAL_ERROR, message_of(other.failure)), INTERNAL_ERROR)
+        return self._fast_path.failed(call, reading if call.operation.access is Access.READ else other)
+
+
+def _agree(headers: Mapping[str, str], call: ToolCall) -> bool:
+    """Whether the headers of HTTP name this call, as 2026-07-28 requires."""
+    name = headers.get(MCP_NAME_HEADER)
+    return (
+        headers.get(MCP_PROTOCOL_VERSION_HEADER) == LATEST_MODERN_VERSION
+        and headers.get(MCP_METHOD_HEADER) == TOOLS_CALL
+        and name is not None
+        and decode_header_value(name) == call.operation.name
+    )

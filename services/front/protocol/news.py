@@ -1,0 +1,82 @@
+"""News for clients: lists that changed and resources that were updated.
+
+Clients with a handshake are told in their session, and of resources only if they subscribed.  Clients of 2026-07-28
+are told through `subscriptions/listen`.  A client that does not read delays no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from typing import TypeAlias
+
+import msgspec
+
+from linckia.proto import frames, mcp
+from linckia.proto.frames import Event
+from linckia.proto.mcp import ListChanged, ResourceUpdated
+from linckia.services.front.protocol.messages import notification
+from linckia.services.front.protocol.session import McpSession
+
+Notice: TypeAlias = ListChanged | ResourceUpdated
+
+_TOPICS: dict[str, type[Notice]] = {mcp.LIST_CHANGED: ListChanged, mcp.RESOURCE_UPDATED: ResourceUpdated}
+
+_log = logging.getLogger("linckia.gateway")
+
+
+class News:
+    """Passes events of services on to clients."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Callable[[Notice], Awaitable[None]]] = []
+        """Told every notice, besides the sessions."""
+        self._sessions: dict[McpSession, Collection[str]] = {}
+
+    @contextlib.contextmanager
+    def told_to(self, session: McpSession, lists: Collection[str]) -> Iterator[None]:
+        """Tell a session of news, once it is open.
+
+        Args:
+            lists: the lists that its surface has; a client is not told of changes to others.
+        """
+        self._sessions[session] = lists
+        try:
+            yield
+        finally:
+            del self._sessions[session]
+
+    async def receive(self, event: Event) -> None:
+        """Pass on an event of a service; one that does not have the form of its topic is logged and dropped."""
+        if (kind := _TOPICS.get(event.topic)) is None:
+            return
+        try:
+            notice = frames.read_body(event.body, kind)
+        except msgspec.DecodeError as error:
+            _log.warning("event %s is malformed: %s", event.topic, error)
+            return
+        await self.publish(notice)
+
+    async def publish(self, notice: Notice) -> None:
+        """Tell everyone whom `notice` concerns."""
+        message = _message(notice)
+        for session, lists in self._sessions.items():
+            concerned = (
+                notice.uri in session.state.uris if isinstance(notice, ResourceUpdated) else notice.list in lists
+            )
+            if concerned and session.is_open and not session.modern:
+                session.send(message)
+        for listener in self.listeners:
+            await listener(notice)
+
+
+def list_changed(name: str) -> bytes:
+    """The notification that a list changed."""
+    return notification(f"notifications/{name}/list_changed")
+
+
+def _message(notice: Notice) -> bytes:
+    if isinstance(notice, ListChanged):
+        return list_changed(notice.list)
+    return notification("notifications/resources/updated", {"uri": notice.uri})

@@ -1,0 +1,244 @@
+"""A client's session: what its handshake agreed on, its requests in flight, and the questions it has yet to answer.
+
+A local client has one session for its pipe, and a client of HTTP with a handshake has one in each front that serves it.
+A request that stands for itself (2026-07-28, or HTTP without sessions) has one of its own.  Nothing here needs the SDK,
+which takes a second to import.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+import trio
+from msgspec import UnsetType
+
+from linckia.proto.json_types import JsonObject
+from linckia.services.front.protocol.client_requests import DEFAULT_LEVEL
+from linckia.services.front.protocol.messages import Envelope, RequestId, correlation_key, notification
+
+if TYPE_CHECKING:
+    from mcp_types import InitializeRequestParams
+
+STDIO = "stdio"
+
+current_peer: ContextVar[str] = ContextVar("peer", default="")
+"""`STDIO`, or the address of a client of HTTP; empty for the command line, which has neither."""
+
+current_key: ContextVar[str] = ContextVar("key", default="")
+"""Identifies the token of a client of HTTP; not a secret.  Empty for the kernel's own token."""
+
+current_session: ContextVar[str] = ContextVar("session", default="")
+"""The name by which services know the session; empty without a session.  Opaque, not a secret."""
+
+MAX_CHARACTERS = 8192
+"""Longest state that the kernel keeps for one session; the oldest subscriptions beyond it are dropped."""
+
+MAX_SUBSCRIPTIONS = 4096
+"""Most subscriptions of one session; a further one replaces the oldest."""
+
+
+class SessionState(msgspec.Struct, omit_defaults=True):
+    """What a client has said since its handshake.
+
+    `level` is the lowest level of log lines that it wants, `uris` are the resources that it subscribed to, and `ended`
+    means that the session must not be used any more.
+    """
+
+    level: str = DEFAULT_LEVEL
+    uris: list[str] = []
+    ended: bool = False
+
+    def subscribe(self, uri: str) -> None:
+        if uri not in self.uris:
+            self.uris.append(uri)
+            del self.uris[:-MAX_SUBSCRIPTIONS]
+
+    def unsubscribe(self, uri: str) -> None:
+        if uri in self.uris:
+            self.uris.remove(uri)
+
+    def become(self, other: SessionState) -> None:
+        """Copy what another front was told about the same session."""
+        self.level, self.uris[:] = other.level, other.uris
+
+    def written(self) -> str:
+        kept = self
+        while len(text := msgspec.json.encode(kept).decode()) > MAX_CHARACTERS:
+            kept = msgspec.structs.replace(kept, uris=kept.uris[max(1, len(kept.uris) // 8) :])
+        return text
+
+
+read_state = msgspec.json.Decoder(SessionState).decode
+"""Reads what `written` returned.  Raises msgspec.DecodeError."""
+
+
+class McpSession:
+    """One client's session, as far as this front knows it.
+
+    Args:
+        state: what the client has said since its handshake, if another front has served it before.
+        duplex: whether the session is a pipe, on which the client's first request decides the era.
+        reachable: whether the client can answer questions; a request without a session has no way back for answers.
+    """
+
+    def __init__(self, state: SessionState | None = None, *, duplex: bool = False, reachable: bool = True) -> None:
+        self.state = SessionState() if state is None else state
+        self.duplex = duplex
+        self.reachable = reachable
+        self.modern: bool | None = None
+        """Whether the client speaks a revision without a handshake (2026-07-28); None before its first request."""
+        self.version: str | None = None
+        """The revision that the handshake agreed on."""
+        self.client: JsonObject = {}
+        """The parameters of `initialize`, as the client sent them."""
+        self.client_params: InitializeRequestParams | None = None
+        """The same as the SDK reads them, once it needed them."""
+        self.initialized = False
+        """Whether the client has said that it is ready."""
+        self.calls: dict[RequestId, trio.CancelScope] = {}
+        """Requests in flight, by their correlation key."""
+        self._questions: dict[RequestId, _Question] = {}
+        # Random, because several fronts may ask the same client at once.
+        self._ids = itertools.count(secrets.randbits(40))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests other than `initialize` and `ping` may be served."""
+        return self.version is not None or self.initialized
+
+    @property
+    def capabilities(self) -> Mapping[str, object]:
+        """What the client declared in its handshake, as it wrote it."""
+        declared = self.client.get("capabilities")
+        return declared if isinstance(declared, dict) else {}
+
+    def open(self, params: JsonObject, version: str) -> None:
+        """Note that `initialize` was accepted with these parameters."""
+        self.modern, self.client, self.version, self.client_params = False, params, version, None
+
+    def send(self, message: bytes) -> None:
+        """Send a message that belongs to no request; dropped if the client does not listen for such messages."""
+
+    async def changed(self) -> None:
+        """Keep a change of `state`, before the client is told that it was made."""
+
+    def begin(self, request_id: RequestId) -> trio.CancelScope:
+        """The scope to serve a request in; withdrawing the request cancels it."""
+        scope = self.calls[correlation_key(request_id)] = trio.CancelScope()
+        return scope
+
+    def end(self, request_id: RequestId, scope: trio.CancelScope) -> None:
+        """The request that `begin` returned this scope for was served."""
+        key = correlation_key(request_id)
+        # If the client has used the id again, it belongs to the later request.
+        if self.calls.get(key) is scope:
+            del self.calls[key]
+
+    def receive(self, message: Envelope) -> RequestId | None:
+        """Handle a notification, or the response to a question.
+
+        Returns the key of the request that the message withdraws, if it withdraws one.
+        """
+        if isinstance(message.method, UnsetType):
+            self._resolve(message)
+        elif message.method == "notifications/initialized":
+            self.initialized = True
+        elif message.method == "notifications/cancelled":
+            return self._withdraw(message)
+        return None
+
+    def _resolve(self, response: Envelope) -> None:
+        if isinstance(response.id, int | str):
+            question = self._questions.get(correlation_key(response.id))
+            if question is not None:
+                question.response = response
+                question.answered.set()
+
+    def _withdraw(self, message: Envelope) -> RequestId | None:
+        if isinstance(message.params, UnsetType):
+            return None
+        try:
+            key = correlation_key(msgspec.json.decode(message.params, type=_Cancelled).request_id)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        if (scope := self.calls.get(key)) is not None:
+            scope.cancel()
+        return key
+
+    async def ask(self, method: str, params: Mapping[str, object] | None, channel: Channel) -> Envelope:
+        """Send a request to the client on `channel` and wait for its response.
+
+        Cancellation tells the client that the answer is no longer needed.
+        """
+        question_id = next(self._ids)
+        question = self._questions[question_id] = _Question()
+        message: JsonObject = {"jsonrpc": "2.0", "id": question_id, "method": method}
+        channel.send(msgspec.json.encode(message if not params else {**message, "params": params}))
+        try:
+            await question.answered.wait()
+        except trio.Cancelled:
+            reason = {"requestId": question_id, "reason": "the request that needed the answer has ended"}
+            channel.send(notification("notifications/cancelled", reason))
+            raise
+        finally:
+            del self._questions[question_id]
+        assert question.response is not None
+        return question.response
+
+    def close(self) -> None:
+        """Cancel what is in flight."""
+        for scope in self.calls.values():
+            scope.cancel()
+
+
+class Channel(Protocol):
+    """Where messages go that belong to one request: its response stream, or the client's pipe."""
+
+    def send(self, message: bytes) -> None:
+        """Send a message; never blocks, and drops it if the client has gone."""
+
+    async def room(self) -> None:
+        """Wait while the client has many messages left to read."""
+
+
+class Request:
+    """A request in flight, registered in its session as soon as it is made.
+
+    Args:
+        nursery: for what runs beside the request; lives at least as long as the request.
+        headers: those of HTTP, for a revision whose headers must agree with the message.
+    """
+
+    def __init__(
+        self,
+        envelope: Envelope,
+        session: McpSession,
+        channel: Channel,
+        nursery: trio.Nursery,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        assert isinstance(envelope.id, int | str)
+        assert isinstance(envelope.method, str)
+        self.id: RequestId = envelope.id
+        self.method = envelope.method
+        self.envelope = envelope
+        self.session = session
+        self.channel = channel
+        self.nursery = nursery
+        self.headers = headers
+        self.scope = session.begin(self.id)
+
+
+class _Question:
+    def __init__(self) -> None:
+        self.answered = trio.Event()
+        self.response: Envelope | None = None
+
+
+class _Cancelled(msgspec.Struct):
+    request_id: RequestId = msgspec.field(name="requestId")
