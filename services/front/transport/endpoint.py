@@ -264,7 +264,7 @@ class Endpoint:
         if request.is_modern:
             if not isinstance(envelope.method, str):
                 await _refuse(request, 400, _SINGLE)
-            elif (unsupported := unsupported_protocol_version_rejection(request.version)) is not None:
+            elif (unsupported := unsupported_protocol_version_rejection(request.version or "")) is not None:
                 await _reject(request, unsupported, None)
             else:
                 # This revision has no notifications of clients over HTTP; they are not worth an error.

@@ -13,7 +13,7 @@ import trio
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from starlette.types import Receive, Send
 
-from linckia.services.front.protocol.messages import Answer
+from linckia.services.front.protocol.messages import PARSE_ERROR, Answer
 
 STREAM_AFTER_S = 10.0
 """A request that takes longer is answered by a stream, which can be kept open behind proxies."""
@@ -100,8 +100,8 @@ class Exchange:
                 await self._streamed.wait()
             nursery.cancel_scope.cancel()
         if not self._streaming and not self.gone.is_set() and answer is not None:
-            # In 2026-07-28 an error's code decides the status; earlier revisions always have 200.
-            is_coded = self._modern and answer.code is not None
+            # In 2026-07-28 an error's code decides the status; earlier revisions have 200 once a message is read.
+            is_coded = self._modern or answer.code == PARSE_ERROR
             status = ERROR_CODE_HTTP_STATUS.get(answer.code or 0, 200) if is_coded else 200
             await send_whole(self._send, status, answer.message, self._headers)
 

@@ -17,8 +17,8 @@ from linckia.proto import grants
 from linckia.services.front.transport.http_sessions import HttpSession
 from linckia.services.front.transport.turns import LARGE_BYTES, Shared, Turns
 
-_OF_SESSIONS = frozenset({"", *HANDSHAKE_PROTOCOL_VERSIONS})
-"""Values of the header for the revision, if there is one, in requests of revisions with a handshake."""
+_OF_SESSIONS = frozenset({None, *HANDSHAKE_PROTOCOL_VERSIONS})
+"""Values of the header for the revision in requests of revisions with a handshake; the first do not have it."""
 
 
 class Refused(Exception):
@@ -96,18 +96,19 @@ def name_of(scope: Scope) -> str:
 
 @dataclass
 class McpRequest:
-    """A request to one of MCP's endpoints; `version` is the revision that it says it is of, empty where it does not."""
+    """A request to one of MCP's endpoints; `version` is the revision that it names, if it names one."""
 
     scope: Scope
     receive: Receive
     send: Send
     session: HttpSession | None = None
     headers: dict[bytes, bytes] = field(init=False)
-    version: str = field(init=False)
+    version: str | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.headers = dict(self.scope["headers"])
-        self.version = self.headers.get(b"mcp-protocol-version", b"").decode("latin-1")
+        version = self.headers.get(b"mcp-protocol-version")
+        self.version = None if version is None else version.decode("latin-1")
 
     @property
     def client(self) -> Hashable:
@@ -142,8 +143,8 @@ class McpRequest:
         if self.is_plain:
             return None
         headers = self.text_headers
-        content_type = headers.get("content-type", "").lower()
-        if not content_type.startswith("application/json"):
+        content_type = headers.get("content-type", "")
+        if not content_type.lower().startswith("application/json"):
             return 400, "Invalid Content-Type header"
         if not all(check_accept_headers(HttpRequest(self.scope))):
             return 406, "Not Acceptable: Client must accept both application/json and text/event-stream"
