@@ -7,7 +7,7 @@ result is always sent.  Questions are answered in the way of the client's revisi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import trio
@@ -28,41 +28,26 @@ DEFAULT_LEVEL = "info"
 level."""
 
 
-class Client(Protocol):
-    """The client end of one call."""
-
-    @property
-    def modern(self) -> bool:
-        """Whether it speaks a revision without handshake (2026-07-28)."""
-
-    @property
-    def capabilities(self) -> Mapping[str, Any]:
-        """What it declared, as the protocol writes it."""
-
-    def notify(self, method: str, params: JsonObject) -> None:
-        """Send a notification that belongs to the call; never blocks, and drops it where the client is gone."""
-
-    async def request(self, method: str, params: JsonObject) -> JsonObject:
-        """Ask a client with a handshake.  Raises LinckiaError where it refuses or cannot be reached."""
-
-
 class CallClient:
-    """The client end of a call that may not ask the client.
+    """The client end of one call.
 
     Args:
-        send: sends a message that belongs to the call.
+        send: sends a message that belongs to the call; never blocks, and drops it if the client has gone.
+        capabilities: what the client declared, as it wrote it; the reader checks their form.
+        modern: whether the client speaks a revision without a handshake (2026-07-28).
     """
 
     def __init__(self, send: Callable[[bytes], None], capabilities: Mapping[str, Any], *, modern: bool) -> None:
         self.modern = modern
-        # As the client sent them, by MCP; the reader checks their form.
         self.capabilities = capabilities
         self._send = send
 
     def notify(self, method: str, params: JsonObject) -> None:
+        """Send a notification that belongs to the call."""
         self._send(notification(method, params))
 
     async def request(self, method: str, params: JsonObject) -> JsonObject:
+        """Ask a client with a handshake.  Raises LinckiaError: it refuses, or cannot be reached."""
         raise AssertionError("operations that ask are not on the fast path")
 
 
@@ -87,7 +72,7 @@ class CallRequests:
 
     def __init__(
         self,
-        client: Client,
+        client: CallClient,
         nursery: trio.Nursery,
         *,
         token: str | int | None = None,

@@ -45,6 +45,8 @@ class MessageDispatcher:
     async def answer(self, request: Request) -> Answer | None:
         """Answer a request; None if its client has withdrawn it."""
         try:
+            if request.scope.cancel_called:
+                return None
             with request.scope:
                 call = self._recognise(request)
                 if call is None:

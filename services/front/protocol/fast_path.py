@@ -24,7 +24,7 @@ from linckia.proto.json_types import JsonObject
 from linckia.proto.operation import Operation
 from linckia.proto.surfaces.steps import NAMES
 from linckia.services.front.protocol.calls import as_error, encoded_tool_result, may_be_written, perform
-from linckia.services.front.protocol.client_requests import CallRequests, Client
+from linckia.services.front.protocol.client_requests import CallClient, CallRequests
 from linckia.services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
 from linckia.services.front.protocol.messages import TOOLS_CALL, Answer, Envelope, RequestId, error_message
 from linckia.services.front.protocol.server import SurfaceServer
@@ -105,7 +105,7 @@ class FastPath:
             return None
         return ToolCall(request_id, operation, arguments, True, token, level, meta.traceparent, capabilities)
 
-    async def answer(self, call: ToolCall, client: Client, nursery: trio.Nursery, level: str | None) -> Answer:
+    async def answer(self, call: ToolCall, client: CallClient, nursery: trio.Nursery, level: str | None) -> Answer:
         """Make the call and answer it.
 
         Args:

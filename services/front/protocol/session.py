@@ -7,7 +7,6 @@ which takes a second to import.
 
 from __future__ import annotations
 
-import itertools
 import secrets
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -103,8 +102,6 @@ class McpSession:
         self.calls: dict[RequestId, trio.CancelScope] = {}
         """Requests in flight, by their correlation key."""
         self._questions: dict[RequestId, _Question] = {}
-        # Random, because several fronts may ask the same client at once.
-        self._ids = itertools.count(secrets.randbits(40))
 
     @property
     def is_open(self) -> bool:
@@ -175,7 +172,8 @@ class McpSession:
 
         Cancellation tells the client that the answer is no longer needed.
         """
-        question_id = next(self._ids)
+        # Random, because several fronts may ask the same client, and one that died may have asked before.
+        question_id = secrets.randbits(52)
         question = self._questions[question_id] = _Question()
         message: JsonObject = {"jsonrpc": "2.0", "id": question_id, "method": method}
         channel.send(msgspec.json.encode(message if not params else {**message, "params": params}))

@@ -309,6 +309,7 @@ class StdioSession(McpSession):
             if (answer := await dispatcher.answer(request)) is not None:
                 self._respond(key, answer.message)
         finally:
+            self._streams.discard(key)
             self._settled.set()
 
     def _forget(self, key: RequestId) -> None:

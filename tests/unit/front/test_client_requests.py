@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from linckia.services.front.protocol.client_requests import PROGRESS_INTERVAL_S, CallRequests
+from linckia.services.front.protocol.client_requests import PROGRESS_INTERVAL_S, CallClient, CallRequests
 from tests.unit.front.httpwire import served
 from tests.unit.front.wire import META, connected, gateway_in_process
 
 
-class Recorder:
-    modern = False
-    capabilities: Mapping[str, Any] = {}
-
+class Recorder(CallClient):
     def __init__(self) -> None:
+        super().__init__(self._record, {}, modern=False)
         self.sent: list[tuple[float, str, dict[str, Any]]] = []
 
-    def notify(self, method: str, params: dict[str, Any]) -> None:
-        self.sent.append((trio.current_time(), method, params))
-
-    async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        raise AssertionError
+    def _record(self, message: bytes) -> None:
+        sent = json.loads(message)
+        self.sent.append((trio.current_time(), sent["method"], sent["params"]))
 
     @property
     def progress(self) -> list[float]:

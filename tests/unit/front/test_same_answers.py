@@ -51,13 +51,11 @@ URI = "t://page/1"
 PROMPT = {"type": "ref/prompt", "name": "none"}
 TEMPLATE = {"type": "ref/resource", "uri": "t://page/{number}"}
 
+LISTS: list[Any] = [None, {}, {"cursor": "2"}, {"cursor": 2}, {"unknown": 1}, {"_meta": {}}]
+
 REQUESTS: list[tuple[str, Any]] = [
-    *(("ping", params) for params in (None, {}, {"_meta": {"progressToken": 1}}, {"unknown": 1})),
-    *(
-        (f"{what}/list", params)
-        for what in ("tools", "resources", "resources/templates", "prompts")
-        for params in (None, {}, {"cursor": "2"}, {"cursor": 2}, {"unknown": 1}, {"_meta": {}})
-    ),
+    *(("ping", params) for params in [*LISTS, {"_meta": {"progressToken": 1}}]),
+    *((f"{what}/list", p) for what in ("tools", "resources", "resources/templates", "prompts") for p in LISTS),
     ("tools/call", {"name": "t_string", "arguments": {}}),
     ("tools/call", {"name": "t_pair", "arguments": {"text": 5}}),
     ("tools/call", {"name": "t_asks", "arguments": {}}),

@@ -155,6 +155,21 @@ async def test_what_is_in_flight_when_the_input_ends_is_still_answered() -> None
         assert dispatcher.cancelled == []
 
 
+@pytest.mark.parametrize("name", ["t_wait", "t_asks"])
+async def test_a_request_is_withdrawn_by_the_very_next_line(name: str) -> None:
+    """One of these tools is on the fast path, the other is not."""
+    cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}\n'
+    async with gateway_in_process() as (gateway, _), connected(gateway) as wire:
+        await wire.initialize(capabilities={"elicitation": {}})
+        await wire.send_bytes(call_line(name, {}, id=5) + cancel + call_line("t_string", id=6))
+        assert (await wire.receive())["id"] == 6
+        # Nothing is in flight that the end would wait for.
+        await wire.writer.aclose()
+        with trio.fail_after(5):
+            await wire.ended.wait()
+        assert await wire.line() == b""
+
+
 async def test_answering_after_the_end_of_input_is_bounded() -> None:
     async with gateway_in_process() as (gateway, dispatcher):
         server_in, client_out = os.pipe()
