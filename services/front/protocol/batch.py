@@ -26,11 +26,11 @@ from linckia.services.front.protocol.messages import (
 BATCH_VERSIONS = frozenset({"2024-11-05", "2025-03-26"})
 
 MAX_MESSAGES = 1024
-"""In one batch; all of them are in flight at once."""
+"""Longest batch; all of its messages are in flight at once."""
 
 
 class Refused(ValueError):
-    """The batch as a whole; `answer` says what would be right."""
+    """The whole batch is refused; `answer` is the error to send."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -46,17 +46,19 @@ class Part(NamedTuple):
 
 
 def is_batch(data: bytes) -> bool:
-    """Whether what was sent is an array."""
+    """Whether the data is a JSON array."""
     return data.lstrip()[:1] == b"["
 
 
 def parts(data: bytes) -> list[Part]:
-    """The messages of a batch.  Raises Refused: there are none, or too many; or it says where it stops being JSON, or
-    which bound it goes beyond."""
+    """The messages of a batch.
+
+    Raises Refused: the batch is empty, has too many messages, is not JSON, or exceeds a bound; the text says which.
+    """
     if (excess := exceeded(data)) is not None:
         raise Refused(PARSE_ERROR, f"Parse error: the batch has {excess}")
     try:
-        # As a whole first: the parts that are cut out are not parsed.
+        # As a whole first, because the raw parts are not parsed.
         msgspec.json.decode(data)
         messages = msgspec.json.decode(data, type=list[Raw])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -74,7 +76,7 @@ def parts(data: bytes) -> list[Part]:
 
 
 def _fault(envelope: Envelope | None, message: bytes, seen: set[RequestId]) -> bytes | None:
-    """`seen` gathers the ids."""
+    """The answer to a message that cannot be part of a batch; `seen` collects the ids."""
     fault = fault_of(envelope, message)
     if fault is not None or envelope is None:
         return fault
@@ -108,7 +110,7 @@ class Pending:
         self._open += 1
 
     def add(self, answer: bytes) -> None:
-        """An answer that `expect` does not know: to a message that is no request."""
+        """Add an answer to a message that is not a request, which was not announced with `expect`."""
         self._answers.append(answer)
 
     def answer(self, answer: bytes) -> None:
@@ -116,9 +118,9 @@ class Pending:
         self.drop()
 
     def drop(self) -> None:
-        """A request is not answered: its client has withdrawn it."""
+        """A request will not be answered, because its client has withdrawn it."""
         self._open -= 1
-        # Nothing is sent where all were notifications.
+        # Nothing is sent if all were notifications.
         if not self._open and self._answers:
             self._post(joined(self._answers))
 

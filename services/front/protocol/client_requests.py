@@ -24,8 +24,8 @@ LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "e
 """RFC 5424, rising."""
 
 DEFAULT_LEVEL = "info"
-"""Until a client with a handshake sets another.  A client of 2026-07-28 gets lines only where its request says a
-level."""
+"""The level until a client with a handshake sets another.  A client of 2026-07-28 gets log lines only if its request
+names a level."""
 
 
 class CallClient:

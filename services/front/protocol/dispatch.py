@@ -1,4 +1,4 @@
-"""Answers every request, whichever transport brought it: ordinary tool calls by the fast path, all others by the SDK.
+"""The one way of every request to its answer: ordinary tool calls by the fast path, all others by the SDK.
 
 Both answer the same, which a test checks; with the fast path an ordinary call costs a third.
 Greetings are answered before, by `services.front.protocol.handshake`: they must not wait for the SDK to load.
@@ -36,7 +36,7 @@ from linckia.services.front.protocol.session import Request
 
 
 class MessageDispatcher:
-    """Answers the requests of one surface."""
+    """Has the requests of one surface answered."""
 
     def __init__(self, server: SurfaceServer) -> None:
         self._server = server
@@ -54,7 +54,7 @@ class MessageDispatcher:
                 return await self._call(request, call)
             return None
         finally:
-            request.session.end(request.id, request.scope)
+            request.done()
 
     def _recognise(self, request: Request) -> ToolCall | None:
         """The call, if the fast path may answer the request."""

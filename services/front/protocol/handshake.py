@@ -24,20 +24,20 @@ NAME = "linckia"
 TITLE = "Linckia"
 
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-"""Revisions that open with `initialize`, oldest first; another one asked for is answered with the latest."""
+"""Revisions that open with `initialize`, oldest first; a client that asks for any other gets the latest."""
 
 MODERN_VERSIONS = ("2026-07-28",)
 """Revisions whose every request carries an envelope, and that have `server/discover`."""
 
 LIST_FRESH_MS = 60_000
-"""What changes with a new version only may be kept so long."""
+"""How long clients may cache lists that change only with a new version."""
 
 _MAX_BYTES = 64 * 1024
 _MAX_BRACKETS = 100
-"""Beyond either it is no greeting, and the SDK's own limits, which are not ours to know, may matter."""
+"""A longer or deeper message is left to the SDK, whose own limits may matter."""
 
 
-# Forms that are beyond doubt.  Other members of these objects are not looked at; what is `None` only the SDK judges.
+# The usual forms.  Other members of these objects are ignored; a message with a member typed `None` is left to the SDK.
 class _Object(TypedDict):
     pass
 
@@ -102,7 +102,7 @@ class _Message(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def offered(surface: Surface) -> JsonObject:
-    """What a surface offers of the protocol: a server's capabilities in wire form, the same in all revisions."""
+    """The server's capabilities on a surface, in wire form; the same in all revisions."""
     # Those that have everything speak the whole protocol, also while no operation makes a prompt.
     whole = surface.is_whole
     capabilities: JsonObject = {"logging": {}, "tools": {"listChanged": True}}
@@ -125,7 +125,7 @@ GREETINGS = frozenset({"initialize", "ping", "server/discover", "tools/list"})
 
 
 class Greeter:
-    """Answers the greetings of the clients of one surface."""
+    """Greets the clients of one surface."""
 
     def __init__(self, surface: Surface, version: str) -> None:
         self._surface = surface
@@ -137,7 +137,7 @@ class Greeter:
             return None
         try:
             message = msgspec.json.decode(data, type=_Message)
-            # As a whole and then by type: what a type passes over would not be looked at otherwise.
+            # Decoded as a whole first, because a typed decoder skips unknown members unchecked.
             params = msgspec.json.decode(message.params)
             result = None if message.jsonrpc != "2.0" else self._result(message.method, params, session)
         except (msgspec.DecodeError, UnicodeDecodeError):

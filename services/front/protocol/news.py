@@ -1,7 +1,7 @@
 """News for clients: lists that changed and resources that were updated.
 
-Clients with a handshake are told in their session, and of resources only if they subscribed.  Clients of 2026-07-28
-are told through `subscriptions/listen`.  A client that does not read delays no other.
+Clients with a handshake get them in their session, those about resources only if they subscribed.  Clients of
+2026-07-28 get them through `subscriptions/listen`.  A client that does not read delays no other.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class News:
 
     def __init__(self) -> None:
         self.listeners: list[Callable[[Notice], Awaitable[None]]] = []
-        """Told every notice, besides the sessions."""
+        """Called with every notice, besides the sessions."""
         self._sessions: dict[McpSession, Collection[str]] = {}
 
     @contextlib.contextmanager
-    def told_to(self, session: McpSession, lists: Collection[str]) -> Iterator[None]:
+    def follow(self, session: McpSession, lists: Collection[str]) -> Iterator[None]:
         """Tell a session of news, once it is open.
 
         Args:
-            lists: the lists that its surface has; a client is not told of changes to others.
+            lists: the lists that its surface has; changes to others do not concern its clients.
         """
         self._sessions[session] = lists
         try:

@@ -1,7 +1,7 @@
 """One request served by the SDK's server, through its public entry `serve_one`.
 
-The SDK looks up the handler, checks parameters and results against the revision, and shapes the result.  What it would
-otherwise need a transport of its own for is here: the context of a request, and the client end of its handler.
+The SDK looks up the handler, checks parameters and results against the revision, and shapes the result.  This module
+provides the rest, which its own transports would: the context of a request, and the client end of its handler.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from linckia.services.front.protocol.news import News, Notice
 from linckia.services.front.protocol.session import McpSession, Request
 
 Context = ServerRequestContext[Any, Request]
-"""What a handler gets; `request` is ours."""
+"""The context of a handler; its `request` is our own."""
 
 _PARAM_HEADER = "mcp-param-"
 
@@ -148,7 +148,7 @@ def _modern_connection(sdk: Server[JsonObject], request: Request, params: JsonOb
 
 
 def _param_header_fault(sdk: Server[JsonObject], request: Request, params: JsonObject) -> InboundLadderRejection | None:
-    """What is wrong with the `Mcp-Param-*` headers of a `tools/call`."""
+    """The error for `Mcp-Param-*` headers that do not match a `tools/call`, if there is one."""
     name, arguments = params.get("name"), params.get("arguments") or {}
     if request.headers is None or request.method != TOOLS_CALL or not isinstance(name, str):
         return None

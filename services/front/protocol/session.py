@@ -62,7 +62,7 @@ class SessionState(msgspec.Struct, omit_defaults=True):
             self.uris.remove(uri)
 
     def become(self, other: SessionState) -> None:
-        """Copy what another front was told about the same session."""
+        """Copy the state that the session has in another front."""
         self.level, self.uris[:] = other.level, other.uris
 
     def written(self) -> str:
@@ -122,19 +122,7 @@ class McpSession:
         """Send a message that belongs to no request; dropped if the client does not listen for such messages."""
 
     async def changed(self) -> None:
-        """Keep a change of `state`, before the client is told that it was made."""
-
-    def begin(self, request_id: RequestId) -> trio.CancelScope:
-        """The scope to serve a request in; withdrawing the request cancels it."""
-        scope = self.calls[correlation_key(request_id)] = trio.CancelScope()
-        return scope
-
-    def end(self, request_id: RequestId, scope: trio.CancelScope) -> None:
-        """The request that `begin` returned this scope for was served."""
-        key = correlation_key(request_id)
-        # If the client has used the id again, it belongs to the later request.
-        if self.calls.get(key) is scope:
-            del self.calls[key]
+        """Persist `state` after a change; the client's request is answered afterwards."""
 
     def receive(self, message: Envelope) -> RequestId | None:
         """Handle a notification, or the response to a question.
@@ -189,7 +177,7 @@ class McpSession:
         return question.response
 
     def close(self) -> None:
-        """Cancel what is in flight."""
+        """Cancel all requests in flight."""
         for scope in self.calls.values():
             scope.cancel()
 
@@ -205,7 +193,7 @@ class Channel(Protocol):
 
 
 class Request:
-    """A request in flight, registered in its session as soon as it is made.
+    """A request in flight, registered in its session from the moment that it is made until `done`.
 
     Args:
         nursery: for what runs beside the request; lives at least as long as the request.
@@ -223,13 +211,20 @@ class Request:
         assert isinstance(envelope.id, int | str)
         assert isinstance(envelope.method, str)
         self.id: RequestId = envelope.id
+        self.key = correlation_key(envelope.id)
         self.method = envelope.method
         self.envelope = envelope
         self.session = session
         self.channel = channel
         self.nursery = nursery
         self.headers = headers
-        self.scope = session.begin(self.id)
+        self.scope = session.calls[self.key] = trio.CancelScope()
+        """Surrounds the handler; withdrawing the request cancels it."""
+
+    def done(self) -> None:
+        # If the client has used the id again, it belongs to the later request.
+        if self.session.calls.get(self.key) is self.scope:
+            del self.session.calls[self.key]
 
 
 class _Question:

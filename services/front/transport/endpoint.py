@@ -1,7 +1,7 @@
 """One surface over HTTP: checks what the protocol says of requests, and has their messages answered.
 
 A request belongs to a session (with a handshake), or it stands for itself: all of 2026-07-28 do, and all to an endpoint
-without sessions.  What is refused here has the status and the text that it has from the SDK's own transports.
+without sessions.  Refusals have the status and the text that the SDK's own transports give them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from linckia.services.front.transport.request import Body, McpRequest, Refused, 
 from linckia.services.front.transport.turns import LARGE_BYTES, Shared
 
 CALLS_S = 2.0
-"""For requests in flight when this front is to end, before the server itself ends them."""
+"""How long requests in flight may take once this front has to end, before the server ends them."""
 
 _ENDED = MaybeExecuted("the front that served this has ended while it was in flight; another one has taken over")
 
@@ -148,7 +148,7 @@ class Endpoint:
                     await stream.listen()
                     return
                 session.stream = stream
-                with self._server.news.told_to(session, self._server.lists):
+                with self._server.news.follow(session, self._server.lists):
                     await stream.listen()
             finally:
                 self._streams.discard(stream)
@@ -217,7 +217,7 @@ class Endpoint:
             await exchange.run(answer)
 
     def _enter(self, request: McpRequest) -> McpSession:
-        """The session of a request, or one of its own; what this task does is done for it from now on."""
+        """The session of a request, or one of its own; from now on this task acts for it."""
         if request.session is not None:
             scratchpad.enter(request.session.scratchpad)
             return request.session
@@ -247,17 +247,18 @@ class Endpoint:
         await serve_batch(body, serve, request.receive, request.send, request.own_headers)
 
     async def _answer(self, request: Request) -> Answer | None:
-        with trio.CancelScope(deadline=self._calls_end) as ending:
-            self._calls.add(ending)
-            try:
-                answer = await self._dispatcher.answer(request)
-            finally:
-                self._calls.discard(ending)
-            if answer is None and not request.session.modern:
-                # These revisions end a withdrawn request with an error, 2026-07-28 with silence.
-                answer = Answer(error_message(request.id, REQUEST_CANCELLED, "Request cancelled"), REQUEST_CANCELLED)
-            return answer
-        return self._dispatcher.interrupted(request.envelope, request.id, reading=_ENDED_READING, other=_ENDED)
+        request.scope.deadline = self._calls_end
+        self._calls.add(request.scope)
+        try:
+            answer = await self._dispatcher.answer(request)
+        finally:
+            self._calls.discard(request.scope)
+        if answer is None and trio.current_time() >= self._calls_end:
+            return self._dispatcher.interrupted(request.envelope, request.id, reading=_ENDED_READING, other=_ENDED)
+        if answer is None and not request.session.modern:
+            # These revisions end a withdrawn request with an error, 2026-07-28 with silence.
+            answer = Answer(error_message(request.id, REQUEST_CANCELLED, "Request cancelled"), REQUEST_CANCELLED)
+        return answer
 
     async def _hear(self, request: McpRequest, body: bytes, envelope: Envelope) -> None:
         """Take a message that is not a request."""
@@ -303,7 +304,7 @@ class Endpoint:
 
 
 def _routing_fault(request: McpRequest, headers: Headers) -> InboundLadderRejection | None:
-    """What is wrong with headers that occur twice."""
+    """The error for a routing header that occurs twice, if there is one."""
     if request.is_plain or (duplicated := find_duplicated_routing_header(headers.items())) is None:
         return None
     return InboundLadderRejection(code=HEADER_MISMATCH, message=f"{duplicated} header appears more than once")

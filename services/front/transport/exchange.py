@@ -106,7 +106,7 @@ class Exchange:
             await send_whole(self._send, status, answer.message, self._headers)
 
     async def listen(self) -> None:
-        """Stream what is sent, until `end` is called or the client goes away."""
+        """Stream the messages that are sent, until `end` is called or the client goes away."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch, nursery.cancel_scope)
             await self._stream()

@@ -1,11 +1,11 @@
-"""Sessions of clients with a handshake over HTTP, which belong to no front: any that gets a good id serves it.
+"""Sessions of clients with a handshake over HTTP.  They belong to no front: any front serves a session with a valid id.
 
-The id says what the handshake agreed on (`services.front.transport.session_ids`), and the kernel keeps what its client
-has said since (`services.front.protocol.session`).  A front makes the rest when the session is first used there.  The
-session that idled longest is given up for another; the next request makes it again.
+The id holds what the handshake agreed on (`services.front.transport.session_ids`), and the kernel keeps what its client
+has said since (`services.front.protocol.session`).  A front creates its own part when the session is first used there.
+If there are too many, the one that idled longest is dropped; its next request creates it again.
 
-Where there are several fronts, the requests of one session come to any of them, so that what one is told of a session
-the others are told as well.
+If there are several fronts, requests of a session reach any of them, so each passes on to the others what its clients
+say.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from linckia.services.front.transport.exchange import Exchange
 from linckia.services.front.transport.session_ids import Claims, SessionIds
 
 MAX_SESSIONS = 4096
-"""That a front has in memory."""
+"""Most sessions in the memory of one front."""
 
 MAX_ENDED = 4096
-"""Sessions that clients have ended, remembered here; the kernel remembers more."""
+"""Most ended sessions that a front remembers; the kernel remembers more."""
 
 IDLE_S = 4 * 3600.0
 _SWEEP_S = 60.0
@@ -49,21 +49,21 @@ _log = logging.getLogger("linckia.gateway")
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """A session is as its state says."""
+    """The state of a session changed."""
 
     name: str
     state: str
 
 
 class Said(msgspec.Struct, frozen=True):
-    """A session's client has sent what is no request: an answer to a question, or the withdrawal of a call."""
+    """A session's client has sent an answer to a question, or a notification."""
 
     name: str
     message: bytes
 
 
 class Cached(msgspec.Struct, frozen=True):
-    """A long answer was kept for a session, or for clients without one."""
+    """A long answer was stored for a session, or for clients without one."""
 
     name: str
     entry: Entry
@@ -87,7 +87,7 @@ class Peers:
             return await self._dispatcher.call(operation_of(params), params, caller=SERVICE)
 
     async def keep(self, name: str, state: SessionState) -> None:
-        """Have the kernel keep what a session is, and tell the others."""
+        """Have the kernel keep the state of a session, and pass it on to the other fronts."""
         written = state.written()
         try:
             await self._ask_kernel(KernelKeepSession(name=name, state=written))
@@ -96,7 +96,7 @@ class Peers:
         self.tell(Changed(name, written))
 
     async def kept(self, name: str) -> SessionState:
-        """What the kernel keeps of a session; the defaults where that is nothing."""
+        """The state that the kernel keeps for a session; the default state if it keeps none."""
         try:
             written = await self._ask_kernel(KernelKeptSession(name=name))
             return read_state(written) if isinstance(written, str) else SessionState()
@@ -105,12 +105,12 @@ class Peers:
             return SessionState()
 
     def tell(self, what: News) -> None:
-        """The other fronts, if there are any."""
+        """Send a message to the other fronts, if there are any."""
         if self.several:
             self._events.publish(f"{PREFIX}{type(what).__name__}", what)
 
     def listen(self, receive: Callable[[News], Awaitable[None]]) -> None:
-        """Call `receive` with what the others tell."""
+        """Call `receive` with each message of the other fronts."""
 
         async def read(event: Event) -> None:
             if (kind := _KINDS.get(event.topic)) is not None:
@@ -121,7 +121,7 @@ class Peers:
 
 
 class HttpSession(McpSession):
-    """One session as far as this front has it."""
+    """One session, as far as this front knows it."""
 
     def __init__(
         self, session_id: str, claims: Claims, server: SurfaceServer, state: SessionState, peers: Peers
@@ -198,7 +198,7 @@ class Sessions:
             self._give_up(trio.current_time() - self._idle_s)
 
     async def find(self, session_id: str, server: SurfaceServer) -> HttpSession | None:
-        """The session of that id, where it was given for this surface and goes on."""
+        """The session with this id; None if it was not issued for this surface, or has ended."""
         claims = self.ids.read(session_id, self._by_name)
         if claims is None or claims.surface != server.surface.name or claims.name in self._ended:
             return None
@@ -212,17 +212,17 @@ class Sessions:
         return self._by_name.get(claims.name)
 
     def _add(self, session: HttpSession) -> None:
-        """It is used here for the first time."""
+        """Add a session that is new to this front."""
         if len(self._by_name) >= self._limit:
             idle = (each for each in self._by_name.values() if not each.in_flight)
-            # One of which nothing is lost goes first.
+            # One without scratchpad entries goes first: nothing is lost with it.
             other = min(idle, key=lambda each: (each.scratchpad.size_bytes > 0, each.used_at), default=None)
             if other is not None:
                 self._forget(other)
         self._by_name[session.claims.name] = session
 
     async def end(self, session: HttpSession) -> None:
-        """Its client has no more use for it: no front serves it any more."""
+        """End a session at its client's request: no front serves it any more."""
         session.state.ended = True
         self._note_end(session.claims.name)
         await session.changed()

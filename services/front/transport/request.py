@@ -22,7 +22,7 @@ _OF_SESSIONS = frozenset({None, *HANDSHAKE_PROTOCOL_VERSIONS})
 
 
 class Refused(Exception):
-    """A body that is not taken; `status` is HTTP's."""
+    """The body is refused with the HTTP status `status`."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -30,7 +30,7 @@ class Refused(Exception):
 
 
 class Body:
-    """The body of a request, counted for its client while it is in hand, and its turn once it is whole."""
+    """The body of a request; it counts against its client until the request is answered."""
 
     def __init__(self, shared: Shared, client: Hashable, limit: int) -> None:
         self._shared = shared
@@ -40,10 +40,12 @@ class Body:
         self._taken: list[tuple[Turns, int]] = []
 
     async def read(self, receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
-        """The whole of it, in its client's turn.
+        """Read the whole body, and wait for its client's turn.
 
-        Raises Refused: it is longer than the limit, which a declared length shows before any of it is read, or one too
-        many of its client.  Raises ClientDisconnect: it did not come whole, which the server has answered.
+        Raises:
+            Refused: it is longer than the limit (a declared length is checked before reading), or the client has too
+                many bodies in flight.
+            ClientDisconnect: it was cut short; the server has answered that.
         """
         declared = headers.get(b"content-length", b"")
         if declared.isdigit():
@@ -61,7 +63,7 @@ class Body:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def _admit(self, size: int) -> None:
-        """Whether it may be so long.  What is declared counts at once: of many that come together some are whole."""
+        """Count the body as `size` bytes long; a declared length counts at once, so that some bodies complete."""
         if size > self._limit:
             raise Refused(413, f"the body is longer than {self._limit} bytes")
         if size <= LARGE_BYTES or size <= self._counted:
@@ -76,20 +78,20 @@ class Body:
         self._taken.append((turns, await turns.take(self._client)))
 
     def done(self) -> None:
-        """The request is answered."""
+        """The request was answered."""
         self._shared.bodies.take(self._client, -self._counted)
         for turns, number in self._taken:
             turns.give_back(number)
 
 
 def client_of(scope: Scope) -> Hashable:
-    """Whose a request without a session is, as far as can be told: the grant's, or whose is of that address."""
+    """Identifies the client of a request without a session: by its grant, else by its address."""
     grant = grants.current.get()
     return (scope.get("client") or ("",))[0] if grant is None else ("grant", grant.name)
 
 
 def name_of(scope: Scope) -> str:
-    """What services know the client of a request without a session by: as far as it can be told from others."""
+    """The name by which services know the client of a request without a session."""
     # As long as the name of a session over HTTP, so that no local client can take it.
     return hashlib.sha256(repr(client_of(scope)).encode()).hexdigest()[:24]
 
@@ -112,7 +114,7 @@ class McpRequest:
 
     @property
     def client(self) -> Hashable:
-        """Whose it is."""
+        """Identifies the client."""
         return client_of(self.scope) if self.session is None else self.session.claims.name
 
     @property
@@ -131,7 +133,7 @@ class McpRequest:
 
     @property
     def is_modern(self) -> bool:
-        """Whether it is of a revision without a handshake, or says so of one that is unknown."""
+        """Whether it names a revision without a handshake, or an unknown one."""
         return self.version not in _OF_SESSIONS
 
     @property
@@ -154,5 +156,5 @@ class McpRequest:
         return None
 
     async def answer(self, app: ASGIApp) -> None:
-        """Have a response, or another application, answer it."""
+        """Have an ASGI application answer the request."""
         await app(self.scope, self.receive, self.send)

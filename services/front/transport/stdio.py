@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from linckia.services.front.protocol.dispatch import MessageDispatcher
 
 DRAIN_S = 30.0
-"""For calls still in flight when the input has ended."""
+"""How long requests may take that are in flight when the input ends."""
 
 _ABANDONED_POLL_S = 0.1
 
@@ -58,7 +58,7 @@ _DIED = MaybeExecuted("the process that served this died while it was in flight;
 _DIED_READING = Unavailable("every process that served this died while it was in flight")
 
 REPEATS = 2
-"""Times that what was in flight is asked again, since it may be what the fronts died of; then it is answered so."""
+"""How often a request is repeated after the death of its front; it may be the cause, so then it is answered."""
 
 _FATAL = "Every process that read this message died while it did; it is not read again"
 
@@ -79,9 +79,9 @@ async def attach(
 ) -> bool:
     """Serve one local client on descriptors that it passed; they stay the caller's to close.
 
-    Returns True when the client has gone and what it had asked is answered; False when `ending` was set before.
-    Cancellation ends it at once.  `memory` is the session's, where that is to outlive this front.  Raises
-    InvalidParams: there is no such surface.
+    Returns True when the client has gone and its requests are answered, and False if `ending` was set before.
+    Cancellation ends it at once.  `memory` holds the session if it should outlive this front.  Raises InvalidParams:
+    there is no such surface.
     """
     gateway.surface(surface)
     gateway.wanted.set()
@@ -96,7 +96,7 @@ class StdioSession(McpSession):
     Args:
         memory: of this session, which another front may have served before.
         drain_s: how long requests in flight at the end of the input may take.
-        ending: set when this process is to end: no more is read, and what is in flight is answered.
+        ending: set when this process has to end: reading stops, and requests in flight are answered.
     """
 
     def __init__(
@@ -120,12 +120,12 @@ class StdioSession(McpSession):
         self._output = Output(fd_out)
         self._output.changed = self._written
         self._memory = memory
-        # Requests whose answer is not wholly written yet, each with how many messages will be written by then.
+        # Requests whose answer is not fully written, each with the number of messages written by then.
         self._unsent: collections.deque[tuple[int, RequestId]] = collections.deque()
         self._drain_s = drain_s
         self._ending = ending
         self._batched: dict[RequestId, batch.Pending] = {}
-        # Requests that last as long as the client listens: no answer to them is waited for.
+        # Requests that last as long as the client listens; the end of the input does not wait for them.
         self._streams: set[RequestId] = set()
         self._settled = trio.Event()
 
@@ -143,7 +143,7 @@ class StdioSession(McpSession):
         # Every task that serves this client is started from here.
         scratchpad.enter(self._gateway.scratchpads.open(self._memory.name, self.state))
         current_peer.set(STDIO)
-        with non_blocking(*self._descriptors), self._gateway.news.told_to(self, self._lists):
+        with non_blocking(*self._descriptors), self._gateway.news.follow(self, self._lists):
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._output.run)
                 self._nursery.start_soon(_cancel_when, self._output.broken, self._nursery.cancel_scope)
@@ -174,7 +174,7 @@ class StdioSession(McpSession):
         _log.info("a session was resumed; %d requests were in flight", len(kept.asked))
         resume(self, kept.said)
         if kept.cut:
-            # The client reads the part of a line that it has as what it is: not a message.
+            # The client has part of a line, which this ends; it is not a message.
             self.send(b"")
         for message in kept.asked:
             await self._ask_again(message, kept)
@@ -228,7 +228,7 @@ class StdioSession(McpSession):
 
     def _written(self) -> None:
         self._memory.written(cut=self._output.cut)
-        # Each as soon as it is: if this front dies, the next one answers once more what is not noted.
+        # Noted at once: if this front dies, the next one answers again whatever is not noted.
         while self._unsent and self._unsent[0][0] <= self._output.written:
             self._memory.answered(self._unsent.popleft()[1])
 
@@ -291,25 +291,25 @@ class StdioSession(McpSession):
         if self.modern is None:
             # The first request decides the era, and `initialize` belongs to the one with a handshake.
             self.modern = envelope.method != "initialize" and has_envelope(envelope)
-        await self._start(envelope, key)
+        await self._start(envelope)
 
-    async def _start(self, envelope: Envelope, key: RequestId) -> None:
+    async def _start(self, envelope: Envelope) -> None:
         dispatcher = await self._loaded()
         request = Request(envelope, self, self, self._nursery)
-        (self._streams.add if request.method == _LISTEN else self._streams.discard)(key)
+        (self._streams.add if request.method == _LISTEN else self._streams.discard)(request.key)
         if request.method == "initialize":
             # What the client sends after it is for an open session.
-            await self._serve(dispatcher, request, key)
+            await self._serve(dispatcher, request)
         else:
-            self._nursery.start_soon(self._serve, dispatcher, request, key)
+            self._nursery.start_soon(self._serve, dispatcher, request)
 
-    async def _serve(self, dispatcher: MessageDispatcher, request: Request, key: RequestId) -> None:
+    async def _serve(self, dispatcher: MessageDispatcher, request: Request) -> None:
         try:
             # A request that was withdrawn is never answered.
             if (answer := await dispatcher.answer(request)) is not None:
-                self._respond(key, answer.message)
+                self._respond(request.key, answer.message)
         finally:
-            self._streams.discard(key)
+            self._streams.discard(request.key)
             self._settled.set()
 
     def _forget(self, key: RequestId) -> None:
