@@ -359,6 +359,24 @@ async def test_open_streams_do_not_delay_the_end() -> None:
                     pass
 
 
+async def test_a_session_has_one_stream_which_ends_with_it() -> None:
+    async with served() as (http, *_):
+        await http.initialize()
+        stream, connection = await http.connect()
+        async with stream:
+            headers = {**http.session, "accept": "text/event-stream"}
+            await http.start(stream, connection, "GET", "/mcp", b"", headers)
+            with trio.fail_after(10):
+                said = await stream.receive_some(65536)
+            assert said.startswith(b"HTTP/1.1 200")
+            assert (await http.request("GET", headers=headers)).status == 409
+            assert (await http.request("DELETE", headers=http.session)).status == 200
+            with trio.fail_after(10):
+                while data := await stream.receive_some(65536):
+                    said += data
+            assert said.endswith(b"0\r\n\r\n")
+
+
 async def test_a_connection_ends_with_its_client() -> None:
     """Also where the client closes it in the very moment in which the answer is complete; the time in which an idle
     client may come back is not waited for."""
