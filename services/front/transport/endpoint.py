@@ -194,27 +194,30 @@ class Endpoint:
     async def _serve(self, request: McpRequest, body: bytes, envelope: Envelope) -> None:
         if request_key(envelope) is None:
             await self._hear(request, body, envelope)
-        elif request.session is None and envelope.method == "initialize" and self._lacks_session(request):
+        elif not self._lacks_session(request):
+            await self._serve_request(request, body, envelope)
+        elif envelope.method == "initialize":
             await self._open(request, body, envelope)
-        elif self._lacks_session(request):
-            await _refuse(request, 400, "Bad Request: Missing session ID")
         else:
-            session = self._enter(request)
-            if len(body) > LARGE_BYTES:
-                await trio.lowlevel.checkpoint()
-            if (greeting := self._greet(body, envelope, session)) is not None:
-                await send_whole(request.send, 200, greeting.message, request.own_headers)
-                return
-            exchange = Exchange(request.receive, request.send, request.own_headers, modern=request.is_modern)
-            headers = request.text_headers if request.is_modern else None
-            if headers is not None and (rejection := _routing_fault(request, headers)) is not None:
-                await _reject(request, rejection, envelope)
-                return
+            await _refuse(request, 400, "Bad Request: Missing session ID")
 
-            async def answer(nursery: trio.Nursery) -> Answer | None:
-                return await self._answer(Request(envelope, session, exchange, nursery, headers))
+    async def _serve_request(self, request: McpRequest, body: bytes, envelope: Envelope) -> None:
+        session = self._enter(request)
+        if len(body) > LARGE_BYTES:
+            await trio.lowlevel.checkpoint()
+        headers = request.text_headers if request.is_modern else None
+        if headers is not None and (rejection := _routing_fault(request, headers)) is not None:
+            await _reject(request, rejection, envelope)
+            return
+        if (greeting := self._greet(body, envelope, session)) is not None:
+            await send_whole(request.send, 200, greeting.message, request.own_headers)
+            return
+        exchange = Exchange(request.receive, request.send, request.own_headers, modern=request.is_modern)
 
-            await exchange.run(answer)
+        async def answer(nursery: trio.Nursery) -> Answer | None:
+            return await self._answer(Request(envelope, session, exchange, nursery, headers))
+
+        await exchange.run(answer)
 
     def _enter(self, request: McpRequest) -> McpSession:
         """The session of a request, or one of its own; from now on this task acts for it."""
