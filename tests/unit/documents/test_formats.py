@@ -84,7 +84,7 @@ def _locked() -> bytes:
 
 ENTITIES = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]>'
 REFUSED = {
-    "a PDF of pictures": (pdf(""), "1 pages are pictures"),
+    "a PDF of pictures": (pdf(""), "1 pages are images"),
     "no PDF": (b"%PDF-1.7 and nothing", "not a readable PDF"),
     "a Word file with a password": (OLE + bytes(504) + "EncryptedPackage".encode("utf-16-le"), "password-protected"),
     "a zip file with a password": (_locked(), "password-protected"),
@@ -115,9 +115,9 @@ def test_a_document_that_unfolds_or_goes_on_too_long_is_cut_there(monkeypatch: p
     long = formats.docx("<w:p><w:r><w:t>word</w:t></w:r></w:p>" * 5000)
     monkeypatch.setattr(results, "MAX_TEXT_CHARACTERS", 3000)
     made = text_of(long, LIMIT_S)
-    assert (len(made.text or ""), made.problem) == (3000, "its text is cut before its end")
+    assert (len(made.text or ""), made.problem) == (3000, "its text is truncated before its end")
     made = text_of(long, -1.0)
-    assert (made.text, made.problem) == (None, "its text is cut before its end")
+    assert (made.text, made.problem) == (None, "its text is truncated before its end")
     monkeypatch.setattr(office, "MAX_UNFOLDED_BYTES", 500)
     for data in (formats.docx(), formats.xlsx(), formats.odt()):
         assert "decompresses to more" in (text_of(data, LIMIT_S).problem or "")

@@ -211,8 +211,8 @@ def test_eight_bits_that_disagree_are_not_used(
 _WITHOUT_TORCH = """
 import sys
 from pathlib import Path
-from linckia.services.embed.main import Settings, load
-loaded = load(Settings(), "cpu", Path(sys.argv[1]))
+from linckia.services.embed.main import EmbedSettings, load
+loaded = load(EmbedSettings(), "cpu", Path(sys.argv[1]))
 print(loaded.encoder.backend, "torch" in sys.modules, "transformers" in sys.modules)
 """
 

@@ -15,16 +15,16 @@ from tests.unit.graph.rig import database, stored
 CHILD = """
 import sys, trio
 from pathlib import Path
-from linckia.services.graph import store
+from linckia.services.graph import tables
 from tests.unit.graph.rig import state
 
 async def main():
-    database = store.open_database(Path(sys.argv[1]))
+    database = tables.open_database(Path(sys.argv[1]))
     n = 0
     while True:
         # Later rounds replace what earlier ones stated.
         nodes = [state(f"n{n % 30}-{part}", *(f"round{n}-{part}-{e}" for e in range(6))) for part in range(3)]
-        await database.write(lambda db: store.put(db, "notes", nodes, 0))
+        await database.write(lambda db: tables.put(db, "notes", nodes, 0))
         print(n, flush=True)
         n += 1
 
