@@ -166,7 +166,7 @@ def test_what_is_no_export_is_refused_and_nothing_is_overwritten(
     kernel, _ = made
     sets = kernel.call("resource-set-list")["resource_sets"]
     (tmp_path / "mine").write_text("mine")
-    assert "is there already" in linckia(kernel.data_dir, "export", str(tmp_path), code=1)
+    assert "already exists" in linckia(kernel.data_dir, "export", str(tmp_path), code=1)
     assert "is not a Linckia export" in linckia(kernel.data_dir, "import", str(tmp_path), code=2)
     (tmp_path / "export.json").write_text('{"linckia_export": 2}')
     assert "has format 2; this version of Linckia reads 1" in linckia(kernel.data_dir, "import", str(tmp_path), code=1)

@@ -12,7 +12,6 @@ from typing import Any
 import anyio
 import mcp_types as types
 import msgspec
-import pydantic_core
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
@@ -88,9 +87,8 @@ def _params_of(envelope: Envelope) -> JsonObject | None:
     if isinstance(envelope.params, UnsetType):
         return None
     try:
-        # The SDK's own parser, so that numbers are what its models expect.
-        params: JsonObject | None = pydantic_core.from_json(bytes(envelope.params))
-    except ValueError as error:
+        params: JsonObject | None = msgspec.json.decode(envelope.params)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MCPError(code=PARSE_ERROR, message=f"Parse error: {error}") from None
     return params
 
@@ -185,7 +183,7 @@ class RequestContext:
         if not isinstance(response.error, UnsetType):
             raise MCPError.from_error_data(_error_data(response.error))
         assert not isinstance(response.result, UnsetType)
-        result: dict[str, Any] = pydantic_core.from_json(bytes(response.result))
+        result: dict[str, Any] = msgspec.json.decode(response.result)
         return result
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:

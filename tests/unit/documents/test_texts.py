@@ -96,7 +96,7 @@ async def test_pdf_and_utf16_are_found_at_once_and_come_back_as_they_were(tmp_pa
         status = await bench.call(DocumentsStatus(detailed=True))
         assert status.quarantined == 1
         assert status.quarantine is not None
-        assert "broken.pdf: not a PDF that can be read" in status.quarantine[0]
+        assert "broken.pdf: not a readable PDF" in status.quarantine[0]
 
 
 async def test_pdf_is_found_once_its_decoder_is_there(tmp_path: Path) -> None:

@@ -172,4 +172,7 @@ async def test_a_cancelled_call_is_never_answered_and_its_handler_stops(
             await wire.send(cancel)
             await wire.call("t_string", {}, id=8, meta=meta)
             assert (await wire.receive())["id"] == 8
+            with trio.fail_after(5):
+                while not dispatcher.cancelled:
+                    await trio.lowlevel.checkpoint()
             assert dispatcher.cancelled == ["t_wait"]

@@ -93,7 +93,7 @@ async def test_the_model_of_before_is_loaded_again_until_all_vectors_are_of_the_
         of_before = EmbedTexts(texts=[QUERY], kind=TextKind.QUERY, fingerprint=first.fingerprint or "")
         again = await bench.call(of_before)
         assert (again.fingerprint, again.vectors.shape) == (first.fingerprint, (1, 384))
-        with pytest.raises(OperationError, match="the model words:1 is not in use, and it is not known where it is"):
+        with pytest.raises(OperationError, match="the model words:1 is not in use, and its location is unknown"):
             await bench.call(EmbedTexts(texts=[QUERY], fingerprint="words:1"))
         # As `linckia models use` does.
         await bench.stop("retrieve")
