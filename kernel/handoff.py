@@ -302,6 +302,9 @@ class Handoff:
                             client.ended.set()
                 if (following := self._fronts.get(front.name, front)) is not front:
                     await self._hand_on(following)
-        except (OSError, msgspec.DecodeError) as error:
+        except OSError as error:
+            # A front that dies with messages unread resets the connection.
+            _log.debug("%s closed its socket: %s", front.name, error)
+        except msgspec.DecodeError as error:
             front.condemn(f"its message about clients cannot be read: {error}")
         scope.cancel()
