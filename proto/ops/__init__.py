@@ -1,7 +1,7 @@
 """The table of operations: every module of this package, read once.
 
-A module here, or a package of them, declares the operations of one service. Nothing lists them a second time: `load`
-imports the modules and collects what they declare.
+A module here, or a package of them, declares the operations of one service. There is no other list: `load` imports the
+modules and collects their declarations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from linckia.proto.suggestions import did_you_mean
 
 
 class Table(Mapping[str, Operation[object]]):
-    """Operations by name, and the endpoints that answer over HTTP in a shape of their own; immutable."""
+    """Operations by name, and the endpoints that serve another API's format over HTTP; immutable."""
 
     def __init__(self, operations: Iterable[Operation[object]], endpoints: Iterable[type[Endpoint]] = ()) -> None:
         self.endpoints = tuple(endpoints)
@@ -28,7 +28,7 @@ class Table(Mapping[str, Operation[object]]):
                 raise ValueError(f"operation {op.name!r} is declared twice: {other.params!r} and {op.params!r}")
         self._by_former = {name: op for op in self._by_name.values() for name in op.former}
         if taken := self._by_former.keys() & self._by_name.keys():
-            raise ValueError(f"a former name is that of another operation: {', '.join(sorted(taken))}")
+            raise ValueError(f"a former name belongs to another operation: {', '.join(sorted(taken))}")
 
     def __getitem__(self, name: str) -> Operation[object]:
         return self._by_name[name]
@@ -40,8 +40,10 @@ class Table(Mapping[str, Operation[object]]):
         return len(self._by_name)
 
     def find(self, name: str) -> Operation[object]:
-        """The operation of that name, now or formerly.  Raises UnknownOperation, with the nearest names, where there is
-        none."""
+        """Return the operation with this current or former name.
+
+        Raises UnknownOperation, which suggests similar names.
+        """
         if (op := self._by_name.get(name) or self._by_former.get(name)) is None:
             raise UnknownOperation(f"unknown operation {name!r}{did_you_mean(name, self._by_name)}", field="name")
         return op
@@ -51,7 +53,7 @@ class Table(Mapping[str, Operation[object]]):
 
 
 def load(extra: Iterable[str] = ()) -> Table:
-    """The table of this package's modules and of the `extra` ones named."""
+    """Load the operations of this package's modules and of the `extra` modules."""
     modules = sorted(info.name for info in pkgutil.walk_packages(__path__, f"{__name__}."))
     declared = [
         value

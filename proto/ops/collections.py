@@ -1,4 +1,4 @@
-"""Operations of `retrieve` for clients: collections of their own, of texts that are embedded here or of vectors."""
+"""Operations of `retrieve` for clients: their own collections, of texts that Linckia embeds or of given vectors."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def _post(name: str) -> Route:
 
 
 class CollectionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A collection and what it holds."""
+    """A collection and its size."""
 
     collection: str
-    dimensions: Annotated[int | None, Meta(description="Of its vectors; null where it takes text")]
+    dimensions: Annotated[int | None, Meta(description="Of its vectors; null if it takes text")]
     documents: int
-    bytes: Annotated[int, Meta(description="Of ids, texts, payloads and vectors that were given")]
-    vectors_waiting: Annotated[int, Meta(description="Pieces of text that are not found by meaning yet")] = 0
-    trouble: Annotated[str, Meta(description="Why it cannot be read, and what to do; empty where it can")] = ""
+    bytes: Annotated[int, Meta(description="Of ids, texts, payloads and given vectors")]
+    vectors_waiting: Annotated[int, Meta(description="Pieces of text not yet found by meaning")] = 0
+    trouble: Annotated[str, Meta(description="Why it cannot be read, and what to do; empty if it can")] = ""
 
 
 @tool.write("collection_create", idempotent=True, deadline_s=30, http=_post("create"))
 class CollectionCreate(Params[CollectionInfo], frozen=True, kw_only=True):
-    """Create a collection of your own: of texts, which are embedded here, or of vectors that you bring."""
+    """Create a collection of your own: of texts, which Linckia embeds, or of vectors that you bring."""
 
     collection: Collection
     dimensions: (
@@ -48,7 +48,7 @@ class CollectionCreate(Params[CollectionInfo], frozen=True, kw_only=True):
 
 
 class CollectionList(msgspec.Struct, frozen=True, kw_only=True):
-    """All collections that clients have created, by name, and the quota."""
+    """All client-created collections, by name, and the quota."""
 
     collections: list[CollectionInfo]
     most_collections: int
@@ -58,40 +58,40 @@ class CollectionList(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("collection_list", deadline_s=30, http=Route("GET", "/v1/collections"))
 class CollectionListParams(Params[CollectionList], frozen=True, kw_only=True):
-    """List the collections that clients have created, and the quota."""
+    """List client-created collections, and the quota."""
 
 
 class CollectionCounted(msgspec.Struct, frozen=True, kw_only=True):
-    """How many documents fit."""
+    """How many documents match."""
 
     documents: Documents
 
 
 @tool.read("collection_count", deadline_s=30, http=_post("count"))
 class CollectionCount(Params[CollectionCounted], frozen=True, kw_only=True):
-    """Count a collection's documents, or those whose payload fits `filters`."""
+    """Count a collection's documents, or those whose payload matches `filters`."""
 
     collection: Collection
     filters: Filters = []
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is stored under an id."""
+    """A document of a collection."""
 
     id: Annotated[Name, Meta(description="Unique in the collection; a document of the same id is replaced")]
-    text: Annotated[str, Meta(max_length=1_000_000, description="Found by words, and embedded if it is to be")] = ""
-    vector: Annotated[Vector | None, Meta(description="Where the collection is of vectors; its length counts not")] = (
-        None
-    )
-    payload: Annotated[Payload, Meta(description="What filters look at, and given back with a hit")] = {}
+    text: Annotated[
+        str, Meta(max_length=1_000_000, description="Searched by words; embedded if the collection takes text")
+    ] = ""
+    vector: Annotated[Vector | None, Meta(description="If the collection takes vectors; its norm is ignored")] = None
+    payload: Annotated[Payload, Meta(description="Filtered on, and returned with a hit")] = {}
 
 
 class CollectionUpserted(msgspec.Struct, frozen=True, kw_only=True):
-    """The documents are on disk, and found by words and by vectors that were given."""
+    """The documents are on disk, and found by words and by given vectors."""
 
     upserted: int
     documents: Annotated[int, Meta(description="In the collection now")]
-    vectors_waiting: Annotated[int, Meta(description="Pieces of text that are not found by meaning yet")]
+    vectors_waiting: Annotated[int, Meta(description="Pieces of text not yet found by meaning")]
 
 
 @tool.write("collection_upsert", idempotent=True, deadline_s=60, http=_post("upsert"))
@@ -105,29 +105,29 @@ class CollectionUpsert(Params[CollectionUpserted], frozen=True, kw_only=True):
 
 
 class CollectionPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Documents in the order of their ids; without vectors, but in an export."""
+    """Documents ordered by id; with vectors only in an export."""
 
     documents: list[Document]
-    more: Annotated[bool, Meta(description="Whether others follow; ask again with the last id as `after`")]
+    more: Annotated[bool, Meta(description="Whether more follow; pass the last id as `after`")]
 
 
 @tool.read("collection_documents", deadline_s=30, http=_post("documents"))
 class CollectionDocuments(Params[CollectionPage], frozen=True, kw_only=True):
-    """Read a collection's documents by their ids, or those whose payload fits `filters`, page by page."""
+    """Read a collection's documents by id, or those whose payload matches `filters`, page by page."""
 
     collection: Collection
     ids: Ids = []
     filters: Filters = []
     after: Annotated[str, Meta(description="Only ids after this one")] = ""
-    limit: Annotated[int, Meta(ge=1, le=MOST_AT_ONCE, description="Documents to answer at most")] = 100
+    limit: Annotated[int, Meta(ge=1, le=MOST_AT_ONCE, description="Documents at most")] = 100
 
 
 @Family("retrieve", role=Role.INTERNAL, callers=(OPERATOR,)).read("collection_export", deadline_s=60)
 class CollectionExport(Params[CollectionPage], frozen=True, kw_only=True):
-    """The next documents by their ids, with the vectors that were given."""
+    """Read the next documents by id, with given vectors."""
 
     collection: Collection
-    after: Annotated[str, Meta(description="The last id of the page before")] = ""
+    after: Annotated[str, Meta(description="The last id of the previous page")] = ""
 
 
 class CollectionHit(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,8 +135,8 @@ class CollectionHit(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     score: Annotated[float, Meta(description="0 to 1, higher is better")]
-    similarity: Annotated[float | None, Meta(description="Cosine with the query, where that is known")]
-    text: Annotated[str, Meta(description="The piece of its text that fits best")]
+    similarity: Annotated[float | None, Meta(description="Cosine with the query, if known")]
+    text: Annotated[str, Meta(description="The best matching piece of its text")]
     payload: Payload
 
 
@@ -144,20 +144,20 @@ class CollectionFound(msgspec.Struct, frozen=True, kw_only=True):
     """Documents, best first, and how they were found."""
 
     hits: list[CollectionHit]
-    stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank or maxsim")]
-    degraded: Annotated[list[str], Meta(description="What should have run and did not, each with its reason")] = []
+    stages: Annotated[list[str], Meta(description="What actually ran: lexical, vector, rerank or maxsim")]
+    degraded: Annotated[list[str], Meta(description="What should have run and did not, with the reason")] = []
 
 
 @tool.read("collection_search", deadline_s=30, http=_post("search"))
 class CollectionSearch(Params[CollectionFound], frozen=True, kw_only=True):
-    """Search a collection: by words and meaning of `query`, by `vector` where it is of vectors, or by both; one of the
-    two must be given."""
+    """Search a collection: by words and meaning of `query`, by `vector` if it takes vectors, or by both; one of the
+    two is required."""
 
     collection: Collection
     query: Annotated[str, Meta(max_length=65536, description="Any text; there is no query syntax")] = ""
     vector: Annotated[Vector | None, Meta(description="Of the collection's dimensions")] = None
     filters: Filters = []
-    limit: Annotated[int, Meta(ge=1, le=1000, description="Documents to answer at most")] = 10
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Documents at most")] = 10
 
     def check(self) -> None:
         if not self.query.strip() and self.vector is None:
@@ -173,7 +173,7 @@ class CollectionDeleted(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.destroy("collection_delete", idempotent=True, deadline_s=60, http=_post("delete"))
 class CollectionDelete(Params[CollectionDeleted], frozen=True, kw_only=True):
-    """Delete documents: either by their `ids`, or those whose payload fits `filters`."""
+    """Delete documents: either by `ids`, or those whose payload matches `filters`."""
 
     collection: Collection
     ids: Ids = []
@@ -185,13 +185,13 @@ class CollectionDelete(Params[CollectionDeleted], frozen=True, kw_only=True):
 
 
 class CollectionDropped(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether there was such a collection; there is none now."""
+    """Whether the collection existed before."""
 
     dropped: bool
 
 
 @tool.destroy("collection_drop", idempotent=True, deadline_s=60, http=_post("drop"))
 class CollectionDrop(Params[CollectionDropped], frozen=True, kw_only=True):
-    """Delete a whole collection that clients have created, with all that it holds."""
+    """Delete a whole client-created collection and its contents."""
 
     collection: Collection

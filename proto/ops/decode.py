@@ -1,10 +1,10 @@
-"""The operations of `decode`: pictures, metadata, text and symbols out of a file, in a process that may die of it.
+"""Operations of `decode`: extract pictures, metadata, text and symbols from a file, in a process that may die of it.
 
-Image, video, audio and PDF decoders and parsers of code are large, old, and fed by strangers. They run here and nowhere
-else, with nothing to lose: no data, no network, no files, little memory and little time. The bytes come with the call,
-or are asked for of the caller while it waits.
+Decoders of images, video, audio and PDF and parsers of code are large, old, and fed untrusted input. They run only
+here, in a process with nothing to lose: no data, no network, no files, and tight limits on memory and time. The bytes
+come with the call, or are requested from the caller while it waits.
 
-The router sends a call whose process died once more; a second death is `Quarantined`, which the callers keep with the
+If the process dies, the router retries the call once; a second death raises `Quarantined`, which callers store with the
 content (see `services.runtime.calls.decoded`).
 """
 
@@ -27,13 +27,14 @@ operator = Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,))
 
 
 TIME_LIMIT_S = 30.0
-"""For one file; a decoder that takes longer is ended, with its process."""
+"""Time limit for one file; a process that exceeds it is killed."""
 MEMORY_BYTES = 1536 * 1024**2
-"""Of the process, set by the system: past it an allocation fails. A picture of 120 megapixels is turned in it."""
+"""Memory limit of the process, enforced by the system: past it, allocations fail. It is enough to rotate a picture of
+120 megapixels."""
 MAX_SOURCE_BYTES = 64 * 1024**2
-"""Of a file that text is taken from."""
+"""Largest file that text is extracted from."""
 MAX_TEXT_CHARACTERS = 16 * 1024**2
-"""Of its text; the rest is left out."""
+"""Longest text extracted from one file; the rest is left out."""
 
 
 _OPEN_XML = "application/vnd.openxmlformats-officedocument"
@@ -49,14 +50,14 @@ _OFFICE_TYPES = {
     ".ppt": "application/vnd.ms-powerpoint",
 }  # fmt: skip
 TEXTUAL_TYPES = {".eml": "message/rfc822", ".mbox": "application/mbox", ".ipynb": "application/x-ipynb+json"}
-"""Of documents that are texts themselves, and better read than searched as they are."""
+"""Documents in text formats that search better once converted."""
 DOCUMENT_TYPES = _OFFICE_TYPES | TEXTUAL_TYPES
-"""Beside PDF, what text is taken from, as Markdown: MIME types by the extension.  Of `.doc` and `.ppt` it is said that
-they are not read."""
+"""MIME types, by extension, of the documents besides PDF whose text is extracted as Markdown.  `.doc` and `.ppt` are
+listed so that they can be reported as unreadable."""
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
-    """A JPEG that was made from a file; at most 320 by 320."""
+    """A JPEG made from a file; at most 320 by 320 pixels."""
 
     name: str
     type: str
@@ -67,16 +68,16 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decoded(msgspec.Struct, frozen=True, kw_only=True):
-    """What could be made of a file."""
+    """Pictures and metadata extracted from a file."""
 
     metadata: dict[str, Any]
     pictures: list[Picture]
-    problem: Annotated[str | None, Meta(description="Why there is less than there could be")]
+    problem: Annotated[str | None, Meta(description="Why something is missing")]
 
 
 @of_media.read("decode_file", deadline_s=TIME_LIMIT_S + 15)
 class DecodeFile(Params[Decoded], frozen=True, kw_only=True):
-    """Decode a file, which is read by `media_bytes`."""
+    """Decode a file, reading it through `media_bytes`."""
 
     hash: Hash
     size: Annotated[int, Meta(ge=0, description="Bytes")]
@@ -84,16 +85,16 @@ class DecodeFile(Params[Decoded], frozen=True, kw_only=True):
 
 
 class DecodedText(msgspec.Struct, frozen=True, kw_only=True):
-    """The text of a file: Markdown, but of a PDF its pages apart by a line with a form feed."""
+    """The text of a file: Markdown; for a PDF, pages separated by a line with a form feed."""
 
-    text: Annotated[str | None, Meta(description="Null where there is none to be had")]
-    problem: Annotated[str | None, Meta(description="Why there is less than there could be")] = None
-    charset: Annotated[str | None, Meta(description="That the text was in, and how that is known")] = None
+    text: Annotated[str | None, Meta(description="Null if none could be extracted")]
+    problem: Annotated[str | None, Meta(description="Why something is missing")] = None
+    charset: Annotated[str | None, Meta(description="Its character set, and how that is known")] = None
 
 
 @of_readers.read("decode_text", deadline_s=TIME_LIMIT_S + 15)
 class DecodeText(Params[DecodedText], frozen=True, kw_only=True):
-    """Take the text from a PDF, or a document of an office program, a book, mail or a notebook."""
+    """Extract the text of a PDF, office document, book, mail or notebook."""
 
     data: Annotated[bytes, Meta(max_length=MAX_SOURCE_BYTES)]
 
@@ -106,10 +107,10 @@ _LANGUAGES = {
     "go": ("go", ".go"),
     "rust": ("rust", ".rs"),
     "c": ("c", ".c"),
-    # A header may be of C or of C++, whose grammar reads both.
+    # A header may be C or C++; the C++ grammar parses both.
     "cpp": ("c", ".h .cc .cpp .cxx .c++ .hpp .hh .hxx .ipp"),
     "java": ("java", ".java"),
-    # On the same machine: each calls what the others define.
+    # These share the JVM: each calls what the others define.
     "kotlin": ("java", ".kt .kts"),
     "scala": ("java", ".scala .sc"),
     "csharp": ("csharp", ".cs"),
@@ -123,45 +124,45 @@ _LANGUAGES = {
 LANGUAGES = {
     extension: (name, family) for name, (family, extensions) in _LANGUAGES.items() for extension in extensions.split()
 }
-"""Of code, by the extension of a file's name with its dot: the language, and whose definitions its calls may mean."""
+"""Language and family by file extension (with the dot).  Calls resolve to definitions of the same family."""
 SEPARATORS = {
     "rust": "::", "java": ".", "csharp": ".", "swift": ".", "lua": ".", "php": "\\", "ruby": "/", "shell": "/",
 }  # fmt: skip
-"""Between the parts of what is imported, in the families in which that is the path of a file."""
+"""Separator of module names, for the families in which a module name maps to a file path."""
 MARKDOWN_EXTENSIONS = (".md", ".markdown", ".mdx")
 CODE_EXTENSIONS = frozenset((*LANGUAGES, *MARKDOWN_EXTENSIONS))
 
 MAX_CODE_BYTES = 1024 * 1024
-"""Longer ones are generated; they are stored and searched like any other, and not parsed."""
+"""Largest code file that is parsed.  Larger ones are generated code; they are stored and searched as usual."""
 CODES_AT_ONCE = 24
 
 CALLS, IMPORTS, LINKS_TO = "CALLS", "IMPORTS", "LINKS_TO"
 EXTENDS = "EXTENDS"
-"""Of a class: not an edge of any answer, but needed to know what is called on `self` and `super()`."""
+"""Relation of a class to its base.  It is in no answer; it resolves calls on `self` and `super()`."""
 RENAMES, RENAMED = "RENAMES", "RENAMED"
-"""An export under another name: by its own name with the exported one as the target, and by the exported one with its
-own as the target, which `imported` makes if another module has it."""
+"""An export under another name.  RENAMES has the original name as its key and the exported name as its target; RENAMED
+is the reverse.  If another module defines the original, `imported` makes the target."""
 
 
 def stem(name: str) -> str:
-    """The name of a file without its last extension."""
+    """Return a file name without its last extension."""
     base, dot, _ = name.rpartition(".")
     return base if dot and base else name
 
 
 def imported(module: str, inside: str) -> str:
-    """The target of a use of what an import binds: the module, as the import names it, and what of it."""
+    """Return the target for a use of an imported name: the module as the import names it, and the name inside it."""
     return f"{module}\n{inside}"
 
 
 def of_import(target: str) -> tuple[str, str] | None:
-    """The module and what of it, if `imported` made the target."""
+    """Return the module and the name inside it, if `imported` made the target."""
     module, is_imported, inside = target.partition("\n")
     return (module, inside) if is_imported else None
 
 
 class Symbol(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A definition; `parent` is the index of the one around it, -1 where that is the file. Lines from 1."""
+    """A definition; `parent` is the index of the enclosing one, or -1 for the file. Lines count from 1."""
 
     name: str
     qualified: str
@@ -172,10 +173,10 @@ class Symbol(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Reference(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A name that is used by a symbol (its index; -1: by the file itself).
+    """A name used by a symbol (given by its index; -1: by the file itself).
 
-    `key` is what it is looked up by.  `target` is, of a call, what it is called on (see `imported`); of an import or a
-    link, the whole of it.  `tentative` ones count only where something answers to them.
+    `key` is the name to look up.  `target` is the receiver of a call (see `imported`), or the full text of an import or
+    link.  `tentative` references count only if they resolve.
     """
 
     symbol: int
@@ -186,7 +187,7 @@ class Reference(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Parsed(msgspec.Struct, array_like=True):
-    """What a text of code defines, calls and imports, and where a Markdown text links to, by names as written."""
+    """Definitions, calls and imports of source code, or links of Markdown, by the names as written."""
 
     language: str
     family: str
@@ -195,14 +196,14 @@ class Parsed(msgspec.Struct, array_like=True):
 
 
 class CodeText(msgspec.Struct, frozen=True, array_like=True):
-    """A content, and the extension that says how it is read."""
+    """A content, and the file extension that selects its parser."""
 
     data: Annotated[bytes, Meta(max_length=MAX_CODE_BYTES)]
     extension: str
 
 
 class ParsedCode(msgspec.Struct, frozen=True, kw_only=True):
-    """One for each content, in order; fewer where the time ran out."""
+    """One result per content, in order; fewer if time ran out."""
 
     contents: list[Parsed]
 
@@ -215,13 +216,13 @@ class DecodeCode(Params[ParsedCode], frozen=True, kw_only=True):
 
 
 class Formats(msgspec.Struct, frozen=True, kw_only=True):
-    """What there are decoders for."""
+    """Formats that can be decoded."""
 
     pictures: list[str]
-    containers: Annotated[list[str], Meta(description="Of videos and of sound")]
+    containers: Annotated[list[str], Meta(description="Of video and audio")]
     documents: list[str]
 
 
 @operator.read("decode_formats", deadline_s=30)
 class DecodeFormats(Params[Formats], frozen=True, kw_only=True):
-    """List the formats that pictures and metadata are made from."""
+    """List the formats that can be decoded."""

@@ -1,4 +1,4 @@
-"""The operation of `echo`: the smallest call that crosses every part of the system."""
+"""Operation of `echo`: the smallest call that crosses every part of the system."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ tool = Family("echo", surfaces=("documents", "compact"), within_roots=True)
 
 
 class Echo(msgspec.Struct, frozen=True, kw_only=True):
-    """What was sent, come back."""
+    """The text that was sent."""
 
     message: str
 

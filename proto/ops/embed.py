@@ -15,14 +15,14 @@ from linckia.proto.operation import CLIENT, Family, Params, Role
 internal = Family("embed", role=Role.INTERNAL, callers=("retrieve", CLIENT), within_roots=True)
 
 ITEM_BYTES = {"|u1": 1, "|i1": 1, "<f2": 2, "<f4": 4, "<f8": 8, "<i4": 4, "<i8": 8, "<u4": 4, "<u8": 8}
-"""The dtypes that may cross, little-endian, by numpy's own names, with the bytes of one item."""
+"""Bytes per item of the permitted dtypes (little-endian), by numpy's names."""
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True):
     """A numeric array in C order: a list of floats costs fifteen times more than its bytes at 1 MB.
 
-    numpy itself stays out of here: `np.frombuffer(a.data, a.dtype).reshape(a.shape)` is the other half. `data` is a
-    view of the message it came in, so copy what must outlive it.
+    This module does not import numpy: unpack with `np.frombuffer(a.data, a.dtype).reshape(a.shape)`. `data` is a view
+    of the message it arrived in, so copy whatever must outlive it.
     """
 
     dtype: str
@@ -30,7 +30,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
     data: memoryview
 
     def check(self) -> None:
-        """Raises InvalidParams where dtype, shape and the number of bytes do not belong together."""
+        """Raises InvalidParams if dtype, shape and the number of bytes do not match."""
         if self.dtype not in ITEM_BYTES:
             raise InvalidParams(f"array of dtype {self.dtype!r}; expected one of {', '.join(ITEM_BYTES)}")
         expected = math.prod(self.shape) * ITEM_BYTES[self.dtype]
@@ -39,14 +39,14 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
 
 
 def pack(array: Any) -> Array:
-    """A numpy array as an `Array`; one copy, in C order."""
+    """Convert a numpy array to an `Array`, with one copy, in C order."""
     packed = Array(array.dtype.str, tuple(array.shape), memoryview(array.tobytes()))
     packed.check()
     return packed
 
 
 class TextKind(enum.StrEnum):
-    """Which prefix the model wants before the text, and which lane it takes: queries never wait behind passages."""
+    """Selects the model's text prefix and the queue: queries never wait behind passages."""
 
     QUERY = "query"
     PASSAGE = "passage"
@@ -56,13 +56,13 @@ class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
     """One vector for each text, in their order."""
 
     vectors: Annotated[Array, Meta(description="float32, shape (texts, dimensions), each row of length 1")]
-    fingerprint: Annotated[str, Meta(description="Of model, weights and pooling; vectors of two are never compared")]
+    fingerprint: Annotated[str, Meta(description="Of model, weights and pooling; never compare vectors of two")]
     truncated: Annotated[list[int], Meta(description="Indices of texts that were longer than the model reads")] = []
     tokens: Annotated[int, Meta(description="Tokens that went through the model")] = 0
     background: (
         Annotated[
             tuple[float, float],
-            Meta(description="Mean and standard deviation of the cosines of texts that have nothing in common"),
+            Meta(description="Mean and standard deviation of the cosines of unrelated texts"),
         ]
         | None
     ) = None
@@ -76,11 +76,11 @@ class EmbedTexts(Params[EmbedResult], frozen=True, kw_only=True):
     kind: Annotated[TextKind, Meta(description="Whether these are queries or passages")] = TextKind.PASSAGE
     tokens: Annotated[
         list[list[int]],
-        Meta(max_length=4096, description="Instead of texts: their ids by the model's own tokenizer, with all it adds"),
+        Meta(
+            max_length=4096, description="Instead of texts: token ids of the model's tokenizer, special tokens included"
+        ),
     ] = []
-    fingerprint: Annotated[
-        str, Meta(description="Of the model to use, one that was in use; empty: the one that is")
-    ] = ""
+    fingerprint: Annotated[str, Meta(description="Of an earlier model to use; empty: the current one")] = ""
 
 
 class MaxSimResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +88,7 @@ class MaxSimResult(msgspec.Struct, frozen=True, kw_only=True):
 
     scores: Annotated[
         list[float],
-        Meta(description="In [-1, 1], of the texts from the first on that there was time for; within one query only"),
+        Meta(description="In [-1, 1], of the first texts, as far as time allowed; comparable within one query only"),
     ]
 
 
@@ -96,13 +96,10 @@ class MaxSimResult(msgspec.Struct, frozen=True, kw_only=True):
 class EmbedMaxSim(Params[MaxSimResult], frozen=True, kw_only=True):
     """Compare a query with texts token by token (late interaction): slower than vectors of whole texts, and finer."""
 
-    query: Annotated[str, Meta(min_length=1, max_length=65536, description="What is asked")]
-    texts: Annotated[
-        list[str], Meta(min_length=1, max_length=4096, description="What may answer it, the likeliest first")
-    ]
+    query: Annotated[str, Meta(min_length=1, max_length=65536, description="The query")]
+    texts: Annotated[list[str], Meta(min_length=1, max_length=4096, description="Candidates, the likeliest first")]
     within_ms: (
-        Annotated[int, Meta(ge=1, description="As many of them as are done in that time, by the model's speed here")]
-        | None
+        Annotated[int, Meta(ge=1, description="Time limit; as many texts as the model's speed here allows")] | None
     ) = None
 
 
@@ -119,4 +116,4 @@ class EmbedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 @internal.read("embed_model", deadline_s=120)
 class EmbedModelParams(Params[EmbedModel], frozen=True, kw_only=True):
-    """Which embedding model is in use, on what device, and the fingerprint its vectors carry."""
+    """Return the embedding model in use, its device, and the fingerprint of its vectors."""

@@ -1,4 +1,4 @@
-"""The operation of `fetch`: to download what is at a URL, and store it as a document."""
+"""Operations of `fetch`: download a URL and store it as a document."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ Url = Annotated[str, Meta(min_length=8, max_length=4096, pattern=_URL, descripti
 
 
 class Downloaded(msgspec.Struct, frozen=True, kw_only=True):
-    """A document, and where it came from."""
+    """A downloaded document and its source."""
 
     hash: Annotated[str, Meta(description="Of the content")]
-    url: Annotated[str, Meta(description="Where it was found in the end, redirects followed")]
-    path: Annotated[str, Meta(description="The document's path: the URL that was asked for")]
+    url: Annotated[str, Meta(description="Final URL, after redirects")]
+    path: Annotated[str, Meta(description="The document's path: the requested URL")]
     name: str
     size: Annotated[int, Meta(description="Bytes")]
     mime_type: str | None
     is_new: Annotated[bool, Meta(description="Whether this content was not stored before")]
-    checksum: Annotated[str, Meta(description="The checksum that it has: the one asked for, else its sha256")]
-    resumed_from: Annotated[int, Meta(description="Bytes that an earlier attempt had already brought")]
+    checksum: Annotated[str, Meta(description="The requested checksum, else its sha256")]
+    resumed_from: Annotated[int, Meta(description="Bytes from an earlier attempt")]
     redirects: int
 
 
 @step.write("download", idempotent=True, deadline_s=86_400, open_world=True)
 class Download(Params[Downloaded], frozen=True, kw_only=True):
-    """Download a URL from the web and store it as a document; with a `checksum`, only if it fits. What broke off is
-    gone on with. Addresses of this machine and private networks are refused unless the settings allow them. A local
-    file: add."""
+    """Download a URL from the web and store it as a document; with a `checksum`, only if it matches. Resumes a
+    broken download. Addresses of this machine and private networks are refused unless the settings allow them. A
+    local file: add."""
 
     taken: ClassVar = {"concurrency": "", "chunk_size_bytes": "", "timeout_ms": "", "resume": ""}
     url: Url
@@ -51,22 +51,22 @@ class Download(Params[Downloaded], frozen=True, kw_only=True):
         default_factory=dict[str, Scalar]
     )
     collection: Collection | None = None
-    mimeType: Annotated[str, Meta(max_length=255, description="MIME type, where it is known better")] | None = None
+    mimeType: Annotated[str, Meta(max_length=255, description="MIME type, if you know better")] | None = None
     timeout_s: Annotated[float, Meta(gt=0, le=86_400, description="By default the settings' limit")] | None = None
     max_bytes: Annotated[int, Meta(ge=1, description="At most the settings' limit")] | None = None
 
 
 class DownloadAllowed(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a URL may be downloaded from here."""
+    """Whether a URL may be downloaded."""
 
     allowed: bool
-    addresses: Annotated[list[str], Meta(description="Of its host, those that may be reached")]
+    addresses: Annotated[list[str], Meta(description="Permitted addresses of its host")]
     reason: Annotated[str, Meta(description="Why it is not allowed")] = ""
 
 
 @surfaceless_step.read("download_check", deadline_s=30)
 class DownloadCheck(Params[DownloadAllowed], frozen=True, kw_only=True):
-    """Whether the settings allow a URL to be downloaded; its host is looked up, and nothing fetched."""
+    """Check whether the settings allow a URL to be downloaded; its host is resolved, nothing is fetched."""
 
     url: Url
 
@@ -79,5 +79,5 @@ class IssuerKeySet(msgspec.Struct, frozen=True):
 
 @internal.read("issuer_keys", deadline_s=30, callers=("front",))
 class IssuerKeys(Params[IssuerKeySet], frozen=True, kw_only=True):
-    """Read the keys of the one issuer that the settings name (`[http.oauth]`). There are no parameters: who calls it
-    has no say in what is read."""
+    """Read the keys of the one issuer in the settings (`[http.oauth]`). There are no parameters, so the caller cannot
+    choose the address."""

@@ -1,9 +1,9 @@
-"""Operations that the front answers itself.
+"""Operations that the front serves itself.
 
 `query` reads in steps, `execute` changes in order, `session` frames the work: they call the operations that their
-steps name. What a step may be depends on the surface: on `documents` it is an operation on documents, on the
-others any that a client may call. The scratchpad keeps long answers in memory for the session that asked for them.
-Prompts are tasks worded for the tools that are here; those of the user's own are Markdown files beside them.
+steps name. On the surface `documents` a step is an operation on documents; on the others it is any operation that a
+client may call. The scratchpad keeps long answers in memory for the session that requested them. Prompts are tasks
+worded for these tools; users add their own as Markdown files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SCRATCHPAD_SURFACES = ("knowledge",)
 MAX_STEPS = 100
 MAX_OPERATIONS = 1000
 
-# Of files they hold nothing: what their steps are is refused by itself, and a scratchpad is its session's own.
+# These return nothing about files: each step is checked on its own, and a scratchpad belongs to its session.
 tool = Family(SERVICE, surfaces=SURFACES, within_roots=True)
 step = Family(SERVICE, role=Role.STEP, surfaces=("documents",), within_roots=True)
 scratchpad = Family(SERVICE, surfaces=SCRATCHPAD_SURFACES, within_roots=True)
@@ -39,14 +39,14 @@ Change: TypeAlias = Annotated[
 
 
 MaxTokens = Annotated[
-    int, Meta(ge=100, le=2**31, description="Of each step's answer, about; 2000 if not given, on `documents` no bound")
+    int, Meta(ge=100, le=2**31, description="Per step, about; default 2000, on `documents` unlimited")
 ]
 
 
 @tool.read("query", deadline_s=3600, title="Read in steps")
 class Query(Params[Content], frozen=True, kw_only=True):
-    """Read. One step answers its result; several answer {steps: [{stepIndex, op, result, isError}], totalSteps,
-    completedSteps} and end at the first that fails. A string param that starts with $prev is the last step's result
+    """Read. One step returns its result; several return {steps: [{stepIndex, op, result, isError}], totalSteps,
+    completedSteps} and stop at the first failure. A string param that starts with $prev is the last step's result
     or part of it: $prev.results[0].hash."""
 
     steps: Annotated[list[Step], Meta(min_length=1, max_length=MAX_STEPS, description="Ops to run, in order")]
@@ -55,19 +55,19 @@ class Query(Params[Content], frozen=True, kw_only=True):
 
 @tool.destroy("execute", idempotent=False, deadline_s=24 * 3600, title="Change in order", open_world=True)
 class Execute(Params[Content], frozen=True, kw_only=True):
-    """Change what is stored: all operations are checked, then done in order up to the first that fails, or
-    with continueOnError to the last. Answers {results: [{op, success, …, error}], totalOps, succeeded, failed}."""
+    """Change stored data: all operations are checked, then done in order up to the first failure, or with
+    continueOnError to the last. Returns {results: [{op, success, …, error}], totalOps, succeeded, failed}."""
 
     operations: Annotated[
         list[Change], Meta(min_length=1, max_length=MAX_OPERATIONS, description="Ops to do, in order")
     ]
-    continueOnError: Annotated[bool, Meta(description="Go on after one that fails")] = False
+    continueOnError: Annotated[bool, Meta(description="Continue after a failure")] = False
     max_tokens: MaxTokens | None = None
 
 
 @tool.write("session", idempotent=False, deadline_s=120, title="Session")
 class Session(Params[Content], frozen=True, kw_only=True):
-    """Sessions: label what is stored from start to stop, pin documents, watch folders. Not needed to search or
+    """Sessions: label documents stored from start to stop, pin documents, watch folders. Not needed to search or
     read."""
 
     action: Annotated[str | None, Meta(description="Start, stop, pin, unpin or watch")] = None
@@ -76,17 +76,17 @@ class Session(Params[Content], frozen=True, kw_only=True):
 
 @step.read("describe", deadline_s=10)
 class Describe(Params[dict[str, Any]], frozen=True, kw_only=True):
-    """Find ops: by `words`, the parameters of one (`target`), or without either the names of all."""
+    """Find ops by `words`, show the parameters of one (`target`), or without either list all."""
 
     target: Annotated[str | None, Meta(description="Name of an op")] = None
-    words: Annotated[str, Meta(max_length=1024, description="What is to be done")] = ""
+    words: Annotated[str, Meta(max_length=1024, description="What you want to do")] = ""
 
 
 class ScratchpadContent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The whole answer as it was, or a part of it."""
+    """The whole answer, or a part of it."""
 
     text: str
-    total_chars: Annotated[int, Meta(description="With a part: of the whole")] = 0
+    total_chars: Annotated[int, Meta(description="With a part: length of the whole")] = 0
     next_offset: Annotated[int | None, Meta(description="Where the next part begins")] = None
 
 
@@ -99,7 +99,7 @@ class ScratchpadContent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     text="text",
 )
 class ScratchpadRead(Params[ScratchpadContent], frozen=True, kw_only=True):
-    """Read the whole, or from `offset` a part, of a long answer that was kept in this session. Not a note or file."""
+    """Read a long answer kept in this session, whole or from `offset` a part. Not a note or file."""
 
     id: Annotated[str, Meta(min_length=1, max_length=1024, description="Id of an entry: 12 hexadecimal digits")]
     offset: Annotated[int, Meta(ge=0, description="First character of a part")] = 0
@@ -110,13 +110,13 @@ class ScratchpadEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A cached answer."""
 
     id: Annotated[str, Meta(description="For scratchpad_read")]
-    tool: Annotated[str, Meta(description="The tool that answered it")]
+    tool: Annotated[str, Meta(description="The tool that returned it")]
     size_bytes: int
-    timestamp: Annotated[str, Meta(description="When it was answered, RFC 3339, UTC")]
+    timestamp: Annotated[str, Meta(description="RFC 3339, UTC")]
 
 
 class ScratchpadStats(msgspec.Struct, frozen=True, kw_only=True):
-    """How full the scratchpad is; what was used least recently goes first."""
+    """How full the scratchpad is; the least recently used entry is evicted first."""
 
     total_entries: int
     total_size_bytes: int
@@ -124,7 +124,7 @@ class ScratchpadStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScratchpadListing(msgspec.Struct, frozen=True, kw_only=True):
-    """What is cached, newest first."""
+    """Cached answers, newest first."""
 
     entries: list[ScratchpadEntry]
     stats: ScratchpadStats
@@ -132,7 +132,7 @@ class ScratchpadListing(msgspec.Struct, frozen=True, kw_only=True):
 
 @scratchpad.read("scratchpad_list", title="List kept answers", deadline_s=5)
 class ScratchpadList(Params[ScratchpadListing], frozen=True, kw_only=True):
-    """List the long answers that were kept in this session."""
+    """List the long answers kept in this session."""
 
 
 @prompt.read("search_codebase", deadline_s=10, title="Search the codebase")
@@ -163,7 +163,7 @@ class Depth(enum.StrEnum):
 
 @prompt.read("research", deadline_s=10, title="Research a topic")
 class Research(Params[PromptResult], frozen=True, kw_only=True):
-    """Research a topic in everything that is stored, with sources"""
+    """Research a topic in everything stored, with sources"""
 
     topic: Annotated[str, Meta(min_length=1, max_length=4096, description="What to find out")]
     depth: Annotated[Depth, Meta(description="quick, normal or thorough")] = Depth.NORMAL
@@ -171,8 +171,8 @@ class Research(Params[PromptResult], frozen=True, kw_only=True):
 
 @prompt.read("review_changes", deadline_s=10, title="Review changes")
 class ReviewChanges(Params[PromptResult], frozen=True, kw_only=True):
-    """Review what changed last, for defects and what they reach"""
+    """Review the latest changes, for defects and their reach"""
 
     path: Annotated[str, Meta(max_length=4096, description="Only below this folder")] = ""
-    recent: Annotated[int, Meta(ge=1, le=1000, description="How many of the latest documents to look at")] = 20
-    focus: Annotated[str, Meta(max_length=4096, description="What to look for above all")] = ""
+    recent: Annotated[int, Meta(ge=1, le=1000, description="How many of the latest documents to review")] = 20
+    focus: Annotated[str, Meta(max_length=4096, description="What to focus on")] = ""

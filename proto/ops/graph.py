@@ -1,7 +1,7 @@
 """Operations of `graph`: nodes and typed edges of every corpus, followed in both directions.
 
-A corpus (`notes`, say) states of each of its nodes all edges that start there; a node that is only pointed to is there
-as well, and is not `known`. Corpora share one graph: an edge may lead from one to another.
+A corpus (such as `notes`) states all edges that start at each of its nodes; a node that is only pointed to exists too,
+but is not `known`. All corpora share one graph: an edge may lead from one to another.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     kind: Kind
     target: NodeName
-    corpus: Annotated[Corpus | None, Meta(description="Of the target, where it is another than the node's own")] = None
+    corpus: Annotated[Corpus | None, Meta(description="Of the target, if not the node's own")] = None
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     """A node and all edges that start there."""
 
     id: NodeName
-    label: Annotated[str, Meta(max_length=1024, description="What people call it")] = ""
-    source: Annotated[str, Meta(max_length=8192, description="Where it is stated: a file, an address")] = ""
-    edges: Annotated[list[Outgoing], Meta(description="All of them; those that are not here are removed")] = []
+    label: Annotated[str, Meta(max_length=1024, description="Its display name")] = ""
+    source: Annotated[str, Meta(max_length=8192, description="Where it is stated: a file or address")] = ""
+    edges: Annotated[list[Outgoing], Meta(description="All of them; missing ones are removed")] = []
 
 
 class FeedResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done; it is on disk."""
+    """The change, already on disk."""
 
-    epoch: Annotated[str, Meta(description="Name of this database; another one has to be fed from the beginning")]
+    epoch: Annotated[str, Meta(description="Name of this database; a new one must be fed from the start")]
     nodes: Annotated[int, Meta(description="Nodes set or removed")]
     edges_added: int
     edges_removed: int
@@ -61,27 +61,27 @@ class GraphPut(Params[FeedResult], frozen=True, kw_only=True):
 
     corpus: Corpus
     nodes: Annotated[list[NodeState], Meta(min_length=1, max_length=4096, description="The nodes to set")]
-    behind: Annotated[int, Meta(ge=0, description="Nodes of the corpus that are still to be put or removed")] = 0
+    behind: Annotated[int, Meta(ge=0, description="Nodes of the corpus not yet put or removed")] = 0
 
 
 @internal.destroy("graph_delete", idempotent=True, deadline_s=60)
 class GraphDelete(Params[FeedResult], frozen=True, kw_only=True):
-    """Remove nodes and the edges that start there; a node that others point to stays, not known any more."""
+    """Remove nodes and the edges that start there; a node that others point to stays, but is no longer known."""
 
     corpus: Corpus
-    nodes: Annotated[list[NodeName], Meta(min_length=1, max_length=4096, description="Ids; unknown ones count nothing")]
-    behind: Annotated[int, Meta(ge=0, description="Nodes of the corpus that are still to be put or removed")] = 0
+    nodes: Annotated[list[NodeName], Meta(min_length=1, max_length=4096, description="Ids; unknown ones are ignored")]
+    behind: Annotated[int, Meta(ge=0, description="Nodes of the corpus not yet put or removed")] = 0
 
 
 class GraphDatabase(msgspec.Struct, frozen=True, kw_only=True):
     """The database that the graph is kept in."""
 
-    epoch: Annotated[str, Meta(description="Its name; another one has to be fed from the beginning")]
+    epoch: Annotated[str, Meta(description="Its name; a new one must be fed from the start")]
 
 
 @internal.write("graph_epoch", idempotent=False, deadline_s=MAX_WAIT_S + 15)
 class GraphEpoch(Params[GraphDatabase], frozen=True, kw_only=True):
-    """Wait until the graph is in another epoch than `known`: a damaged one is begun again, empty, to be fed again."""
+    """Wait until the epoch differs from `known`: a damaged graph restarts empty and must be fed again."""
 
     known: Annotated[str, Meta(description="The epoch that has been fed; empty: none yet")] = ""
     wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S, description="How long to wait for another one")] = 0.0
@@ -92,19 +92,19 @@ class NodeNames(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: str
     ids: list[str]
-    more: Annotated[bool, Meta(description="Whether more follow the last one")]
+    more: Annotated[bool, Meta(description="Whether more follow")]
 
 
 @internal.read("graph_nodes", deadline_s=30)
 class GraphNodes(Params[NodeNames], frozen=True, kw_only=True):
-    """The ids of a corpus's known nodes, page by page, for the corpus to compare with its own."""
+    """List the ids of a corpus's known nodes, page by page, so that the corpus can compare them with its own."""
 
     corpus: Corpus
     after: Annotated[str, Meta(description="Ids greater than this one")] = ""
-    limit: Annotated[int, Meta(ge=0, le=10000, description="Ids to answer at most")] = 10000
+    limit: Annotated[int, Meta(ge=0, le=10000, description="Ids at most")] = 10000
 
 
-# Asking
+# Queries
 
 
 class Direction(enum.StrEnum):
@@ -120,13 +120,13 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     corpus: str
-    label: Annotated[str, Meta(description="Its title; its id where it has none")]
-    depth: Annotated[int, Meta(description="Steps from where the walk began")]
-    known: Annotated[bool, Meta(description="False for a name that edges point to and no corpus has")]
+    label: Annotated[str, Meta(description="Its title, or its id if it has none")]
+    depth: Annotated[int, Meta(description="Steps from the start")]
+    known: Annotated[bool, Meta(description="False if edges point to it but no corpus has it")]
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An edge that was followed; the corpora of its ends are given where they differ from the one asked for."""
+    """An edge that was followed; the corpora of its ends are given if they differ from the requested one."""
 
     source: str
     type: str
@@ -137,22 +137,22 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Hub(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of which not all edges were followed."""
+    """A node whose edges were not all followed."""
 
     id: str
     corpus: str
-    edges: Annotated[int, Meta(description="How many it has, of the kinds and directions asked for")]
+    edges: Annotated[int, Meta(description="Its number of edges of the requested kinds and directions")]
     followed: int
 
 
 class Neighbourhood(msgspec.Struct, frozen=True, kw_only=True):
-    """What is within some steps of a node, nearest first."""
+    """Nodes within some steps of a node, nearest first."""
 
-    nodes: Annotated[list[Node], Meta(description="Nodes that were reached, without the one asked for")]
+    nodes: Annotated[list[Node], Meta(description="Nodes reached, without the start")]
     edges: list[Edge]
-    hubs: Annotated[list[Hub], Meta(description="Nodes with more edges than `fan_out`; the rest was not followed")]
+    hubs: Annotated[list[Hub], Meta(description="Nodes with more edges than `fan_out`; the rest were not followed")]
     complete: Annotated[bool, Meta(description="Whether this is all: no hub was cut and `limit` was not reached")]
-    degraded: Annotated[list[str], Meta(description="What is still to be fed into the graph")]
+    degraded: Annotated[list[str], Meta(description="What is not in the graph yet")]
 
 
 Kinds = Annotated[list[Kind], Meta(max_length=64, description="Only edges of these types, in either case")]
@@ -169,7 +169,7 @@ class GraphNeighbors(Params[Neighbourhood], frozen=True, kw_only=True):
     kinds: Kinds = []
     corpus: Annotated[Corpus, Meta(description="The corpus of `id`")] = NOTES
     fan_out: Annotated[int, Meta(ge=1, le=10000, description="Edges to follow from one node")] = 100
-    limit: Annotated[int, Meta(ge=1, le=10000, description="Nodes to answer at most")] = 1000
+    limit: Annotated[int, Meta(ge=1, le=10000, description="Nodes at most")] = 1000
 
 
 class Path(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,8 +179,8 @@ class Path(msgspec.Struct, frozen=True, kw_only=True):
     length: Annotated[int | None, Meta(description="Its number of edges")]
     nodes: list[Node]
     edges: list[Edge]
-    complete: Annotated[bool, Meta(description="With nothing found: there is surely no path within `max_length`")]
-    degraded: Annotated[list[str], Meta(description="What is still to be fed into the graph")]
+    complete: Annotated[bool, Meta(description="If nothing was found: certainly no path within `max_length`")]
+    degraded: Annotated[list[str], Meta(description="What is not in the graph yet")]
 
 
 @tool.read("graph_path", deadline_s=30)
@@ -192,24 +192,24 @@ class GraphPath(Params[Path], frozen=True, kw_only=True):
     direction: Annotated[Direction, Meta(description="Edges forwards (out), backwards (in), or both")] = Direction.BOTH
     kinds: Kinds = []
     corpus: Annotated[Corpus, Meta(description="The corpus of `source`")] = NOTES
-    target_corpus: Annotated[Corpus | None, Meta(description="The corpus of `target`, where it is another")] = None
+    target_corpus: Annotated[Corpus | None, Meta(description="The corpus of `target`, if different")] = None
     max_length: Annotated[int, Meta(ge=1, le=50, description="Edges at most")] = 10
 
 
 class KindCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many edges there are of a type."""
+    """Number of edges of a type."""
 
     type: str
     edges: int
 
 
 class CorpusCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many nodes a corpus has."""
+    """Number of nodes of a corpus."""
 
     corpus: str
-    nodes: Annotated[int, Meta(description="Nodes that the corpus has stated")]
-    unknown: Annotated[int, Meta(description="Names that are only pointed to")]
-    behind: Annotated[int, Meta(description="Nodes that are still to be fed into the graph")]
+    nodes: Annotated[int, Meta(description="Nodes stated by the corpus")]
+    unknown: Annotated[int, Meta(description="Names only pointed to")]
+    behind: Annotated[int, Meta(description="Nodes not in the graph yet")]
 
 
 class GraphStatsResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,7 +221,7 @@ class GraphStatsResult(msgspec.Struct, frozen=True, kw_only=True):
     kinds: Annotated[list[KindCount], Meta(description="The most frequent first")]
     hubs: Annotated[list[Hub], Meta(description="The ten nodes with the most edges, both directions")]
     size_bytes: int
-    rebuilt: Annotated[bool, Meta(description="Whether the database was found damaged and is being rebuilt")]
+    rebuilt: Annotated[bool, Meta(description="Whether the database was damaged and is being rebuilt")]
 
 
 @tool.read("graph_stats", deadline_s=60)

@@ -1,4 +1,4 @@
-"""Operations that the kernel itself answers: what is running, and the operator's hand on it."""
+"""Operations of the kernel itself: status, and the operator's control of services."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     state: Annotated[str, Meta(description="starting, ready, draining, backoff, waiting, failed, stopped or resting")]
-    reason: Annotated[str, Meta(description="Why it is in that state, where it is not ready")] = ""
-    generation: Annotated[int, Meta(description="How many times it has been started")] = 0
+    reason: Annotated[str, Meta(description="Why it is not ready")] = ""
+    generation: Annotated[int, Meta(description="Number of starts")] = 0
     pid: int | None = None
-    standby_pid: Annotated[int | None, Meta(description="Process that waits to take its place at its death")] = None
-    mode: Annotated[str, Meta(description="Fall-back mode it runs in (cuda, cpu), where it has any")] = ""
+    standby_pid: Annotated[int | None, Meta(description="Process ready to replace it if it dies")] = None
+    mode: Annotated[str, Meta(description="Fall-back mode it runs in (cuda, cpu), if any")] = ""
     uptime_s: float | None = None
-    restarts: Annotated[int, Meta(description="Starts after the first that a crash caused")] = 0
+    restarts: Annotated[int, Meta(description="Restarts after a crash")] = 0
     deaths: Annotated[dict[str, int], Meta(description="Number of deaths by cause")] = {}
     last_death: Annotated[str, Meta(description="Cause of the latest death")] = ""
     rss_bytes: int | None = None
-    pss_bytes: Annotated[int | None, Meta(description="Memory with shared pages divided among their sharers")] = None
+    pss_bytes: Annotated[int | None, Meta(description="Memory, shared pages divided among their users")] = None
     in_flight: int = 0
     queued: int = 0
-    retry_in_s: Annotated[float | None, Meta(description="When a service that failed is started next")] = None
-    recovery_ms: Annotated[float | None, Meta(description="From the latest death to ready again")] = None
-    info: Annotated[dict[str, str], Meta(description="What the service says of itself")] = {}
-    backlogs: Annotated[dict[str, Backlog], Meta(description="Work in the background that is not done")] = {}
+    retry_in_s: Annotated[float | None, Meta(description="Time to the next start after a failure")] = None
+    recovery_ms: Annotated[float | None, Meta(description="From the latest death to ready")] = None
+    info: Annotated[dict[str, str], Meta(description="Details from the service itself")] = {}
+    backlogs: Annotated[dict[str, Backlog], Meta(description="Pending background work")] = {}
 
 
 class ZygoteStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that has loaded what its services need, and forks them."""
+    """A process that has loaded the modules of its services, and forks them."""
 
     name: str
     state: str
@@ -61,29 +61,29 @@ class AuditStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The log of changes and refusals."""
 
     path: str
-    problem: Annotated[str, Meta(description="Why lines wait for the disk; empty where none do")]
-    waiting: Annotated[int, Meta(description="Lines that wait")]
-    lost: Annotated[int, Meta(description="Lines that could not be kept")]
+    problem: Annotated[str, Meta(description="Why lines wait for the disk; empty if none do")]
+    waiting: Annotated[int, Meta(description="Waiting lines")]
+    lost: Annotated[int, Meta(description="Lines lost")]
 
 
 class BackupStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The latest backup."""
 
-    to: Annotated[str, Meta(description="Where it went, or is to go")]
-    every_s: Annotated[float | None, Meta(description="How often, by the settings; null where they do not say")] = None
-    snapshot: Annotated[str, Meta(description="The last one that was made")] = ""
-    age_s: Annotated[float | None, Meta(description="Time since its moment; null where there is none")] = None
-    error: Annotated[str, Meta(description="Why the latest try failed; empty where it did not")] = ""
-    problems: Annotated[list[str], Meta(description="What is wrong with what was backed up")] = []
+    to: Annotated[str, Meta(description="Destination")]
+    every_s: Annotated[float | None, Meta(description="Interval in the settings; null if there is none")] = None
+    snapshot: Annotated[str, Meta(description="The last one made")] = ""
+    age_s: Annotated[float | None, Meta(description="Age of the last one; null if there is none")] = None
+    error: Annotated[str, Meta(description="Why the latest attempt failed; empty if it did not")] = ""
+    problems: Annotated[list[str], Meta(description="Problems of the data that was backed up")] = []
 
 
 class Trend(msgspec.Struct, frozen=True, kw_only=True):
-    """What a day brings to a service, by the record of the last week."""
+    """Daily averages of a service over the last week."""
 
     name: str
-    days: Annotated[float, Meta(description="That are on record; at least 1")]
+    days: Annotated[float, Meta(description="Days on record; at least 1")]
     deaths_per_day: float
-    bytes: Annotated[int | None, Meta(description="Of its folder, as it was looked at last; null where it is closed")]
+    bytes: Annotated[int | None, Meta(description="Size of its folder when last checked; null if unreadable")]
     growth_bytes_per_day: Annotated[float | None, Meta(description="Null in the first hour")]
 
 
@@ -96,21 +96,21 @@ class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     uptime_s: float
     data_dir: str
     roots: list[str]
-    read_only_roots: Annotated[list[str], Meta(description="Those of the roots that are only read")] = []
-    read_only: Annotated[bool, Meta(description="Whether clients may change nothing at all")] = False
-    packages: Annotated[list[str], Meta(description="Python packages from outside whose services are served")] = []
-    http_url: Annotated[str | None, Meta(description="Where MCP is served over HTTP")]
+    read_only_roots: Annotated[list[str], Meta(description="Roots that are read-only")] = []
+    read_only: Annotated[bool, Meta(description="Whether clients may change nothing")] = False
+    packages: Annotated[list[str], Meta(description="External Python packages whose services run")] = []
+    http_url: Annotated[str | None, Meta(description="URL of MCP over HTTP")]
     page_url: Annotated[str | None, Meta(description="The operator's page, with its key, for the command line")] = None
     token: Annotated[str | None, Meta(description="The token of this kernel over HTTP, for the command line")] = None
-    open: Annotated[bool, Meta(description="Whether HTTP asks for no token")] = False
+    open: Annotated[bool, Meta(description="Whether HTTP needs no token")] = False
     clients: Annotated[int, Meta(description="Clients connected over stdio")]
-    audit: Annotated[AuditStatus | None, Meta(description="None where it is switched off")] = None
-    backup: Annotated[BackupStatus | None, Meta(description="None where there is none, and is to be none")] = None
+    audit: Annotated[AuditStatus | None, Meta(description="Null if switched off")] = None
+    backup: Annotated[BackupStatus | None, Meta(description="Null if there is none and none is scheduled")] = None
     rss_bytes: int
     pss_bytes: int | None
     services: list[ServiceStatus]
     zygotes: list[ZygoteStatus] = []
-    trends: Annotated[list[Trend], Meta(description="Of each service")] = []
+    trends: Annotated[list[Trend], Meta(description="By service")] = []
 
 
 @tool.read("kernel_status", deadline_s=5, title="System status", http=Route("GET", "/status"))
@@ -120,35 +120,36 @@ class KernelStatusParams(Params[KernelStatus], frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done, in a sentence."""
+    """The outcome, as a sentence."""
 
     message: str
 
 
 @operator.write("kernel_restart", idempotent=False, deadline_s=300, text="message")
 class KernelRestart(Params[Done], frozen=True, kw_only=True):
-    """Stop a service in order and start it again; answers once it is ready. The processes of a pool, one by one."""
+    """Restart a service in order; returns once it is ready. The processes of a pool restart one by one."""
 
     service: ServiceName
 
 
 @operator.write("kernel_start", idempotent=True, deadline_s=60, text="message")
 class KernelStart(Params[Done], frozen=True, kw_only=True):
-    """Start a service that was stopped or that failed, at once; answers once it is ready."""
+    """Start a stopped or failed service at once; returns once it is ready."""
 
     service: ServiceName
 
 
 @operator.write("kernel_stop", idempotent=True, deadline_s=60, text="message")
 class KernelStop(Params[Done], frozen=True, kw_only=True):
-    """Stop a service in order; it stays stopped until it is started by hand."""
+    """Stop a service in order; it stays stopped until started by hand."""
 
     service: ServiceName
 
 
 @operator.write("kernel_tokens_changed", idempotent=True, deadline_s=10, text="message")
 class KernelTokensChanged(Params[Done], frozen=True, kw_only=True):
-    """Take up what `linckia token` has changed; answers once it is in force. What that was is for the audit log."""
+    """Reload the tokens after `linckia token`; returns once the change is in force. The parameters are for the audit
+    log."""
 
     action: Annotated[str, Meta(max_length=20)] = ""
     name: Annotated[str, Meta(max_length=200)] = ""
@@ -156,15 +157,15 @@ class KernelTokensChanged(Params[Done], frozen=True, kw_only=True):
 
 @internal.read("kernel_tokens", deadline_s=60, callers=(FRONT,))
 class KernelTokens(Params[TokenTable], frozen=True, kw_only=True):
-    """The operator's tokens once they are others than those of `version`, or after a while."""
+    """Return the operator's tokens once they differ from `version`, or after a while."""
 
-    front: Annotated[str, Meta(max_length=200, description="Name of the process that asks")]
+    front: Annotated[str, Meta(max_length=200, description="Name of the calling process")]
     version: int
 
 
 @operator.write("kernel_backup", idempotent=False, deadline_s=24 * 3600, text="snapshot")
 class KernelBackup(Params[BackupStatus], frozen=True, kw_only=True):
-    """Make a backup now, to where the settings say; answers once it is made and verified."""
+    """Make a backup now, at the destination in the settings; returns once it is verified."""
 
 
 class LogLines(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +177,7 @@ class LogLines(msgspec.Struct, frozen=True, kw_only=True):
 
 @operator.read("kernel_logs", deadline_s=10)
 class KernelLogs(Params[LogLines], frozen=True, kw_only=True):
-    """The last lines of the log of a service, or of `kernel` itself."""
+    """Read the last lines of the log of a service, or of `kernel`."""
 
     service: ServiceName
     lines: Annotated[int, Meta(ge=1, le=100_000, description="How many lines")] = 100
@@ -184,40 +185,39 @@ class KernelLogs(Params[LogLines], frozen=True, kw_only=True):
 
 @operator.destroy("kernel_shutdown", idempotent=True, deadline_s=10, text="message")
 class KernelShutdown(Params[Done], frozen=True, kw_only=True):
-    """End the whole system in order: every service finishes what it has in hand."""
+    """Shut the whole system down in order: every service finishes its calls in flight."""
 
 
 @internal.read("kernel_content_url", deadline_s=5, callers=("files", OPERATOR))
 class KernelContentUrl(Params[str | None], frozen=True, kw_only=True):
-    """The URL at which a client has files, and what was made from them, without its `?path=`; null where nothing is
-    served over HTTP."""
+    """Return the URL that serves files and their artefacts, without `?path=`; null if HTTP is off."""
 
 
 @internal.read("kernel_mandate", deadline_s=30, callers=("files",))
 class KernelMandate(Params[list[str]], frozen=True, kw_only=True):
-    """Seal calls that the client whose call is being served asks to have made later, with that client's rights."""
+    """Seal calls to be made later with the rights of the client being served."""
 
     calls: Annotated[list[LaterCall], Meta(max_length=MAX_LATER_CALLS)]
 
 
 @internal.destroy("kernel_call", idempotent=False, deadline_s=24 * 3600, callers=("files",))
 class KernelCall(Params[None], frozen=True, kw_only=True):
-    """Make a call that a client asked for beforehand, as a plan does: with that client's rights, whatever the
-    service's own are. What the kernel itself answers cannot be called so."""
+    """Make a call that a client requested beforehand, as a plan does: with that client's rights instead of the
+    service's. Operations of the kernel itself cannot be called this way."""
 
-    mandate: Annotated[str, Meta(description="What `kernel_mandate` answered")]
-    entry: Annotated[dict[str, str | int], Meta(description="The values of the placeholders in its arguments")]
+    mandate: Annotated[str, Meta(description="From `kernel_mandate`")]
+    entry: Annotated[dict[str, str | int], Meta(description="Values of the placeholders in its arguments")]
 
 
 class ServiceFigures(ServiceStatus, frozen=True, kw_only=True):
-    """One process of a service, as metrics have it."""
+    """Metrics of one process of a service."""
 
     answered_ms: float | None = None
     ping_ms: float | None = None
 
 
 class LaneFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls of one service, in all its processes."""
+    """Call counts of one service, over all its processes."""
 
     queued: int
     calls: int
@@ -234,13 +234,13 @@ class ZygoteFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What the supervisor and the router count; `states` and `causes` are all that there are."""
+    """Counters of the supervisor and the router; `states` and `causes` list every possible value."""
 
     version: str
     rss_bytes: int
-    worst_turn_s: Annotated[float, Meta(description="Of the event loop, in the last minute or two")]
-    worst_turn_cpu_s: Annotated[float, Meta(description="The same in its own processor time")]
-    late_turns: Annotated[int, Meta(description="Those of more than 20 ms of it since the start")]
+    worst_turn_s: Annotated[float, Meta(description="Longest turn of the event loop in the last minute or two")]
+    worst_turn_cpu_s: Annotated[float, Meta(description="The same in processor time")]
+    late_turns: Annotated[int, Meta(description="Turns of more than 20 ms processor time since the start")]
     backup: BackupStatus | None = None
     services: list[ServiceFigures]
     lanes: dict[str, LaneFigures]
@@ -251,20 +251,20 @@ class KernelFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 @internal.read("kernel_figures", deadline_s=5, callers=(FRONT,))
 class KernelFiguresParams(Params[KernelFigures], frozen=True, kw_only=True):
-    """The figures of `GET /metrics`."""
+    """Return the figures for `GET /metrics`."""
 
 
 @internal.read("kernel_ready", deadline_s=5, callers=(FRONT,))
 class KernelReady(Params[bool], frozen=True, kw_only=True):
-    """Whether every service that is to run does."""
+    """Return whether every service that should run is ready."""
 
 
-SessionName = Annotated[str, Meta(min_length=1, max_length=64, description="Of a session over HTTP, among fronts")]
+SessionName = Annotated[str, Meta(min_length=1, max_length=64, description="Name of an HTTP session, shared by fronts")]
 
 
 @internal.write("kernel_keep_session", idempotent=True, deadline_s=5, callers=(FRONT,))
 class KernelKeepSession(Params[None], frozen=True, kw_only=True):
-    """Keep what a session over HTTP has come to, in place of what was kept before: for other fronts."""
+    """Store the state of an HTTP session for other fronts, replacing the previous state."""
 
     name: SessionName
     state: Annotated[str, Meta(max_length=8192)]
@@ -272,7 +272,7 @@ class KernelKeepSession(Params[None], frozen=True, kw_only=True):
 
 @internal.read("kernel_kept_session", deadline_s=5, callers=(FRONT,))
 class KernelKeptSession(Params[str | None], frozen=True, kw_only=True):
-    """What was kept of a session; null where that is nothing."""
+    """Return the stored state of a session, or null."""
 
     name: SessionName
 
@@ -285,18 +285,18 @@ class KernelPageRestart(Params[Done], frozen=True, kw_only=True):
     key: Annotated[str, Meta(max_length=200)]
 
 
-_Told = Annotated[str, Meta(max_length=500)]
+_Field = Annotated[str, Meta(max_length=500)]
 
 
-# Not a write, which the log would have a line of.
+# Declared as a read: a write would get an audit line of its own.
 @internal.read("kernel_refused", deadline_s=5, idempotent=False, callers=(FRONT,))
 class KernelRefused(Params[None], frozen=True, kw_only=True):
-    """Record what a front refused before there was a call: who asked, from where, for what, and how often."""
+    """Record a request that a front refused before it became a call: who, from where, what, and how often."""
 
-    who: _Told
-    peer: _Told
-    operation: _Told
-    target: _Told = ""
-    outcome: _Told
-    message: _Told
+    who: _Field
+    peer: _Field
+    operation: _Field
+    target: _Field = ""
+    outcome: _Field
+    message: _Field
     count: Annotated[int, Meta(ge=1, le=2**53 - 1)] = 1

@@ -1,5 +1,5 @@
-"""Operations of `knowledge`: Markdown notes below the roots, searched, read and linked. A note is a *hollow node*: its
-text stays in its file, and only its path, hash, title, metadata and links are stored."""
+"""Operations of `knowledge`: search, read and link Markdown notes below the roots. A note is a *hollow node*: its text
+stays in its file, and only its path, hash, title, metadata and links are stored."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ resource = Family("knowledge", role=Role.RESOURCE, surfaces=("knowledge",))
 operator = Family("knowledge", callers=(OPERATOR,))
 completing = Family("knowledge", role=Role.INTERNAL, surfaces=("knowledge",), callers=(FRONT,))
 
-NodeId = Annotated[str, Meta(min_length=1, max_length=1024, description="Id of a note, as search_documents answers")]
+NodeId = Annotated[str, Meta(min_length=1, max_length=1024, description="Id of a note, from search_documents")]
 Instant: TypeAlias = str | int | float
 """RFC 3339 with any offset, `YYYY-MM-DDTHH:MM` (UTC), a date, or Unix seconds."""
 
-_SINCE = "Only notes of then (`date`, else last change) or later: RFC 3339, date, `last week`"
+_SINCE = "Only notes from then (`date`, else last change) on: RFC 3339, date, `last week`"
 
 
 class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,24 +36,26 @@ class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
     preview: Annotated[str, Meta(description="Title of the note")]
     source: Annotated[str, Meta(description="What found it: vector+rerank, hybrid+rerank, hybrid, vector or lexical")]
     snippet: Annotated[str, Meta(description="The passage that matched")]
-    context: Annotated[str, Meta(description="Its headings and lines; of the best five also a language model's remark")]
+    context: Annotated[
+        str, Meta(description="Its headings and lines; for the best five also a language model's remark")
+    ]
     path: Annotated[str, Meta(description="The note's file, relative to its root")] = ""
-    first_line: Annotated[int | None, Meta(description="Of the file, from 1, where the snippet begins")] = None
+    first_line: Annotated[int | None, Meta(description="First line of the snippet in the file, from 1")] = None
     last_line: Annotated[int | None, Meta(description="Where it ends")] = None
     similarity: Similarity | None = None
     matched: Matched = []
 
 
 class SearchMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """How the answer came about."""
+    """How the answer was found."""
 
-    query: Annotated[str, Meta(description="The query as it was asked")]
+    query: Annotated[str, Meta(description="The query as given")]
     sonar_enabled: Annotated[bool, Meta(description="Whether a language model refined the answer")]
-    intent: Annotated[str | None, Meta(description="What the language model took the query to mean")]
-    analysis: Annotated[str | None, Meta(description="What the language model says of the results")]
-    stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank, sonar")]
+    intent: Annotated[str | None, Meta(description="The language model's reading of the query")]
+    analysis: Annotated[str | None, Meta(description="The language model's remarks on the results")]
+    stages: Annotated[list[str], Meta(description="What actually ran: lexical, vector, rerank, sonar")]
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
-    hint: Annotated[str | None, Meta(description="How to ask more closely: the query names a time, say")] = None
+    hint: Annotated[str | None, Meta(description="How to narrow the query, if it names a time")] = None
 
 
 class SearchDocumentsResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -61,9 +63,9 @@ class SearchDocumentsResult(msgspec.Struct, frozen=True, kw_only=True, omit_defa
 
     results: list[SearchHit]
     metadata: SearchMetadata
-    left_out: Annotated[int, Meta(description="Notes that were found and did not fit into `max_tokens`")] = 0
+    left_out: Annotated[int, Meta(description="Notes found that did not fit into `max_tokens`")] = 0
     unlikely: Annotated[int, Meta(description="Left out for a score below `min_score`")] = 0
-    note: Annotated[str, Meta(description="Said where nothing that was found is likely to be an answer")] = ""
+    note: Annotated[str, Meta(description="Set if no result is likely to be an answer")] = ""
 
 
 @tool.read("search_documents", surfaces=("knowledge", "core"), title="Search notes", deadline_s=30)
@@ -74,30 +76,30 @@ class SearchDocuments(Params[SearchDocumentsResult], frozen=True, kw_only=True):
     query: Annotated[str, Meta(min_length=1, max_length=8192, description="Plain language")]
     limit: Annotated[int, Meta(ge=1, le=1000, description="Notes at most")] = 20
     tags: Annotated[list[str], Meta(max_length=32, description="Only notes with all these tags")] = []
-    path: Annotated[str, Meta(max_length=4096, description="Only paths that start so: `guides/`")] = ""
+    path: Annotated[str, Meta(max_length=4096, description="Only paths that start with this: `guides/`")] = ""
     since: Annotated[Instant | None, Meta(description=_SINCE)] = None
-    until: Annotated[Instant | None, Meta(description="Or earlier; of a date, all of it")] = None
+    until: Annotated[Instant | None, Meta(description="Or earlier; a date includes its whole day")] = None
     max_tokens: Annotated[int, Meta(ge=1, le=2**31, description="Length of the answer, about")] | None = None
     min_score: MinScore = UNLIKELY
 
 
 class NodeContent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The file as it is now, front matter included; or the part of it that was asked for."""
+    """The current file with front matter, or the requested part of it."""
 
     text: str
-    lines: Annotated[str, Meta(description="The first and the last line of a part, `10-80`")] = ""
-    total_lines: Annotated[int, Meta(description="With a part: how many lines the file has")] = 0
-    hash: Annotated[str, Meta(description="Of the whole file: pass it as `if_match`")] = ""
+    lines: Annotated[str, Meta(description="First and last line of a part, `10-80`")] = ""
+    total_lines: Annotated[int, Meta(description="With a part: lines of the whole file")] = 0
+    hash: Annotated[str, Meta(description="Of the whole file, for `if_match`")] = ""
 
 
 @tool.read("read_node_content", surfaces=("knowledge", "core"), title="Read a note", deadline_s=30, text="text")
 class ReadNodeContent(Params[NodeContent], frozen=True, kw_only=True):
-    """Read a note, or one section (under a heading) or some `lines` of it, by the note's id, from its file. Ids are as
-    search_documents answers them."""
+    """Read a note, or one section (under a heading) or some `lines` of it, from its file, by the note's id. Ids come
+    from search_documents."""
 
     id: NodeId
     lines: Annotated[str, Meta(max_length=24, description="Only these lines: `10-80`, `10-`")] = ""
-    section: Annotated[str, Meta(max_length=1024, description="Only what is under this heading")] = ""
+    section: Annotated[str, Meta(max_length=1024, description="Only the text under this heading")] = ""
 
 
 class NoteLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -106,12 +108,12 @@ class NoteLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     target: Annotated[str, Meta(description="Id of the note (or the name) that the edge points to")]
     type: Annotated[str, Meta(description="CITES, LINKS_TO, REFERENCES, FOLLOWS, IMPLEMENTS, TAGGED_AS, SIMILAR, …")]
     source: Annotated[str | None, Meta(description="Id of the note that the edge starts from")] = None
-    depth: Annotated[int | None, Meta(description="Steps from the note that was asked for")] = None
+    depth: Annotated[int | None, Meta(description="Steps from the requested note")] = None
 
 
 @tool.read("explore_links", title="Links of a note", deadline_s=30)
 class ExploreLinks(Params[list[NoteLink]], frozen=True, kw_only=True):
-    """Follow the links of one note: what it links to, or with `direction` its backlinks. Further away:
+    """Follow the links of one note: its links, or with `direction` its backlinks. Further away:
     graph_neighbors."""
 
     id: NodeId
@@ -122,53 +124,53 @@ class ExploreLinks(Params[list[NoteLink]], frozen=True, kw_only=True):
 
 @tool.read("list_directory_structure", deadline_s=10)
 class ListDirectoryStructure(Params[list[str]], frozen=True, kw_only=True):
-    """List the folders that hold notes, each ending in `/`. What is in a folder on disk: navigate."""
+    """List the folders that hold notes, each ending in `/`. Files of a folder on disk: navigate."""
 
 
 Tag = Annotated[str, Meta(min_length=1, max_length=256, description="A tag; no comma, line break or `-->`")]
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """A file or folder that is not, or not wholly, indexed."""
+    """A file or folder that is not fully indexed."""
 
     path: str
     reason: str
 
 
 class BrokenLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A link whose target is no note and no other file."""
+    """A link whose target does not exist."""
 
     note: Annotated[str, Meta(description="Id of the note that has it")]
     path: Annotated[str, Meta(description="Its file, relative to its root")]
-    link: Annotated[str, Meta(description="As it is written")]
-    line: Annotated[int | None, Meta(description="Of the file, from 1")] = None
-    meant: Annotated[list[str], Meta(description="Targets of notes that are there, the likeliest first")] = []
+    link: Annotated[str, Meta(description="As written")]
+    line: Annotated[int | None, Meta(description="Line in the file, from 1")] = None
+    meant: Annotated[list[str], Meta(description="Existing notes it may mean, the likeliest first")] = []
 
 
 class KnowledgeStatusResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the index is in step with the files."""
+    """How up to date the index is."""
 
     notes: Annotated[int, Meta(description="Notes known")]
     edges: Annotated[int, Meta(description="Links between notes")]
-    pending: Annotated[int, Meta(description="Notes whose latest text is still to be indexed")]
-    scanning: Annotated[bool, Meta(description="Whether the first scan since the start is still under way")]
-    last_scan: Annotated[str | None, Meta(description="When the last scan ended, RFC 3339")]
-    scan_ms: Annotated[float, Meta(description="How long it took, in milliseconds")]
+    pending: Annotated[int, Meta(description="Notes whose latest text is not indexed yet")]
+    scanning: Annotated[bool, Meta(description="Whether the first scan since the start is still running")]
+    last_scan: Annotated[str | None, Meta(description="End of the last scan, RFC 3339")]
+    scan_ms: Annotated[float, Meta(description="Its duration in milliseconds")]
     scan_interval_s: Annotated[float, Meta(description="Seconds between two scans of all folders")]
-    unwatched: Annotated[str | None, Meta(description="Why a change shows only with the next scan, if so")]
+    unwatched: Annotated[str | None, Meta(description="Why changes are only found by the next scan, if so")]
     roots: list[str]
-    problems: Annotated[list[Problem], Meta(description="What is not, or not wholly, indexed (the first 100)")]
+    problems: Annotated[list[Problem], Meta(description="What is not fully indexed (the first 100)")]
     problem_count: int
-    broken_links: Annotated[list[BrokenLink], Meta(description="Links to nothing, as many as `limit` says")] = []
+    broken_links: Annotated[list[BrokenLink], Meta(description="Links without a target, at most `limit`")] = []
     broken_link_count: int = 0
-    orphans: Annotated[list[str], Meta(description="Ids of notes without any link, as many as `limit` says")] = []
+    orphans: Annotated[list[str], Meta(description="Ids of notes without any link, at most `limit`")] = []
     orphan_count: int = 0
-    waiting: Annotated[str | None, Meta(description="Why indexing waits at the moment")]
-    graph_pending: Annotated[int, Meta(description="Notes whose links are still to be fed into the graph")]
-    graph_waiting: Annotated[str | None, Meta(description="Why feeding the graph waits at the moment")]
-    vectors_waiting: Annotated[int | None, Meta(description="Pieces not found by meaning yet; null: not known")] = None
-    vectors_backlog: Annotated[Backlog | None, Meta(description="How far and how quick; null: none waits")] = None
-    rebuilt: Annotated[bool, Meta(description="Whether the database was found damaged and rebuilt")]
+    waiting: Annotated[str | None, Meta(description="Why indexing is paused")]
+    graph_pending: Annotated[int, Meta(description="Notes whose links are not in the graph yet")]
+    graph_waiting: Annotated[str | None, Meta(description="Why feeding the graph is paused")]
+    vectors_waiting: Annotated[int | None, Meta(description="Pieces not found by meaning yet; null: unknown")] = None
+    vectors_backlog: Annotated[Backlog | None, Meta(description="Progress and speed; null: none wait")] = None
+    rebuilt: Annotated[bool, Meta(description="Whether the database was damaged and rebuilt")]
     size_bytes: Annotated[int, Meta(description="Size of the database of notes and links")]
 
 
@@ -213,16 +215,16 @@ class KnowledgeNote(Params[NodeContent], frozen=True, kw_only=True):
 
 @completing.read("knowledge_names", deadline_s=5)
 class KnowledgeNames(Completing, Params[list[str]], frozen=True, kw_only=True):
-    """Ids of notes that hold what is typed, for the argument `id`."""
+    """Complete the argument `id` with note ids that contain the typed text."""
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """Two notes that are close in meaning and not linked."""
+    """Two notes of similar meaning without a link."""
 
     source_id: Annotated[str, Meta(description="The note that the link would start from")]
     target_id: Annotated[str, Meta(description="The note that the link would point to")]
     similarity: Annotated[float, Meta(description="Cosine of the two notes' vectors")]
-    reason: Annotated[str, Meta(description="What the two have in common")]
+    reason: Annotated[str, Meta(description="What they have in common")]
     suggested_link_type: Annotated[str, Meta(description="references, follows or implements")]
 
 
@@ -231,23 +233,23 @@ class FindGaps(Params[list[Gap]], frozen=True, kw_only=True):
     """Find notes that are similar in meaning and not linked: links to add, with reasons. The same text:
     find_duplicate_notes; broken links: knowledge_status."""
 
-    limit: Annotated[int, Meta(ge=1, le=1000, description="Pairs to answer at most")] = 10
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Pairs at most")] = 10
     threshold: Annotated[float, Meta(ge=0, le=1, description="Least similarity")] = 0.8
 
 
 class DuplicateNote(msgspec.Struct, frozen=True, kw_only=True):
-    """One of several notes that say the same."""
+    """A note of a group of duplicates."""
 
     id: str
     path: Annotated[str, Meta(description="Relative to its root")]
 
 
 class DuplicateGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Notes that say the same."""
+    """Notes with the same text."""
 
     notes: Annotated[list[DuplicateNote], Meta(description="The one that most notes link to first")]
-    size: Annotated[int, Meta(description="How many there are, listed or not")]
-    share: Annotated[float, Meta(description="Least share of text that two of them have in common; 1: all of it")]
+    size: Annotated[int, Meta(description="Number of notes, listed or not")]
+    share: Annotated[float, Meta(description="Least share of text in common; 1: all of it")]
 
 
 class DuplicateNotes(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,14 +257,14 @@ class DuplicateNotes(msgspec.Struct, frozen=True, kw_only=True):
 
     groups: list[DuplicateGroup]
     more: Annotated[int, Meta(description="Groups beyond `limit`")]
-    degraded: Annotated[list[str], Meta(description="In what way this may fall short of the notes, and why")]
+    degraded: Annotated[list[str], Meta(description="What may be missing, and why")]
 
 
 @tool.read("find_duplicate_notes", deadline_s=120)
 class FindDuplicateNotes(Params[DuplicateNotes], frozen=True, kw_only=True):
-    """Duplicate notes: which say the same twice, wholly or nearly so. Stored files: find-duplicates."""
+    """Duplicate notes: which say the same twice, exactly or nearly. Stored files: find-duplicates."""
 
-    limit: Annotated[int, Meta(ge=1, le=1000, description="Groups to answer at most")] = 10
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Groups at most")] = 10
     threshold: Annotated[float, Meta(ge=0.3, le=1, description="Least share of text in common")] = 0.8
 
 
@@ -291,14 +293,14 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     title: str
     score: Annotated[float, Meta(description="Higher is better; comparable within this answer only")]
-    reason: Annotated[str, Meta(description="The passage that matched, or the notes that lead to it")]
+    reason: Annotated[str, Meta(description="The passage that matched, or the notes that link to it")]
 
 
 class ReadingList(msgspec.Struct, frozen=True, kw_only=True):
-    """Notes, the one to begin with first."""
+    """Notes, in reading order."""
 
     results: list[Reading]
-    stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank, links")]
+    stages: Annotated[list[str], Meta(description="What actually ran: lexical, vector, rerank, links")]
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
 
 
@@ -311,7 +313,7 @@ class SuggestReading(Params[ReadingList], frozen=True, kw_only=True):
 
 
 class TemporalSearchResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Notes of a time, best first."""
+    """Notes from a time, best first."""
 
     results: list[SearchHit]
     metadata: SearchMetadata
@@ -336,7 +338,7 @@ class TemporalSearch(Params[TemporalSearchResult], frozen=True, kw_only=True):
 
 
 class ClusterMethod(enum.StrEnum):
-    """How notes are put together."""
+    """How notes are grouped."""
 
     TOPICS = "topics"
     KMEANS = "kmeans"
@@ -352,15 +354,15 @@ class ClusteredNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _METHODS = "`topics` (default): links and meaning; `kmeans`: `count`, by meaning; `similar`: chains; `links`"
-_MIN_SIZE = "Least notes of a cluster; by default 1 of kmeans, else 2"
+_MIN_SIZE = "Least notes of a cluster; default 1 for kmeans, else 2"
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """Notes about one thing."""
+    """Notes on one topic."""
 
-    label: Annotated[str, Meta(description="Its most telling terms")]
-    size: Annotated[int, Meta(description="How many notes it has")]
-    notes: Annotated[list[ClusteredNote], Meta(description="The most typical first, as many as `notes_each` says")]
+    label: Annotated[str, Meta(description="Its most distinctive terms")]
+    size: Annotated[int, Meta(description="Number of notes")]
+    notes: Annotated[list[ClusteredNote], Meta(description="The most typical first, at most `notes_each`")]
 
 
 class ClusterDocumentsResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -368,9 +370,9 @@ class ClusterDocumentsResult(msgspec.Struct, frozen=True, kw_only=True):
 
     method: ClusterMethod
     clusters: list[Cluster]
-    notes: Annotated[int, Meta(description="Notes that are in a cluster")]
-    left_out: Annotated[int, Meta(description="Notes that are not: in none so large, too short, or not embedded yet")]
-    degraded: Annotated[list[str], Meta(description="In what way this may fall short of the notes, and why")]
+    notes: Annotated[int, Meta(description="Notes in a cluster")]
+    left_out: Annotated[int, Meta(description="Notes in no cluster: too few alike, too short, or not embedded yet")]
+    degraded: Annotated[list[str], Meta(description="What may be missing, and why")]
 
 
 @tool.read("cluster_documents", deadline_s=120)
@@ -381,22 +383,23 @@ class ClusterDocuments(Params[ClusterDocumentsResult], frozen=True, kw_only=True
     count: Annotated[int, Meta(ge=1, le=1000, description="Topics of `kmeans`")] | None = None
     threshold: Annotated[float, Meta(ge=0, le=1, description="Least similarity of `similar`")] = 0.8
     min_size: Annotated[int, Meta(ge=1, le=10000, description=_MIN_SIZE)] | None = None
-    notes_each: Annotated[int, Meta(ge=1, le=10000, description="Notes named of each")] = 20
+    notes_each: Annotated[int, Meta(ge=1, le=10000, description="Notes listed per topic")] = 20
 
 
 class KnowledgeIngestResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What is indexed below the paths."""
+    """Counts of notes below the paths."""
 
     notes: Annotated[int, Meta(description="Notes below the paths")]
-    indexed: Annotated[int, Meta(description="Of those, the ones that were new or had changed")]
+    indexed: Annotated[int, Meta(description="Of those, new or changed ones")]
     failed: Annotated[list[Problem], Meta(description="Notes that could not be indexed (the first 100)")]
     failed_count: int
-    vectors_waiting: Annotated[int, Meta(description="Pieces, of all notes, that are not found by meaning yet")]
+    vectors_waiting: Annotated[int, Meta(description="Pieces of all notes not found by meaning yet")]
 
 
 @operator.write("knowledge_ingest", idempotent=True, deadline_s=86_400)
 class KnowledgeIngest(Params[KnowledgeIngestResult], frozen=True, kw_only=True):
-    """Scan the folders now, and answer once every note below the paths is indexed; the work needs no caller."""
+    """Scan the folders now, and return once every note below the paths is indexed; the work goes on without the
+    caller."""
 
-    paths: Annotated[list[str], Meta(max_length=1024, description="Absolute paths in roots; none: all")] = []
+    paths: Annotated[list[str], Meta(max_length=1024, description="Absolute paths in roots; default all")] = []
     vectors: Annotated[bool, Meta(description="Wait also until every piece can be found by meaning")] = True

@@ -1,5 +1,5 @@
-"""Operations of `knowledge` that write notes: what is answered is on disk, and found by its words unless `indexed` says
-otherwise."""
+"""Operations of `knowledge` that write notes. When they return, the note is on disk, and is found by its words if
+`indexed` is true."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ MAX_CHARS = 16 * 1024 * 1024
 
 Text = Annotated[str, Meta(max_length=MAX_CHARS)]
 NotePath = Annotated[Annotated[str, Meta(max_length=4096)], detail("The file, absolute or below a root")]
-NoteId = Annotated[Annotated[str, Meta(max_length=1024)], detail("Instead of `path`: as search_documents answers it")]
+NoteId = Annotated[Annotated[str, Meta(max_length=1024)], detail("Instead of `path`: from search_documents")]
 FrontMatter = Annotated[Annotated[dict[str, Any], Meta(max_length=256)], detail("YAML between `---`, as data")]
-DryRun = Annotated[bool, detail("Change nothing; answer the diff")]
-IfMatch = Annotated[str | None, Meta(description="Its `hash`, if still so")]
+DryRun = Annotated[bool, detail("Change nothing; return the diff")]
+IfMatch = Annotated[str | None, Meta(description="Only if its `hash` is this")]
 
 
 class NoteWritten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was written; of a dry run, what would be."""
+    """The written note, or in a dry run its diff."""
 
     path: Annotated[str, Meta(description="The file, absolute")]
-    hash: Annotated[str, Meta(description="SHA-256 of its bytes as they are now: pass it as `if_match`")]
-    changed: Annotated[bool, Meta(description="False where it read so already, or nothing was written")]
+    hash: Annotated[str, Meta(description="SHA-256 of its current bytes, for `if_match`")]
+    changed: Annotated[bool, Meta(description="False if it read so already, or nothing was written")]
     id: Annotated[str, Meta(description="For read_node_content")] = ""
-    previous: Annotated[str | None, Meta(description="Hash of what was there before, which is not kept")] = None
-    indexed: Annotated[bool, Meta(description="Whether search_documents finds it by now")] = False
-    diff: Annotated[str, Meta(description="Of a dry run")] = ""
+    previous: Annotated[str | None, Meta(description="Hash of the old content, which is not kept")] = None
+    indexed: Annotated[bool, Meta(description="Whether search_documents finds it yet")] = False
+    diff: Annotated[str, Meta(description="In a dry run")] = ""
 
 
 @tool.destroy("write_note", surfaces=("knowledge", "core"), idempotent=True, deadline_s=30, within_roots=True)
 class WriteNote(Params[NoteWritten], frozen=True, kw_only=True):
-    """Write a whole note (Markdown) in a root. What is there is replaced for good, only with `if_match` or `overwrite`.
+    """Write a whole note (Markdown) in a root. Replaces an old one for good, only with `if_match` or `overwrite`.
     Parts: edit_note."""
 
     path: Annotated[NotePath, Meta(min_length=1)]
-    content: Annotated[Text, detail("All of it, without front matter where that is given as data")]
+    content: Annotated[Text, detail("All of it, without front matter if given as data")]
     front_matter: FrontMatter = {}
     if_match: IfMatch = None
-    overwrite: Annotated[bool, detail("Replace what is there, whatever it is")] = False
+    overwrite: Annotated[bool, detail("Replace an existing note unconditionally")] = False
 
 
 class Replacement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,11 +54,11 @@ class Replacement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SectionText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is below a heading `B` or `A > B`."""
+    """Text below a heading `B` or `A > B`."""
 
     heading: Annotated[str, Meta(min_length=1, max_length=1024)]
     content: Text
-    create: Annotated[bool, detail("Make the section at the end, where there is none")] = False
+    create: Annotated[bool, detail("Add the section at the end if missing")] = False
 
 
 @tool.destroy("edit_note", surfaces=("knowledge", "core"), idempotent=False, deadline_s=30, within_roots=True)
@@ -74,7 +74,7 @@ class EditNote(Params[NoteWritten], frozen=True, kw_only=True):
     append: Annotated[Text, detail("After the last line")] = ""
     front_matter: Annotated[FrontMatter, Meta(description="Keys to set; null removes")] = {}
     if_match: IfMatch = None
-    dry_run: Annotated[bool, Meta(description="Only answer the diff")] = False
+    dry_run: Annotated[bool, Meta(description="Only return the diff")] = False
 
     def check(self) -> None:
         check_one(self.path, self.id)
@@ -84,11 +84,11 @@ class EditNote(Params[NoteWritten], frozen=True, kw_only=True):
 
 
 class InjectTagsResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done; it is on disk."""
+    """The change, already on disk."""
 
     message: Annotated[str, Meta(description="`Successfully injected N tags into PATH`, or `merged`")]
-    tags: Annotated[list[str], Meta(description="All entries of the comment as it is now")]
-    changed: Annotated[bool, Meta(description="False where every tag was there already")]
+    tags: Annotated[list[str], Meta(description="All entries of the comment now")]
+    changed: Annotated[bool, Meta(description="False if every tag was there already")]
 
 
 @tool.write("inject_tags", idempotent=True, deadline_s=30, text="message")
@@ -102,16 +102,16 @@ class InjectTags(Params[InjectTagsResult], frozen=True, kw_only=True):
 
 
 class NoteRenamed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where the note is now, and which files were changed for it; of a dry run, what would be."""
+    """The note's new place and the changed files; in a dry run, what would change."""
 
     path: Annotated[str, Meta(description="The file, absolute")]
     former_path: str
-    id: Annotated[str, Meta(description="The note's id now; the former one leads to it")] = ""
-    links: Annotated[int, Meta(description="Links that were rewritten")] = 0
-    files: Annotated[list[str], Meta(description="Files whose links were rewritten, the note's own among them")] = []
-    left: Annotated[list[str], Meta(description="Files that link to it and may not be written, or are no UTF-8")] = []
-    indexed: Annotated[bool, Meta(description="Whether it is found in its new place by now")] = False
-    diff: Annotated[str, Meta(description="Of a dry run")] = ""
+    id: Annotated[str, Meta(description="The note's new id; the former one still works")] = ""
+    links: Annotated[int, Meta(description="Links rewritten")] = 0
+    files: Annotated[list[str], Meta(description="Files whose links were rewritten, its own included")] = []
+    left: Annotated[list[str], Meta(description="Files that link to it but are read-only or not UTF-8")] = []
+    indexed: Annotated[bool, Meta(description="Whether it is found in its new place yet")] = False
+    diff: Annotated[str, Meta(description="In a dry run")] = ""
 
 
 @tool.write("rename_note", idempotent=False, deadline_s=120)
@@ -129,7 +129,7 @@ class RenameNote(Params[NoteRenamed], frozen=True, kw_only=True):
 
 
 def check_one(path: str, id_: str) -> None:
-    """Raises InvalidParams unless one of the two names a note."""
+    """Raises InvalidParams unless exactly one of the two is given."""
     if bool(path) == bool(id_):
         said = "name the note by one of `path` and `id`" + (", not by both" if path else "")
         raise InvalidParams(f"parameter `path`: {said}", field="path")

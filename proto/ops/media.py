@@ -1,7 +1,7 @@
-"""Operations of `media`: what can be made from a file (a thumbnail, frames of a video) and said of it, by its content.
+"""Operations of `media`: artefacts (thumbnails, frames of a video) and metadata of files, by content.
 
-Everything is made once for each content, and kept under the content's hash. A file that cannot be decoded is a file
-without a thumbnail; one that takes its decoder's life twice is not decoded again.
+Everything is made once per content and stored under the content's hash. A file that cannot be decoded has no thumbnail;
+one that kills its decoder twice is not decoded again.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ lent = Family(SERVICE, role=Role.INTERNAL, callers=("decode",))
 MAX_CHUNK_BYTES = FILE_CHUNK_BYTES
 
 THUMBNAIL, POSTER, TIMELINE = "thumbnail", "video-poster", "video-timeline"
-"""Types of artefacts; the poster of a video is its thumbnail as well."""
+"""Types of artefacts; the poster of a video is also its thumbnail."""
 
 Hash = Annotated[
     str, Meta(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the file's content: 64 of the digits 0-9 and a-f")
 ]
-Name = Annotated[str, Meta(pattern=r"^[a-z0-9_]{1,40}\.jpg$", description="Of an artefact, such as `thumb.jpg`")]
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9_]{1,40}\.jpg$", description="Name of an artefact, such as `thumb.jpg`")]
 
 
 class MediaKind(enum.StrEnum):
-    """What a file is, by its first bytes."""
+    """Kind of a file, judged by its first bytes."""
 
     IMAGE = "image"
     VIDEO = "video"
@@ -47,37 +47,37 @@ class MediaKind(enum.StrEnum):
 
 
 class MediaArtifact(msgspec.Struct, frozen=True, kw_only=True):
-    """A picture that was made from a file."""
+    """A picture made from a file."""
 
     name: Name
     type: Annotated[str, Meta(description="thumbnail, video-poster or video-timeline")]
     mime_type: str
-    path: Annotated[str, Meta(description="What `media_content`, and so /api/content?path=, knows it by")]
+    path: Annotated[str, Meta(description="Its `path` for media_content and /api/content?path=")]
     width: int
     height: int
     size: Annotated[int, Meta(description="Bytes")]
-    metadata: Annotated[dict[str, Any], Meta(description="Of a frame of a video: its number and its time")]
+    metadata: Annotated[dict[str, Any], Meta(description="For a frame of a video: its number and time")]
 
 
 class MediaInspection(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a file's content."""
+    """Metadata and artefacts of a file's content."""
 
     path: Annotated[str, Meta(description="The file's real path")]
     kind: MediaKind
     mime_type: str
     size: Annotated[int, Meta(description="Bytes")]
-    hash: Annotated[str | None, Meta(description="SHA-256 of the content; null where nothing can be made from it")]
+    hash: Annotated[str | None, Meta(description="SHA-256 of the content; null if nothing can be made from it")]
     metadata: Annotated[
         dict[str, Any],
-        Meta(description="Dimensions, EXIF, duration, codecs, tags, pages, counts of a text: what this kind has"),
+        Meta(description="Dimensions, EXIF, duration, codecs, tags, pages, counts of a text: as this kind has them"),
     ]
     artifacts: list[MediaArtifact]
-    problem: Annotated[str | None, Meta(description="Why there is less than there could be")]
+    problem: Annotated[str | None, Meta(description="Why something is missing")]
 
 
 @internal.read("media_inspect", deadline_s=120)
 class MediaInspect(Params[MediaInspection], frozen=True, kw_only=True):
-    """Say what a file's content is, and make the pictures of it that are not there yet."""
+    """Describe a file's content, and make its missing artefacts."""
 
     path: Annotated[str, Meta(min_length=1, max_length=4096, description="A file below the roots")]
 
@@ -90,18 +90,20 @@ class ArtifactContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownThumbnails(msgspec.Struct, frozen=True, kw_only=True):
-    """Of each file what its thumbnail is known by; empty where none was made yet."""
+    """Path of each file's thumbnail; empty if none was made yet."""
 
     paths: list[str]
 
 
 @internal.read("media_thumbnails", deadline_s=10)
 class MediaThumbnails(Params[KnownThumbnails], frozen=True, kw_only=True):
-    """Which files have a thumbnail already; nothing is read or made."""
+    """Find existing thumbnails; nothing is read or made."""
 
     versions: Annotated[
         list[Annotated[str, Meta(max_length=200)]],
-        Meta(max_length=10_000, description="Of each its device, inode, size, mtime and ctime in ns, joined by `-`"),
+        Meta(
+            max_length=10_000, description="For each file its device, inode, size, mtime and ctime in ns, joined by `-`"
+        ),
     ]
 
 
@@ -127,45 +129,45 @@ class MediaContent(Params[ContentChunk], frozen=True, kw_only=True):
 
 
 class FilePart(msgspec.Struct, frozen=True, kw_only=True):
-    """Shorter than it was asked for only at the end of the file."""
+    """Bytes of a file; shorter than `limit` only at its end."""
 
     data: bytes
 
 
 @lent.read("media_bytes", deadline_s=30)
 class MediaBytes(Params[FilePart], frozen=True, kw_only=True):
-    """Read a part of a file that is being decoded, for as long as it is."""
+    """Read a part of a file while it is being decoded."""
 
     hash: Hash
     offset: Annotated[int, Meta(ge=0)]
     limit: Annotated[int, Meta(ge=1, le=MAX_CHUNK_BYTES)]
 
 
-# What was made from contents, as resources `synthesis://metadata…`, page by page
+# Artefacts and metadata as resources `synthesis://metadata…`, page by page
 
 
 class MetadataRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of a content, wherever files have it."""
+    """Metadata and artefacts of a content, whatever files have it."""
 
     hash: Hash
     uri: Annotated[str, Meta(description="synthesis://metadata/ and the hash")]
     metadata: Annotated[
         dict[str, Any],
-        Meta(description="Dimensions, EXIF, duration, codecs, tags, pages, counts of a text: what this kind has"),
+        Meta(description="Dimensions, EXIF, duration, codecs, tags, pages, counts of a text: as this kind has them"),
     ]
     artifacts: Annotated[list[MediaArtifact], Meta(description="/api/content?path= and `path` serves one")]
-    used_at: Annotated[str, Meta(description="When it was last asked for, RFC 3339")]
-    problem: Annotated[str | None, Meta(description="Why there is less than there could be")] = None
+    used_at: Annotated[str, Meta(description="Last request, RFC 3339")]
+    problem: Annotated[str | None, Meta(description="Why something is missing")] = None
 
 
 class MetadataRecords(Page, frozen=True, kw_only=True):
-    """A page of them, by hash."""
+    """A page of records, by hash."""
 
     metadata: list[MetadataRecord]
 
 
 class ThumbnailRecord(MediaArtifact, frozen=True, kw_only=True):
-    """A thumbnail, and the content that it is of."""
+    """A thumbnail and the hash of its content."""
 
     hash: Hash
 
@@ -178,16 +180,16 @@ class ThumbnailRecords(Page, frozen=True, kw_only=True):
 
 @resource("media_metadata", "metadata", "metadata")
 class AllMetadata(Paged, Params[MetadataRecords], frozen=True, kw_only=True):
-    """All that was made from files and is kept, by the hash of their content; `?offset=` and `?limit=` lead through."""
+    """All stored artefacts and metadata, by content hash; page with `?offset=` and `?limit=`."""
 
 
 @resource("media_metadata_thumbnails", "metadata/thumbnails", "metadata-thumbnails")
 class AllThumbnails(Paged, Params[ThumbnailRecords], frozen=True, kw_only=True):
-    """All thumbnails that are kept; `?offset=` and `?limit=` lead through."""
+    """All stored thumbnails; page with `?offset=` and `?limit=`."""
 
 
 @resource("media_metadata_of", "metadata/{hash}", "metadata-by-hash")
 class MetadataOf(Params[MetadataRecord], frozen=True, kw_only=True):
-    """What was made from files of one content, by its SHA-256."""
+    """Artefacts and metadata of one content, by its SHA-256."""
 
     hash: Hash

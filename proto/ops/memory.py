@@ -1,4 +1,4 @@
-"""Operations of `memory`: plain statements that an agent keeps, each with its scope, its times and where it is from."""
+"""Operations of `memory`: plain statements that an agent keeps, each with scope, times and source."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ IncludeExpired = Annotated[bool, Meta(description="Include expired")]
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Once that it was said."""
+    """One time it was said."""
 
     at: Annotated[str, Meta(description="RFC 3339")]
-    text: Annotated[str, Meta(description="Where it was said in other words")] = ""
+    text: Annotated[str, Meta(description="If worded differently")] = ""
     source: str = ""
-    session: Annotated[str, Meta(description="The label of the session in which it was said")] = ""
-    client: Annotated[str, Meta(description="The token of the client that said it, where it has one of its own")] = ""
+    session: Annotated[str, Meta(description="Label of the session")] = ""
+    client: Annotated[str, Meta(description="Token of the client, if it has its own")] = ""
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A statement. `conflicts_with` names those that contradict it; which one is right is for the reader."""
+    """A statement. `conflicts_with` lists those that contradict it; the reader judges which is right."""
 
     id: str
     text: str
     scope: str
-    at: Annotated[str, Meta(description="When it was said last")]
+    at: Annotated[str, Meta(description="When it was last said")]
     tags: list[str] = []
     expires: str = ""
     expired: bool = False
     conflicts_with: list[str] = []
     similar_to: Annotated[list[str], Meta(description="Close to it, kept apart")] = []
-    said: Annotated[list[Said], Meta(description="The times that it was said, the last ones first")] = []
+    said: Annotated[list[Said], Meta(description="Each time it was said, latest first")] = []
 
 
 class Other(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class Other(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """It is on disk. `merged_with` is the equal statement that was there before; it has the new time and source."""
+    """It is on disk. `merged_with` is an equal earlier statement, which now has the new time and source too."""
 
     id: str
     scope: str
@@ -74,7 +74,7 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     conflicts_with: Annotated[list[Other], Meta(description="Contradict it; kept, and recalled with it")] = []
     similar_to: Annotated[list[Other], Meta(description="Close to it; kept")] = []
     expires: str = ""
-    degraded: Annotated[list[str], Meta(description="What was not done, and why")] = []
+    degraded: Annotated[list[str], Meta(description="What was skipped, and why")] = []
 
 
 @tool.write("remember", idempotent=True, deadline_s=60, surfaces=("core",))
@@ -109,13 +109,13 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     count: int
     memories: list[Recalled]
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")] = []
-    unlikely: Annotated[int, Meta(description="Left out, since they are hardly an answer")] = 0
-    note: Annotated[str, Meta(description="Said where nothing that was found is likely to be an answer")] = ""
+    unlikely: Annotated[int, Meta(description="Left out as unlikely answers")] = 0
+    note: Annotated[str, Meta(description="Set if no result is likely to be an answer")] = ""
 
 
 @tool.read("recall", deadline_s=30, surfaces=("core",))
 class Recall(Params[RecallResult], frozen=True, kw_only=True):
-    """Memory: what do you remember, of the user's preferences or a project's facts. Not past chats: search."""
+    """Memory: what do you remember of the user's preferences or a project's facts. Not past chats: search."""
 
     query: Annotated[str, Meta(min_length=1, max_length=65536, description="What to find, in words")]
     scope: OneScope | None = None
@@ -150,24 +150,22 @@ class UpdateMemory(Params[Remembered], frozen=True, kw_only=True):
 
 
 class Forgotten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is gone for good, or without `confirm` would be."""
+    """Memories deleted for good, or without `confirm` that would be."""
 
     forgotten: int
     memories: Annotated[list[Other], Meta(description="The first 100")]
     note: str = ""
-    search_pending: Annotated[
-        int, Meta(description="Of those: what files of the search still hold, and lose by themselves")
-    ] = 0
+    search_pending: Annotated[int, Meta(description="Of those: still in search files, to be purged automatically")] = 0
 
 
 @tool.destroy("forget", idempotent=True, deadline_s=60)
 class Forget(Params[Forgotten], frozen=True, kw_only=True):
-    """Memory: delete what is remembered: either one by its `id`, or with `confirm` (else listed) all of a `scope` that
-    has the words of `query`."""
+    """Memory: delete memories: either one by `id`, or with `confirm` (else listed) all of a `scope` that contain the
+    words of `query`."""
 
     id: MemoryId | None = None
     scope: OneScope | None = None
-    query: Annotated[str, Meta(max_length=2000, description="The words of it")] = ""
+    query: Annotated[str, Meta(max_length=2000, description="Words it contains")] = ""
     confirm: Annotated[bool, Meta(description="Confirm")] = False
 
     def __post_init__(self) -> None:
@@ -180,12 +178,12 @@ class Forget(Params[Forgotten], frozen=True, kw_only=True):
 
 
 class MemoryList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Memories, the newest first; `total` of all pages."""
+    """Memories, newest first; `total` counts all pages."""
 
     total: int
     memories: list[Memory]
-    note: Annotated[str, Meta(description="Why there is none, if the scope is unknown")] = ""
-    next_cursor: Annotated[str, Meta(description="Value of `cursor` for what follows; empty at the end")] = ""
+    note: Annotated[str, Meta(description="Set if the scope is unknown")] = ""
+    next_cursor: Annotated[str, Meta(description="Value of `cursor` for the next page; empty at the end")] = ""
 
 
 @tool.read("list_memories", deadline_s=30)
@@ -203,14 +201,14 @@ class ListMemories(Params[MemoryList], frozen=True, kw_only=True):
     def check(self) -> None:
         _require_scope(self.scope)
         if self.cursor and not re.fullmatch("[0-9]{1,18}", self.cursor):
-            raise InvalidParams("parameter `cursor`: give the `next_cursor` of the answer before", field="cursor")
+            raise InvalidParams("parameter `cursor`: give the `next_cursor` of the previous page", field="cursor")
 
 
 # For `linckia export` and `import`
 
 
 class CarriedSaid(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Once that it was said; times are nanoseconds since 1970."""
+    """One time it was said; times are nanoseconds since 1970."""
 
     at_ns: int
     text: str
@@ -220,7 +218,7 @@ class CarriedSaid(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class CarriedMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A memory; `owner` is the MCP session that one of scope `session` belongs to."""
+    """A memory; `owner` is the MCP session of a memory of scope `session`."""
 
     id: MemoryId
     scope: Scope
@@ -234,7 +232,7 @@ class CarriedMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class ExportedMemories(msgspec.Struct, frozen=True, kw_only=True):
-    """Memories in the order in which they were made; at the end, none."""
+    """A page of memories, oldest first; empty at the end."""
 
     memories: list[CarriedMemory]
     next: Annotated[int, Meta(description="The value of `after` for the next page")]
@@ -242,20 +240,20 @@ class ExportedMemories(msgspec.Struct, frozen=True, kw_only=True):
 
 @operator.read("memory_export", deadline_s=60)
 class MemoryExport(Params[ExportedMemories], frozen=True, kw_only=True):
-    """The next memories."""
+    """Read the next memories."""
 
     after: Annotated[int, Meta(ge=0)] = 0
 
 
 class RestoredMemories(msgspec.Struct, frozen=True, kw_only=True):
-    """How many were not there before."""
+    """How many were new."""
 
     changed: int
 
 
 @operator.write("memory_import", idempotent=True, deadline_s=120)
 class MemoryImport(Params[RestoredMemories], frozen=True, kw_only=True):
-    """Keep memories as they were; what is there already, by id or by words, stays as it is."""
+    """Import memories unchanged; existing ones, by id or by words, are not changed."""
 
     memories: Annotated[list[CarriedMemory], Meta(max_length=1000)]
 
@@ -263,20 +261,22 @@ class MemoryImport(Params[RestoredMemories], frozen=True, kw_only=True):
         for one in self.memories:
             _require_scope(one.scope)
             if not re.fullmatch("[0-9a-f]{12}", one.id):
-                raise InvalidParams(f"{one.id!r} is no id of a memory: 12 of the digits 0-9 and a-f", field="memories")
+                raise InvalidParams(f"{one.id!r} is not a memory id: 12 of the digits 0-9 and a-f", field="memories")
 
 
 def found_by(client: str, now_s: float | None) -> list[Filter]:
-    """What a search of the collection looks at for a client in this MCP session ('': in none): what belongs to no
-    session, or to its own; and where `now_s` is given, what has not expired by then."""
+    """Return the filters of a search for a client in this MCP session ('' for none).
+
+    They admit memories of no session or of the client's own; with `now_s`, only those that have not expired by then.
+    """
     filters = [Filter(field="of", any_of=["", client])]
     return filters if now_s is None else [*filters, Filter(field="expires", at_least=now_s)]
 
 
 def _require_text(text: str) -> None:
-    # A symbol says something, an emoji for one; punctuation alone does not.
+    # A symbol such as an emoji means something; punctuation alone does not.
     if not any(char.isalnum() or (unicodedata.category(char).startswith("S") and not char.isascii()) for char in text):
-        raise InvalidParams("parameter `text` says nothing; give one plain statement", field="text")
+        raise InvalidParams("parameter `text` has no content; give one plain statement", field="text")
 
 
 def _trim_scope(params: Remember | Recall | Forget | ListMemories) -> None:
@@ -287,4 +287,4 @@ def _trim_scope(params: Remember | Recall | Forget | ListMemories) -> None:
 def _require_scope(scope: str | None) -> None:
     if scope is not None and not _SCOPE.fullmatch(scope):
         right = "give user, session, session:LABEL or project:NAME"
-        raise InvalidParams(f"parameter `scope`: {scope[:80]!r} is no scope; {right}", field="scope")
+        raise InvalidParams(f"parameter `scope`: {scope[:80]!r} is not a scope; {right}", field="scope")

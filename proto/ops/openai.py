@@ -1,8 +1,8 @@
-"""The models over HTTP, for programs that know no MCP: `POST /v1/embeddings` and `GET /v1/models` as OpenAI has them,
-`POST /v1/rerank` as Jina and Cohere do, over the operations of `embed` and `rerank`.
+"""The models over HTTP, for programs without MCP: `POST /v1/embeddings` and `GET /v1/models` in OpenAI's format,
+`POST /v1/rerank` in that of Jina and Cohere, over the operations of `embed` and `rerank`.
 
-A request for a model that is not the one in use is refused: vectors of two models look alike and must not be mixed.
-What a model did not read of a text is said in `truncated`.
+A request for a model that is not in use is refused: vectors of two models look alike and must not be mixed. Texts that
+were longer than the model reads are listed in `truncated`.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from linckia.proto.ops.rerank import RerankModelParams, RerankPairs
 
 R = TypeVar("R")
 Json: TypeAlias = dict[str, Any]
-"""An object of the API, as it is shown or given."""
+"""A JSON object of the API."""
 
 MAX_INPUTS = 2048
-"""OpenAI's own bound."""
+"""OpenAI's limit."""
 
 MAX_DOCUMENTS = 1000
-"""Cohere's own bound."""
+"""Cohere's limit."""
 
 INTERACTIVE_DOCUMENTS = 100
-"""Documents that a user may wait for; a request with more waits until no search does."""
+"""Most documents of an interactive request; larger requests wait until no search does."""
 
 _ANY = ("", "auto", "default")
 
 
 class EmbeddingsRequest(Endpoint, frozen=True, kw_only=True):
-    """Vectors of texts."""
+    """Compute vectors of texts."""
 
     route: ClassVar = Route("POST", "/v1/embeddings", like_openai=True)
     service: ClassVar = "embed"
     input: Annotated[
         str | list[str | int | list[int]],
-        Meta(description="A text, texts, the token ids of one, or of several by the model's own tokenizer"),
+        Meta(description="A text, texts, or token ids of one or several texts by the model's tokenizer"),
     ]
     model: str = ""
     encoding_format: Literal["float", "base64"] | None = None
@@ -55,7 +55,7 @@ class EmbeddingsRequest(Endpoint, frozen=True, kw_only=True):
     ] = None
 
     async def answer(self, call: Call) -> Json:
-        """Raises LinckiaError, its field in the request's own words."""
+        """Raises LinckiaError, naming the request's own field."""
         texts, tokens = _inputs(self.input)
         model = await self._model(call)
         if self.dimensions not in (None, model.dimensions):
@@ -64,7 +64,7 @@ class EmbeddingsRequest(Endpoint, frozen=True, kw_only=True):
         kind = TextKind.QUERY if self.input_type == "query" else TextKind.PASSAGE
         result = await _renamed(call, EmbedTexts(texts=texts, tokens=tokens, kind=kind), "input")
         if result.fingerprint != model.fingerprint:
-            # It was changed between the two calls: the name that was asked for may be another model's now.
+            # The model changed between the two calls: check the requested name again.
             model = await self._model(call)
         result.vectors.check()
         count, width = result.vectors.shape
@@ -84,7 +84,7 @@ class EmbeddingsRequest(Endpoint, frozen=True, kw_only=True):
 
 
 class RerankRequest(Endpoint, frozen=True, kw_only=True):
-    """Documents in the order of how well they answer a query."""
+    """Rank documents by how well they answer a query."""
 
     route: ClassVar = Route("POST", "/v1/rerank", like_openai=True)
     service: ClassVar = "rerank"
@@ -95,7 +95,7 @@ class RerankRequest(Endpoint, frozen=True, kw_only=True):
     return_documents: bool | None = None
 
     async def answer(self, call: Call) -> Json:
-        """Raises LinckiaError, its field in the request's own words."""
+        """Raises LinckiaError, naming the request's own field."""
         texts = [_document(index, document) for index, document in enumerate(self.documents)]
         if self.model not in _ANY and (model := await call(RerankModelParams())).available:
             _require(self.model, model.model)
@@ -113,7 +113,7 @@ class RerankRequest(Endpoint, frozen=True, kw_only=True):
 
 
 class ModelsRequest(Endpoint, frozen=True, kw_only=True):
-    """The models in use."""
+    """List the models in use."""
 
     route: ClassVar = Route("GET", "/v1/models", like_openai=True)
     service: ClassVar = "embed"
@@ -129,7 +129,7 @@ class ModelsRequest(Endpoint, frozen=True, kw_only=True):
 
 
 async def _renamed(call: Call, params: Params[R], name: str) -> R:
-    """Call; what the service calls `texts` or `tokens` in a failure, the client knows as `name`."""
+    """Call, and rename the fields `texts` and `tokens` in a failure to the client's `name`."""
     try:
         return await call(params)
     except LinckiaError as error:
@@ -142,7 +142,7 @@ async def _renamed(call: Call, params: Params[R], name: str) -> R:
 
 
 def _inputs(given: str | Sequence[str | int | list[int]]) -> tuple[list[str], list[list[int]]]:
-    """Texts or token ids; one of the two is empty."""
+    """Return texts and lists of token ids; one of the two is empty."""
     if isinstance(given, str):
         given = [given]
     texts = [item for item in given if isinstance(item, str)]
@@ -171,7 +171,7 @@ def _document(index: int, document: str | Json) -> str:
 
 
 def _require(name: str, model: str) -> None:
-    """Raises HttpError where `name` is not `model`'s; an id may be given without its owner."""
+    """Raises HttpError if `name` is not `model`; the owner in an id may be omitted."""
     if name not in _ANY and name.lower() not in (model.lower(), model.rsplit("/", 1)[-1].lower()):
         message = f"the model {name!r} is not served here; the one in use is {model!r}"
         raise HttpError(404, message, field="model", error_code="model_not_found")

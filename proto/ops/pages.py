@@ -1,4 +1,4 @@
-"""Resources in JSON, most under the reference's `synthesis://`, and lists among them that are read page by page."""
+"""JSON resources, most of them under the reference's `synthesis://`, and paging of the lists among them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ P = TypeVar("P", bound=Params[object])
 JSON = "application/json"
 
 Offset = Annotated[int, Meta(ge=0, le=2**53, description="Entries to skip")]
-PageLimit = Annotated[int, Meta(ge=1, le=10_000, description="Items to answer at most")]
+PageLimit = Annotated[int, Meta(ge=1, le=10_000, description="Items at most")]
 
 
 class Paged(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class Paged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a page of a list is."""
+    """Position of a page in its list."""
 
     total: int
     offset: int
@@ -44,7 +44,7 @@ class Place(TypedDict):
 
 
 def place(uri: str, params: Paged, count: int, total: int) -> Place:
-    """Where the page is that has `count` of the `total` items of the list at `synthesis://` and `uri`."""
+    """Return the position of a page with `count` of the `total` items of the list at `synthesis://` + `uri`."""
     end = params.offset + count
     following = f"synthesis://{uri}?offset={end}&limit={params.limit}" if end < total else ""
     return Place(total=total, offset=params.offset, has_more=end < total, next=following)
@@ -61,8 +61,10 @@ def resource(
     completion: str | None = None,
     is_own: bool = False,
 ) -> Callable[[type[P]], type[P]]:
-    """Declare the decorated `Params[Result]` as the resource `title` at `synthesis://` and `uri`, of the service that
-    the operation's name begins with; one that `is_own` (the reference has none such) is at `linckia://` and `uri`, too.
+    """Declare the decorated `Params[Result]` as the resource `title` at `synthesis://` + `uri`.
+
+    The first part of the operation's name is its service. With `is_own` (the reference has no such resource) it is also
+    at `linckia://` + `uri`.
     """
 
     def declare(params: type[P]) -> type[P]:

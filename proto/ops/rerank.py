@@ -1,4 +1,4 @@
-"""Operations of `rerank`: how well each of some texts answers a query, by a cross-encoder."""
+"""Operations of `rerank`: score how well texts answer a query, with a cross-encoder."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ internal = Family("rerank", role=Role.INTERNAL, callers=("retrieve", CLIENT), wi
 
 
 class Ranked(msgspec.Struct, frozen=True, kw_only=True):
-    """One text's place."""
+    """Rank of one text."""
 
-    index: Annotated[int, Meta(description="Which of the texts that were given")]
-    score: Annotated[float, Meta(description="In [0, 1]: the logistic function of what the model answers")]
+    index: Annotated[int, Meta(description="Index of the given text")]
+    score: Annotated[float, Meta(description="In [0, 1]: logistic function of the model's output")]
 
 
 class RerankResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,33 +24,33 @@ class RerankResult(msgspec.Struct, frozen=True, kw_only=True):
 
     ranked: Annotated[list[Ranked], Meta(description="Best first; equal scores in the order given")]
     model: str
-    truncated: Annotated[list[int], Meta(description="Indices of the texts that were longer than the model reads")] = []
-    query_truncated: Annotated[bool, Meta(description="Whether it was cut to half of what the model reads")] = False
+    truncated: Annotated[list[int], Meta(description="Indices of texts longer than the model reads")] = []
+    query_truncated: Annotated[bool, Meta(description="Whether the query was cut to half the model's length")] = False
     tokens: Annotated[int, Meta(description="Tokens that went through the model")] = 0
 
 
 @internal.read("rerank_pairs", deadline_s=120)
 class RerankPairs(Params[RerankResult], frozen=True, kw_only=True):
-    """Put texts in the order of how well they answer a query; Unavailable where there is no such model."""
+    """Rank texts by how well they answer a query; raises Unavailable if there is no cross-encoder."""
 
-    query: Annotated[str, Meta(min_length=1, max_length=65536, description="What is asked")]
-    texts: Annotated[list[str], Meta(min_length=1, max_length=4096, description="What may answer it")]
-    limit: Annotated[int, Meta(ge=1, description="Answer the best so many")] | None = None
-    bulk: Annotated[bool, Meta(description="Whether this may wait until no search waits")] = False
+    query: Annotated[str, Meta(min_length=1, max_length=65536, description="The query")]
+    texts: Annotated[list[str], Meta(min_length=1, max_length=4096, description="Texts to rank")]
+    limit: Annotated[int, Meta(ge=1, description="Return only the best this many")] | None = None
+    bulk: Annotated[bool, Meta(description="Whether this may wait for searches to finish")] = False
 
 
 class RerankModel(msgspec.Struct, frozen=True, kw_only=True):
-    """The model in use, or why there is none."""
+    """The model in use, or the reason for its absence."""
 
     available: bool
     reason: Annotated[str, Meta(description="Why there is none, and what would change that")] = ""
     model: str = ""
     max_tokens: Annotated[int, Meta(description="Tokens of query and text together")] = 0
-    tokens_per_s: Annotated[float, Meta(description="Its speed here, by what it did lately")] = 0.0
+    tokens_per_s: Annotated[float, Meta(description="Its recent speed on this machine")] = 0.0
     device: str = ""
     precision: str = ""
 
 
 @internal.read("rerank_model", deadline_s=120)
 class RerankModelParams(Params[RerankModel], frozen=True, kw_only=True):
-    """Which cross-encoder is in use, on what device, if any."""
+    """Return the cross-encoder in use and its device, if any."""

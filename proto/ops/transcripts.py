@@ -1,8 +1,8 @@
-"""Operations of `transcripts`: conversations with language models, kept by content, found again, resumed, deleted.
+"""Operations of `transcripts`: conversations with language models, stored by content, searched, resumed, deleted.
 
-A conversation is a chain of nodes, one a message, and all conversations together are a forest: those that begin alike
-share their beginning. A node is named by the SHA-256 of its content and its parent's name, so that nothing is there
-twice, however often a client repeats its history.
+A conversation is a chain of nodes, one per message. All conversations form a forest: those that start alike share their
+first nodes. A node's hash is the SHA-256 of its content and its parent's hash, so nothing is stored twice, however
+often a client repeats its history.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Instant: TypeAlias = str | int | float
 """RFC 3339 with any offset, a date, or Unix seconds."""
 
 STATUSES = {Kind.OPERATION: 500, Kind.UNKNOWN_OPERATION: 503, Kind.OVERLOADED: 503, Kind.MAYBE_EXECUTED: 503}
-"""Of the HTTP routes. All that may pass is 503: the same turn may be sent again, and is kept once."""
+"""Statuses of the HTTP routes. Temporary failures are 503: the client may retry, and the turn is stored once."""
 
 
 def _dag(path: str) -> Route:
@@ -40,9 +40,9 @@ Json = dict[str, Any]
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A piece of a message. `is_error` is always there; whatever else is empty is left out.
+    """A piece of a message. `is_error` is always present; other empty fields are omitted.
 
-    The fields stand in the order of their names, which is the order that the canonical form of JSON has them in.
+    Fields are sorted by name, which is their order in canonical JSON.
     """
 
     image_base64: str = ""
@@ -59,7 +59,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node's hash is of, besides its parent's hash."""
+    """The hashed content of a node, besides its parent's hash."""
 
     type: str
     role: str
@@ -73,7 +73,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LineageTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn on the way from the conversation's first one to the hit."""
+    """A turn between the conversation's first one and the hit."""
 
     hash: str
     role: Annotated[str, Meta(description="user, assistant, system or tool")]
@@ -81,7 +81,7 @@ class LineageTurn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TranscriptHit(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that was found, with the conversation that led to it."""
+    """A turn that was found, with the conversation before it."""
 
     hash: Annotated[str, Meta(description="Unique identifier of the turn")]
     score: Score
@@ -94,12 +94,12 @@ class TranscriptHit(msgspec.Struct, frozen=True, kw_only=True):
 class TranscriptSearchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Turns, best first."""
 
-    query: Annotated[str, Meta(description="The query as it was asked")]
+    query: Annotated[str, Meta(description="The query as given")]
     count: Annotated[int, Meta(description="Number of results")]
     results: list[TranscriptHit]
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")] = []
     unlikely: Annotated[int, Meta(description="Left out for a score below `min_score`")] = 0
-    note: Annotated[str, Meta(description="Said where nothing that was found is likely to be an answer")] = ""
+    note: Annotated[str, Meta(description="Set if no result is likely to be an answer")] = ""
 
 
 Query = Annotated[str, Meta(min_length=1, max_length=65536, description="Plain language")]
@@ -114,7 +114,7 @@ Query = Annotated[str, Meta(min_length=1, max_length=65536, description="Plain l
     step="transcripts_search",
 )
 class TranscriptsSearch(Params[TranscriptSearchResult], frozen=True, kw_only=True):
-    """Conversations: search past chats with language models (what was said, decided, tried) by meaning and by words;
+    """Conversations: search past chats with language models (things said, decided, tried) by meaning and by words;
     each turn with the talk that led to it. Not notes (search_documents) or stored files (op search)."""
 
     common: ClassVar = {"top_k": "limit"}
@@ -122,10 +122,10 @@ class TranscriptsSearch(Params[TranscriptSearchResult], frozen=True, kw_only=Tru
     top_k: Annotated[int, Meta(ge=-(2**31), le=2**31, description="Not above 0: 5")] = 5
     role: Annotated[str, Meta(max_length=64, description="Only of this role")] = ""
     since: Annotated[Instant | None, Meta(description="RFC 3339, date, `yesterday`")] = None
-    until: Annotated[Instant | None, Meta(description="A date means all of it")] = None
+    until: Annotated[Instant | None, Meta(description="A date includes all of it")] = None
     agent: Annotated[str, Meta(max_length=256, description="Only of this agent")] = ""
     project: Annotated[str, Meta(max_length=1024, description="Only of this project")] = ""
-    distinct: Annotated[bool, Meta(description="One hit a conversation: its best")] = False
+    distinct: Annotated[bool, Meta(description="Only the best hit per conversation")] = False
     min_score: MinScore = 0.0
     max_tokens: (
         Annotated[int, Meta(ge=1, le=2**31, description="Length, about; the oldest turns are cut first")] | None
@@ -133,7 +133,7 @@ class TranscriptsSearch(Params[TranscriptSearchResult], frozen=True, kw_only=Tru
 
 
 class Corpus(enum.StrEnum):
-    """What `search_everything` looks in."""
+    """A corpus of `search_everything`."""
 
     TRANSCRIPTS = "transcripts"
     NOTES = "notes"
@@ -142,17 +142,17 @@ class Corpus(enum.StrEnum):
 
 
 class EverythingHit(msgspec.Struct, frozen=True, kw_only=True):
-    """A passage, and where it is from."""
+    """A passage and its source."""
 
     corpus: Corpus
-    id: Annotated[str, Meta(description="What that corpus' own tools take: of a document its hash")]
+    id: Annotated[str, Meta(description="Id for that corpus' own tools: a document's hash")]
     score: Score
     title: str
-    context: Annotated[str, Meta(description="Headings, or the role of who spoke")]
+    context: Annotated[str, Meta(description="Headings, or the speaker's role")]
     text: Annotated[str, Meta(description="The passage that matched")]
-    lines: Annotated[str, Meta(description="Where that stands in its note or document, from 1: 12-30")] = ""
+    lines: Annotated[str, Meta(description="Its lines in the note or document, from 1: 12-30")] = ""
     source: Annotated[str, Meta(description="What found it: vector+rerank, hybrid+rerank, hybrid, vector or lexical")]
-    metadata: Annotated[dict[str, Value], Meta(description="What its corpus keeps of it: path, time, agent, project")]
+    metadata: Annotated[dict[str, Value], Meta(description="From its corpus: path, time, agent, project")]
 
 
 class EverythingResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -161,10 +161,10 @@ class EverythingResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     query: str
     count: int
     results: list[EverythingHit]
-    searched: Annotated[list[Corpus], Meta(description="The corpora that answered")]
+    searched: Annotated[list[Corpus], Meta(description="The corpora searched")]
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
     unlikely: Annotated[int, Meta(description="Left out for a score below `min_score`")] = 0
-    note: Annotated[str, Meta(description="Said where nothing that was found is likely to be an answer")] = ""
+    note: Annotated[str, Meta(description="Set if no result is likely to be an answer")] = ""
 
 
 @tool.read("search_everything", title="Search everything", deadline_s=30, surfaces=("knowledge", "core"))
@@ -173,61 +173,61 @@ class SearchEverything(Params[EverythingResult], frozen=True, kw_only=True):
     passage says where it is from; the first choice when the place is not known."""
 
     query: Query
-    limit: Annotated[int, Meta(ge=1, le=200, description="Passages to answer at most")] = 10
-    corpora: Annotated[list[Corpus], Meta(description="Where to look; everywhere by default")] = []
+    limit: Annotated[int, Meta(ge=1, le=200, description="Passages at most")] = 10
+    corpora: Annotated[list[Corpus], Meta(description="Where to search; default everywhere")] = []
     min_score: MinScore = UNLIKELY
 
 
-# Beyond search
+# Lists, deletion, checkout
 
 
 Order: TypeAlias = Literal["newest", "oldest", "turns", "tokens", "cost"]
-"""Of the last three, most first."""
+"""Sort order; turns, tokens and cost sort descending."""
 
 
 class SpentTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens that a conversation's replies took, as the provider counted them."""
+    """Tokens of a conversation's replies, as counted by the provider."""
 
-    input: Annotated[int, Meta(description="Sent, what was read from a cache included")]
+    input: Annotated[int, Meta(description="Tokens sent, cache reads included")]
     output: int
     estimated: Annotated[bool, Meta(description="Whether some replies had no figures: characters / 4")]
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
-    """The turns of a session, or of what follows one first user turn."""
+    """The turns of a session, or all turns after one first user turn."""
 
     id: Annotated[str, Meta(description="For transcript_delete")]
-    hash: Annotated[str, Meta(description="Of its newest turn, for transcript_checkout")]
-    title: Annotated[str, Meta(description="The first line that a person said")]
-    project: Annotated[str, Meta(description="The folder that it was about")]
+    hash: Annotated[str, Meta(description="Newest turn, for transcript_checkout")]
+    title: Annotated[str, Meta(description="The first line said by a person")]
+    project: Annotated[str, Meta(description="Its folder")]
     agent: str
     provider: str
-    model: Annotated[str, Meta(description="Of the newest reply")]
+    model: Annotated[str, Meta(description="Model of the newest reply")]
     began: str
     ended: Annotated[str, Meta(description="Time of the newest turn")]
     turns: int
     bytes: int
     tokens: SpentTokens
-    cost_usd: Annotated[float | None, Meta(description="By list prices; null where none is known")]
+    cost_usd: Annotated[float | None, Meta(description="By list prices; null if none is known")]
     cost_incomplete: Annotated[bool, Meta(description="Whether `cost_usd` leaves out calls without a known price")]
 
 
 class Conversations(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of conversations, and how many there are in all."""
+    """A page of conversations, and the total."""
 
     conversations: list[Conversation]
     total: int
-    cost_usd: Annotated[float | None, Meta(description="Of all of these, as far as it is known")]
+    cost_usd: Annotated[float | None, Meta(description="Total of all of these, as far as known")]
     cost_incomplete: Annotated[bool, Meta(description="Whether `cost_usd` leaves out calls without a known price")]
     unpriced: Annotated[list[str], Meta(description="Models without a known price")]
     prices_of: Annotated[str, Meta(description="The date of the prices")]
-    next_cursor: Annotated[str | None, Meta(description="Value of `cursor` that goes on where this answer ends")]
+    next_cursor: Annotated[str | None, Meta(description="Value of `cursor` for the next page")]
     degraded: Annotated[list[str], Meta(description="What is missing, and why")]
 
 
 @tool.read("transcript_list", deadline_s=30, title="List conversations")
 class TranscriptList(Params[Conversations], frozen=True, kw_only=True):
-    """Past conversations by project, agent and time, with title, size, tokens and cost. For what was said: search."""
+    """Past conversations by project, agent and time, with title, size, tokens and cost. By content: search."""
 
     query: Annotated[str, Meta(max_length=1024, description="Words of the title")] = ""
     project: Annotated[Annotated[str, Meta(max_length=1024)], detail("Only of this project")] = ""
@@ -235,23 +235,23 @@ class TranscriptList(Params[Conversations], frozen=True, kw_only=True):
     since: Annotated[
         Annotated[str, Meta(max_length=64)] | None, detail("RFC 3339, a date, Unix seconds, `last week`")
     ] = None
-    until: Annotated[Annotated[str, Meta(max_length=64)] | None, detail("As `since`; of a date, all of it")] = None
+    until: Annotated[
+        Annotated[str, Meta(max_length=64)] | None, detail("As `since`; a date includes its whole day")
+    ] = None
     sort: Order = "newest"
-    limit: Annotated[Annotated[int, Meta(ge=1, le=200)], detail("Conversations to answer at most")] = 20
-    cursor: Annotated[Annotated[str, Meta(max_length=128)] | None, detail("`next_cursor` of the answer before")] = None
+    limit: Annotated[Annotated[int, Meta(ge=1, le=200)], detail("Conversations at most")] = 20
+    cursor: Annotated[Annotated[str, Meta(max_length=128)] | None, detail("`next_cursor` of the previous page")] = None
 
 
 class DeletedTurns(msgspec.Struct, frozen=True, kw_only=True):
-    """What is gone: it is found no more by any means, and with no `search_pending` no file holds it any more."""
+    """Deleted turns: no search finds them; if `search_pending` is 0, no file contains them either."""
 
-    deleted: Annotated[int, Meta(description="Turns whose content is gone")]
-    placeholders: Annotated[int, Meta(description="Of those: turns that later ones follow, kept as a hash alone")]
-    shared: Annotated[int, Meta(description="Turns that stay, because other conversations share them")] = 0
+    deleted: Annotated[int, Meta(description="Turns whose content was deleted")]
+    placeholders: Annotated[int, Meta(description="Of those: turns with successors, kept as a bare hash")]
+    shared: Annotated[int, Meta(description="Turns kept because other conversations share them")] = 0
     search_pending: Annotated[
         int,
-        Meta(
-            description="Entries that files of the search index still hold; they are not answered, and go by themselves"
-        ),
+        Meta(description="Entries still in files of the search index; they are never returned, and purged later"),
     ]
 
 
@@ -263,14 +263,14 @@ class TranscriptDelete(Params[DeletedTurns], frozen=True, kw_only=True):
     hash: Hash | None = None
     conversation: Annotated[
         ConversationId | None,
-        detail("`id` of a listed conversation: all its turns, or `hash` there alone; what others share stays theirs"),
+        detail("`id` of a listed conversation: all its turns, or only `hash` in it; turns shared with others stay"),
     ] = None
-    descendants: Annotated[bool, Meta(description="All turns that follow it too, on every branch")] = False
-    bar: Annotated[bool, Meta(description="Keep it out from now on, also where a client repeats it")] = False
+    descendants: Annotated[bool, Meta(description="All later turns too, on every branch")] = False
+    bar: Annotated[bool, Meta(description="Refuse it from now on, even if a client repeats it")] = False
 
 
 class Form(enum.StrEnum):
-    """In whose words messages are answered."""
+    """Format of the returned messages."""
 
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
@@ -281,15 +281,15 @@ class Form(enum.StrEnum):
 class Checkout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A conversation, ready to be sent to a model with one more message."""
 
-    messages: Annotated[list[Json], Meta(description="First to last, as the provider's API takes them")]
-    system: Annotated[str, Meta(description="The system prompt that went with it, where the API has it apart")]
+    messages: Annotated[list[Json], Meta(description="First to last, in the provider's API format")]
+    system: Annotated[str, Meta(description="The system prompt, if separate in the API")]
     head_hash: str
     depth: int
     model: str
     provider: str
     form: Form
-    text: Annotated[str, Meta(description="With form `text`: a page to be read, and no messages")] = ""
-    next_cursor: Annotated[str | None, Meta(description="Value of `cursor` that goes on where the page ends")] = None
+    text: Annotated[str, Meta(description="With form `text`: a page of text instead of messages")] = ""
+    next_cursor: Annotated[str | None, Meta(description="Value of `cursor` for the next page")] = None
 
 
 @tool.read(
@@ -300,20 +300,20 @@ class Checkout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_exact=True,
 )
 class TranscriptCheckout(Params[Checkout], frozen=True, kw_only=True):
-    """Resume a past conversation, go on where it ended: its messages up to a turn (`hash`, from search)."""
+    """Resume a past conversation, continue where it ended: its messages up to a turn (`hash`, from search)."""
 
     hash: Hash
-    form: Annotated[Form | None, Meta(description="API to write for; default: its provider's")] = None
+    form: Annotated[Form | None, Meta(description="Target API; default: its provider's")] = None
     cursor: Annotated[
-        Annotated[str, Meta(max_length=64)] | None, detail("Of `text`: `next_cursor` of the page before")
+        Annotated[str, Meta(max_length=64)] | None, detail("For `text`: `next_cursor` of the previous page")
     ] = None
 
 
-# What the HTTP routes answer with
+# Results of the HTTP routes
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node: `hash` is that of `bucket` and `parent_hash`."""
+    """A node; `hash` covers `bucket` and `parent_hash`."""
 
     hash: str
     parent_hash: str | None
@@ -325,7 +325,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @served.read("transcript_node", deadline_s=10, http=_dag("node/{hash}"))
 class TranscriptNode(Params[NodeView | None], frozen=True, kw_only=True):
-    """One node; null where there is none of that hash."""
+    """Return the node with this hash, or null."""
 
     hash: str
 
@@ -354,7 +354,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 @served.read("transcript_history", deadline_s=30, http=_dag("history/{hash}"))
 class TranscriptHistory(Params[History | None], frozen=True, kw_only=True):
-    """The conversation up to a node; null where there is none of that hash."""
+    """Return the conversation up to the node with this hash, or null."""
 
     hash: str
 
@@ -363,18 +363,18 @@ class Histories(msgspec.Struct, frozen=True, kw_only=True):
     """Conversations up to their last messages, the newest first."""
 
     histories: list[History]
-    total: Annotated[int, Meta(description="How many there are in all")]
+    total: Annotated[int, Meta(description="Number in all")]
 
 
 @served.read("transcript_histories", deadline_s=30)
 class TranscriptHistories(Params[Histories], frozen=True, kw_only=True):
-    """The newest conversations, one for each last message."""
+    """List the newest conversations, one per last message."""
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
 class ForestStats(msgspec.Struct, frozen=True, kw_only=True):
-    """How many nodes there are, and how many begin and end a conversation."""
+    """Number of nodes, first nodes and last nodes."""
 
     total_nodes: int
     root_count: int
@@ -383,4 +383,4 @@ class ForestStats(msgspec.Struct, frozen=True, kw_only=True):
 
 @served.read("transcript_stats", deadline_s=30, http=_dag("stats"))
 class TranscriptStats(Params[ForestStats], frozen=True, kw_only=True):
-    """How much is kept."""
+    """Report how much is stored."""

@@ -1,4 +1,4 @@
-"""Operations of `transcripts` for `linckia export` and `import`: turns as they are, deleted ones as places alone."""
+"""Operations of `transcripts` for `linckia export` and `import`: unchanged turns; deleted ones as bare placeholders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="A digest: 32
 
 
 class CarriedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a model, whose tokens are counted once."""
+    """A model call, whose tokens are counted once."""
 
     key: Digest
     model: str
@@ -22,23 +22,23 @@ class CarriedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CarriedMembership(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A conversation that a turn is part of, and what it has there of its own."""
+    """Membership of a turn in a conversation, with the turn's data specific to it."""
 
     name: Annotated[Digest, Meta(description="Digest of the session, or of the first user turn")]
     is_first: Annotated[bool, Meta(description="The conversation is named by this turn")] = False
     provisional: Annotated[bool, Meta(description="The name is not final")] = False
     project: str = ""
     at: Annotated[float, Meta(description="Unix seconds")]
-    side: Annotated[bool, Meta(description="A subagent said or heard it")] = False
+    side: Annotated[bool, Meta(description="A subagent sent or received it")] = False
     counted: Annotated[bool, Meta(description="Its tokens are known")] = False
     calls: list[CarriedCall] = []
 
 
 class CarriedTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A turn. `hash` is that of its content and its parent; one that is `gone` has a `projection` instead of these."""
+    """A turn. `hash` covers its content and parent; a deleted one (`gone`) has a `projection` instead of content."""
 
     hash: Hash
-    parent_hash: Annotated[str, Meta(description="Empty where it begins a conversation")] = ""
+    parent_hash: Annotated[str, Meta(description="Empty if it starts a conversation")] = ""
     role: str
     at: Annotated[float, Meta(description="Unix seconds")]
     content: list[Block] = []
@@ -47,7 +47,7 @@ class CarriedTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     agent_name: str = ""
     project: str = ""
     prompt: Annotated[str, Meta(description="Digest of the system prompt: 16 bytes of its SHA-256")] = ""
-    reply: Annotated[bool, Meta(description="A model said it, as against a client that repeats it")] = False
+    reply: Annotated[bool, Meta(description="Recorded as a model's reply, not repeated by a client")] = False
     stop_reason: str = ""
     usage: Json | None = None
     thinking: list[Json] = []
@@ -57,7 +57,7 @@ class CarriedTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class ExportedTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn with the first of its conversation."""
+    """A turn, with the first turn of its conversation."""
 
     root: str
     began: Annotated[float, Meta(description="Unix seconds")]
@@ -65,7 +65,7 @@ class ExportedTurn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportedTurns(msgspec.Struct, frozen=True, kw_only=True):
-    """Turns in the order in which they were kept, parents first; at the end, none."""
+    """A page of turns in stored order, parents first; empty at the end."""
 
     turns: list[ExportedTurn]
     next: Annotated[int, Meta(description="The value of `after` for the next page")]
@@ -73,13 +73,13 @@ class ExportedTurns(msgspec.Struct, frozen=True, kw_only=True):
 
 @operator.read("transcript_export", deadline_s=60)
 class TranscriptExport(Params[ExportedTurns], frozen=True, kw_only=True):
-    """The next turns of all conversations."""
+    """Read the next turns of all conversations."""
 
     after: Annotated[int, Meta(ge=0)] = 0
 
 
 class ExportedPrompts(msgspec.Struct, frozen=True, kw_only=True):
-    """System prompts by their digests, and what is barred from coming back."""
+    """System prompts by digest, and projections of barred turns."""
 
     prompts: list[str]
     next: Annotated[str, Meta(description="The value of `after` for the next page; empty at the end")]
@@ -88,20 +88,20 @@ class ExportedPrompts(msgspec.Struct, frozen=True, kw_only=True):
 
 @operator.read("transcript_export_prompts", deadline_s=60)
 class TranscriptExportPrompts(Params[ExportedPrompts], frozen=True, kw_only=True):
-    """The next system prompts."""
+    """Read the next system prompts."""
 
-    after: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$", description="The digest before, or empty")] = ""
+    after: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$", description="The previous digest, or empty")] = ""
 
 
 class RestoredTurns(msgspec.Struct, frozen=True, kw_only=True):
-    """What was not there before."""
+    """How much was new."""
 
     changed: int
 
 
 @operator.write("transcript_restore", idempotent=True, deadline_s=120)
 class TranscriptRestore(Params[RestoredTurns], frozen=True, kw_only=True):
-    """Keep turns as they were, parents first; once more, it changes nothing. What was deleted here stays deleted."""
+    """Import turns unchanged, parents first; repeating it changes nothing. Turns deleted here stay deleted."""
 
     prompts: list[str] = []
     barred: list[Digest] = []

@@ -1,6 +1,6 @@
-"""Conversations over HTTP in the words that capture tools and scripts know: turns in, searches and the forest out.
+"""Conversations over HTTP in the formats that capture tools and scripts expect: ingest turns, search, read the forest.
 
-What an operation answers as it is has its route with the operation, in `proto.ops.transcripts`.
+Routes that return an operation's result unchanged are declared with the operation, in `proto.ops.transcripts`.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from linckia.proto.ops.transcripts_intake import IngestResult, Problem, Transcri
 
 
 class IngestRequest(Endpoint, frozen=True, kw_only=True):
-    """Keep a turn."""
+    """Store a turn."""
 
     route: ClassVar = Route("POST", "/v1/ingest", body="body", detached=True, statuses=STATUSES)
     service: ClassVar = SERVICE
     body: bytes
 
     async def answer(self, call: Call) -> Answer:
-        """202 once the turn is on disk.  Raises LinckiaError."""
+        """Return 202 once the turn is on disk.  Raises LinckiaError."""
         _kept(await call(TranscriptIngest(body=self.body)))
         return Answer(202, {"status": "accepted"})
 
 
 class IngestBatchRequest(Endpoint, frozen=True, kw_only=True):
-    """Keep those of several turns that can be read at all."""
+    """Store several turns, skipping unreadable ones."""
 
     route: ClassVar = Route("POST", "/v1/ingest/batch", body="body", detached=True, statuses=STATUSES)
     service: ClassVar = SERVICE
     body: bytes
 
     async def answer(self, call: Call) -> Answer:
-        """202 once the turns are on disk.  Raises LinckiaError."""
+        """Return 202 once the turns are on disk.  Raises LinckiaError."""
         kept = _kept(await call(TranscriptIngest(body=self.body, batch=True)))
         counts = {"accepted": kept.accepted, "rejected": kept.rejected}
         return Answer(202, {**counts, "errors": kept.errors} if kept.errors else counts)
@@ -50,7 +50,7 @@ def _kept(result: IngestResult) -> IngestResult:
 
 
 class SearchRequest(Endpoint, frozen=True, kw_only=True):
-    """Find turns."""
+    """Search turns."""
 
     route: ClassVar = Route("GET", "/v1/search", statuses=STATUSES)
     service: ClassVar = SERVICE
@@ -61,20 +61,20 @@ class SearchRequest(Endpoint, frozen=True, kw_only=True):
         """Raises LinckiaError."""
         if not self.query.strip():
             raise HttpError(400, "query parameter is required")
-        # Parsed as an MCP client's arguments are, so that a value out of bounds is refused by name.
+        # Parsed like an MCP client's arguments, so that a value out of bounds is refused by name.
         arguments = {"query": self.query, "top_k": min(_positive("top_k", self.top_k or "5"), 2**31)}
         return await call.json(operation_of(TranscriptsSearch).parse(arguments))
 
 
 class _Histories(msgspec.Struct):
-    """Conversations, left as they were written."""
+    """Conversations, kept as raw JSON."""
 
     histories: list[Raw]
     total: int
 
 
 class HistoriesRequest(Endpoint, frozen=True, kw_only=True):
-    """The newest conversations; the fields of the very newest stand at the top as well."""
+    """List the newest conversations; the fields of the newest one are repeated at the top level."""
 
     route: ClassVar = Route("GET", "/dag/history", statuses=STATUSES)
     service: ClassVar = SERVICE

@@ -1,5 +1,5 @@
-"""Operations of `transcripts` by which conversations come in. What they answer is on disk, and any of them may be
-repeated: nothing is kept twice.
+"""Operations of `transcripts` that take conversations in. When they return, the turns are on disk; repeating a call
+stores nothing twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 class Problem(enum.StrEnum):
-    """Why nothing of what was posted is kept."""
+    """Why nothing was stored."""
 
     NONE = ""
     PAYLOAD = "payload"
@@ -25,19 +25,19 @@ class Problem(enum.StrEnum):
 
 
 class IngestResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the turns; those accepted are on disk."""
+    """Counts of turns; accepted ones are on disk."""
 
     accepted: int = 0
     rejected: int = 0
     errors: list[str] = []
     problem: Problem = Problem.NONE
-    head_hash: Annotated[str, Meta(description="Of the last turn's reply")] = ""
-    nodes: Annotated[int, Meta(description="Nodes that were not there before")] = 0
+    head_hash: Annotated[str, Meta(description="Hash of the last turn's reply")] = ""
+    nodes: Annotated[int, Meta(description="New nodes")] = 0
 
 
 @served.write("transcript_ingest", idempotent=True, deadline_s=60)
 class TranscriptIngest(Params[IngestResult], frozen=True, kw_only=True):
-    """Keep turns, posted as JSON: `{provider, agent_name, request, response}`, or `{"turns": […]}` of such."""
+    """Store turns, posted as JSON: `{provider, agent_name, request, response}`, or `{"turns": […]}` of such."""
 
     body: Annotated[bytes, Meta(max_length=MAX_BODY_BYTES, description="The JSON text")]
     batch: bool = False
@@ -45,12 +45,12 @@ class TranscriptIngest(Params[IngestResult], frozen=True, kw_only=True):
 
 @operator.write("transcript_record", idempotent=True, deadline_s=60)
 class TranscriptRecord(Params[IngestResult], frozen=True, kw_only=True):
-    """Keep one exchange with a provider, as it went over the wire."""
+    """Store one exchange with a provider, as sent over the wire."""
 
     provider: str
     agent_name: str = ""
     project: str = ""
-    at: Annotated[float | None, Meta(description="When the reply was complete, Unix seconds")] = None
+    at: Annotated[float | None, Meta(description="Time the reply was complete, Unix seconds")] = None
     request: Annotated[bytes, Meta(max_length=MAX_BODY_BYTES, description="The request's body")]
     request_encoding: Annotated[str, Meta(description="Its Content-Encoding")] = ""
     response: Annotated[bytes, Meta(max_length=MAX_BODY_BYTES, description="The reply's body, streamed or not")]
@@ -59,45 +59,44 @@ class TranscriptRecord(Params[IngestResult], frozen=True, kw_only=True):
 
 # Files that agents leave on disk
 
-Source = Annotated[str, Meta(min_length=1, max_length=4096, description="The file's path, which tells it from others")]
+Source = Annotated[str, Meta(min_length=1, max_length=4096, description="The file's path, its identity")]
 
 
 class ImportState(msgspec.Struct, frozen=True, kw_only=True):
     """How far a file has been imported."""
 
-    position: Annotated[int, Meta(description="Bytes of the file whose conversations are kept")] = 0
-    tail: Annotated[str, Meta(description="Digest of the bytes before it; it tells whether the file only grew")] = ""
-    layout: Annotated[str, Meta(description="What the file was taken for; empty while nothing was read")] = ""
+    position: Annotated[int, Meta(description="Bytes of the file already imported")] = 0
+    tail: Annotated[str, Meta(description="Digest of the bytes before it, to detect rewritten files")] = ""
+    layout: Annotated[str, Meta(description="Detected layout; empty while nothing was read")] = ""
 
 
 @operator.read("transcript_import_state", deadline_s=30)
 class TranscriptImportState(Params[ImportState], frozen=True, kw_only=True):
-    """How far a file has been imported."""
+    """Return how far a file has been imported."""
 
     source: Source
 
 
 class ImportResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a part of a file held; all of it is on disk."""
+    """Counts for a part of a file, all of it on disk."""
 
-    messages: Annotated[int, Meta(description="Messages that were in it")] = 0
-    nodes: Annotated[int, Meta(description="Of those: messages that were not there before")] = 0
-    unreadable: Annotated[int, Meta(description="Records that are not JSON, or of no known form")] = 0
-    mended: Annotated[int, Meta(description="Records that a kept one follows and that are missing")] = 0
+    messages: Annotated[int, Meta(description="Messages in it")] = 0
+    nodes: Annotated[int, Meta(description="Of those: new messages")] = 0
+    unreadable: Annotated[int, Meta(description="Records that are not JSON or of unknown form")] = 0
+    mended: Annotated[int, Meta(description="Missing records that a stored one refers to")] = 0
     problem: Annotated[str, Meta(description="The first of these, and why")] = ""
-    layout: Annotated[str, Meta(description="What the file is taken for")] = ""
+    layout: Annotated[str, Meta(description="Detected layout")] = ""
     moved: (
-        Annotated[ImportState, Meta(description="How far another import has come meanwhile: nothing of this was kept")]
-        | None
+        Annotated[ImportState, Meta(description="Progress of another import; nothing of this part was stored")] | None
     ) = None
 
 
 @operator.write("transcript_import", idempotent=True, deadline_s=120)
 class TranscriptImport(Params[ImportResult], frozen=True, kw_only=True):
-    """Take in the next records of a file that an agent left, and remember how far it has been read.
+    """Import the next records of an agent's file, and remember how far it has been read.
 
-    The same part again, as after a lost answer, changes nothing and has the same answer; a part that begins at 0
-    begins the file again. Of several imports of one file each goes on where the last one ended (`moved`).
+    Repeating a part, as after a lost reply, changes nothing and returns the same result; a part that starts at 0
+    restarts the file. Concurrent imports of one file each continue where the other got to (`moved`).
     """
 
     source: Source

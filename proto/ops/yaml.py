@@ -1,4 +1,4 @@
-"""Operations of `yaml`: values in YAML files read and changed with every other byte left as it is."""
+"""Operations of `yaml`: read and change values in YAML files, leaving every other byte unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CODES = {
     -32000: "The file cannot be read or written",
     -32001: "The file is not valid YAML 1.2",
     -32002: "The path is not in the document",
-    -32003: "The change cannot be made at this path; the file is as it was",
+    -32003: "The change cannot be made at this path; the file is unchanged",
     -32602: "An argument is missing, unknown or of the wrong type",
 }
 
@@ -26,8 +26,8 @@ Path: TypeAlias = Annotated[
 ]
 Document: TypeAlias = Annotated[Annotated[int, Meta(ge=0)], detail("Which document of the file, from 0")]
 IfMatch: TypeAlias = Annotated[str | None, Meta(description="Only if its SHA-256 is still this")]
-DryRun: TypeAlias = Annotated[bool, detail("Only answer the diff")]
-Digest: TypeAlias = Annotated[str, Meta(description="SHA-256 of the file's bytes, hexadecimal: pass it as `if_match`")]
+DryRun: TypeAlias = Annotated[bool, detail("Only return the diff")]
+Digest: TypeAlias = Annotated[str, Meta(description="SHA-256 of the file's bytes, hexadecimal, for `if_match`")]
 Above: TypeAlias = Annotated[str | None, Meta(description="Lines above the entry, without `#`; empty removes them")]
 Beside: TypeAlias = Annotated[str | None, Meta(description="At the end of its line, without `#`; empty removes it")]
 
@@ -35,21 +35,21 @@ Beside: TypeAlias = Annotated[str | None, Meta(description="At the end of its li
 class GetResult(msgspec.Struct, frozen=True):
     """The source of one value."""
 
-    text: Annotated[str, Meta(description="The value exactly as it stands in the file")]
+    text: Annotated[str, Meta(description="The value exactly as in the file")]
     digest: Digest
 
 
 class EditResult(msgspec.Struct, frozen=True):
-    """What an edit did."""
+    """The outcome of an edit."""
 
-    text: Annotated[str, Meta(description="The text of the answer, as a client shows it")]
+    text: Annotated[str, Meta(description="The answer as text, for display")]
     digest: Digest
-    changed: Annotated[bool, Meta(description="False where the file already read so, or nothing was written")]
-    diff: Annotated[str | None, Meta(description="For a dry run: the unified diff of what would change")] = None
+    changed: Annotated[bool, Meta(description="False if the file already read so, or nothing was written")]
+    diff: Annotated[str | None, Meta(description="In a dry run: the unified diff")] = None
 
 
 class CommentsResult(msgspec.Struct, frozen=True):
-    """The comments of one entry, without their `#`; null where there is none."""
+    """The comments of one entry, without their `#`; null if absent."""
 
     above: str | None
     beside: str | None
@@ -57,7 +57,7 @@ class CommentsResult(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One way in which a document fails a schema."""
+    """A violation of a schema."""
 
     path: str
     line: Annotated[int, Meta(description="Line in the file, counted from 1")]
@@ -66,7 +66,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class ValidateResult(msgspec.Struct, frozen=True):
-    """The faults of a document under a schema; none where it is valid."""
+    """Schema violations of a document; none if it is valid."""
 
     valid: bool
     faults: list[Fault]
@@ -113,8 +113,8 @@ Edit: TypeAlias = SetEdit | DeleteEdit | AppendEdit | RenameEdit | CommentEdit
 
 @text_tool.read("noyalib_get", is_exact=True, deadline_s=30, title="Read a YAML value")
 class NoyalibGet(Params[GetResult], frozen=True, kw_only=True):
-    """Read a value from a YAML file on disk by its path (`server.port`), exactly as written. A whole file or another
-    format is not for this."""
+    """Read a value from a YAML file on disk by its path (`server.port`), exactly as written. Not for whole files or
+    other formats."""
 
     file: File
     path: Path
@@ -134,7 +134,7 @@ class PathChange(Params[EditResult], frozen=True, kw_only=True):
 @text_tool.write("noyalib_set", idempotent=True, deadline_s=30, title="Set a YAML value", once_with=("if_match",))
 class NoyalibSet(PathChange, frozen=True, kw_only=True):
     """Set a value in a YAML file (change a port, a version) by its path; comments and layout of all else stay byte for
-    byte. Missing keys are made. What would alter more is refused. Several at once: yaml_edit."""
+    byte. Missing keys are made. Changes that would alter more are refused. Several: yaml_edit."""
 
     value: Annotated[str, Meta(description='As YAML: `0.0.2`, `"hello"`, `[1, 2]`')]
 
@@ -155,7 +155,7 @@ class YamlAppend(PathChange, frozen=True, kw_only=True):
 class YamlRename(PathChange, frozen=True, kw_only=True):
     """Rename a key in a YAML file; value, place and comments stay."""
 
-    key: Annotated[str, Meta(description="Plain text; quoted in the file where it must be")]
+    key: Annotated[str, Meta(description="Plain text; quoted in the file if needed")]
 
 
 @tool.read("yaml_get_comments", deadline_s=30, title="Read YAML comments")
@@ -200,8 +200,7 @@ class YamlValidate(Params[ValidateResult], frozen=True, kw_only=True):
 
 @Family("yaml", role=Role.INTERNAL, callers=("knowledge",)).read("yaml_merge", deadline_s=30)
 class YamlMerge(Params[str], frozen=True, kw_only=True):
-    """Set keys of a YAML mapping that is given as text, or with null remove them; everything else stays byte for
-    byte."""
+    """Set keys of a YAML mapping given as text, or with null remove them; all else stays byte for byte."""
 
     text: str
-    values: Annotated[dict[str, Any], Meta(description="By key, what JSON can say")]
+    values: Annotated[dict[str, Any], Meta(description="JSON values by key")]

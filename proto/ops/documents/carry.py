@@ -1,4 +1,4 @@
-"""Operations of `documents` for `linckia export` and `import`: rows and contents as they are. Times are in ns."""
+"""Operations of `documents` for `linckia export` and `import`: unchanged rows and contents. Times are in ns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INLINE_BYTES = 1024 * 1024
 """Contents up to this length come with their rows; longer ones as uploads (`documents_put_begin`)."""
 
 ANSWER_BYTES = 4 * INLINE_BYTES
-"""Of contents in one answer, about."""
+"""Approximate limit of the contents in one answer."""
 
 
 class CarriedDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -27,7 +27,7 @@ class CarriedDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     path: Annotated[str, Meta(min_length=1, max_length=4096)]
     name: Annotated[str, Meta(min_length=1, max_length=4096)]
     hash: Sha256
-    mime_type: Annotated[str | None, Meta(description="Where its owner said one")] = None
+    mime_type: Annotated[str | None, Meta(description="If its owner gave one")] = None
     session: str | None = None
     tags: list[str] = []
     metadata: dict[str, Scalar] = {}
@@ -70,27 +70,27 @@ class CarriedFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of a snapshot, with its absolute path."""
 
     path: str
-    hash: Annotated[str, Meta(description="Empty where its content was lost")]
+    hash: Annotated[str, Meta(description="Empty if its content was lost")]
     size: int
     modified_ns: int
     mode: int
 
 
 class ExportedRows(msgspec.Struct, frozen=True, kw_only=True):
-    """Some documents; none at the end."""
+    """A page of documents; empty at the end."""
 
     documents: list[CarriedDocument]
 
 
 @carried.read("documents_export", deadline_s=60)
 class DocumentsExport(Params[ExportedRows], frozen=True, kw_only=True):
-    """The next documents by path."""
+    """Read the next documents by path."""
 
-    after: Annotated[str, Meta(description="The last path of the page before")] = ""
+    after: Annotated[str, Meta(description="The last path of the previous page")] = ""
 
 
 class ExportedWork(msgspec.Struct, frozen=True, kw_only=True):
-    """In the order in which they were made."""
+    """Sessions and snapshots, oldest first."""
 
     sessions: list[CarriedSession]
     snapshots: list[CarriedSnapshot]
@@ -98,25 +98,25 @@ class ExportedWork(msgspec.Struct, frozen=True, kw_only=True):
 
 @carried.read("documents_export_work", deadline_s=60)
 class DocumentsExportWork(Params[ExportedWork], frozen=True, kw_only=True):
-    """All sessions and snapshots."""
+    """Read all sessions and snapshots."""
 
 
 class ExportedFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Some files of a snapshot; none at the end."""
+    """A page of a snapshot's files; empty at the end."""
 
     files: list[CarriedFile]
 
 
 @carried.read("documents_export_files", deadline_s=60)
 class DocumentsExportFiles(Params[ExportedFiles], frozen=True, kw_only=True):
-    """The files of a snapshot from the `offset`-th on."""
+    """Read the files of a snapshot from `offset` on."""
 
     snapshot_id: str
     offset: Annotated[int, Meta(ge=0)] = 0
 
 
 class ExportedContent(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a content, or why there is none."""
+    """A piece of a content, or why it cannot be read."""
 
     data: bytes = b""
     size: Annotated[int, Meta(description="Of the whole")] = 0
@@ -124,46 +124,46 @@ class ExportedContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportedContents(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the first of the contents that were asked for, as many as fit; one at least."""
+    """As many of the requested contents as fit, in order; at least one."""
 
     contents: list[ExportedContent]
 
 
 @carried.read("documents_export_contents", deadline_s=60)
 class DocumentsExportContents(Params[ExportedContents], frozen=True, kw_only=True):
-    """Contents from `offset` on, a megabyte of each at most; also those that only a snapshot holds."""
+    """Read contents from `offset` on, at most a megabyte of each; contents held only by a snapshot are included."""
 
     hashes: Annotated[list[Sha256], Meta(min_length=1, max_length=10_000)]
     offset: Annotated[int, Meta(ge=0)] = 0
 
 
 class MissingContents(msgspec.Struct, frozen=True, kw_only=True):
-    """Those that are not stored."""
+    """Hashes of contents that are not stored."""
 
     hashes: list[str]
 
 
 @carried.read("documents_missing", deadline_s=60)
 class DocumentsMissing(Params[MissingContents], frozen=True, kw_only=True):
-    """Which of these contents are not stored."""
+    """List which of these contents are not stored."""
 
     hashes: Annotated[list[Sha256], Meta(max_length=10_000)]
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """What was not there before."""
+    """How much was new."""
 
     changed: Annotated[int, Meta(description="Rows")]
 
 
 @carried.write("documents_import", idempotent=True, deadline_s=120)
 class DocumentsImport(Params[Imported], frozen=True, kw_only=True):
-    """Put rows as they were; once more, it changes nothing. Of a path that is there, the content that was indexed last
-    stays; tags, collections and metadata are added. Files go into a snapshot in order, with all contents stored."""
+    """Import rows unchanged; repeating it changes nothing. If a path exists, the content indexed last stays, and tags,
+    collections and metadata are added. Files are added to a snapshot in order, after all their contents."""
 
     documents: list[CarriedDocument] = []
-    contents: Annotated[list[bytes], Meta(description="Of these documents, those that are not stored")] = []
+    contents: Annotated[list[bytes], Meta(description="Of these documents, if not yet stored")] = []
     sessions: list[CarriedSession] = []
     snapshot: CarriedSnapshot | None = None
-    offset: Annotated[int, Meta(ge=0, description="Files of the snapshot before these")] = 0
+    offset: Annotated[int, Meta(ge=0, description="Files of the snapshot already sent")] = 0
     files: list[CarriedFile] = []

@@ -1,4 +1,4 @@
-"""Operations of `documents` that change what is stored, or restore it to files."""
+"""Operations of `documents` that change the store, or restore it to files."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ internal = Family(SERVICE, role=Role.INTERNAL, callers=("fetch", OPERATOR))
 NewTags = Annotated[list[Tag], Meta(max_length=256, description="Tags to give")]
 DocumentPath = Annotated[str, Meta(min_length=1, max_length=4096)]
 MimeType = Annotated[
-    str, Meta(max_length=255, pattern=r"^[^/\s]+/[^/\s]+(;.*)?$", description="Such as text/plain, where it is known")
+    str, Meta(max_length=255, pattern=r"^[^/\s]+/[^/\s]+(;.*)?$", description="Such as text/plain, if known")
 ]
 SessionToAdd = Annotated[
-    str, Meta(max_length=128, description="Id or label of a session; by default the one that you have started")
+    str, Meta(max_length=128, description="Id or label of a session; by default the one you started")
 ]
 Sha256 = Annotated[
     str, Meta(pattern=r"^[0-9a-fA-F]{64}$", description="SHA-256 that the content must have: 64 hexadecimal digits")
@@ -39,18 +39,18 @@ UploadId = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class AddResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What is stored; all of it is on disk, and found by list, get, grep and search by words."""
+    """What was stored; it is on disk, and list, get, grep and search by words find it."""
 
     hash: Annotated[str, Meta(description="Of the content; null for a directory")] | None
     path: str
     name: str
     size: Annotated[int, Meta(description="Bytes; of a directory, of all its files")]
     is_new: Annotated[bool, Meta(description="Whether this content was not stored before")]
-    documents_added: Annotated[int, Meta(description="Paths that were not there before")]
-    documents_updated: Annotated[int, Meta(description="Paths that had another content before")]
+    documents_added: Annotated[int, Meta(description="New paths")]
+    documents_updated: Annotated[int, Meta(description="Paths whose content changed")]
     documents_unchanged: int
-    files: Annotated[int, Meta(description="Files that were stored or were there already")]
-    bytes_stored: Annotated[int, Meta(description="Bytes of contents that were not stored before")]
+    files: Annotated[int, Meta(description="Files stored, now or before")]
+    bytes_stored: Annotated[int, Meta(description="Bytes of new contents")]
     failed: Annotated[list[str], Meta(description="Files that could not be read, and why (the first 100)")]
     failed_count: int
     skipped: Annotated[int, Meta(description="Links and special files, which are not stored")]
@@ -59,14 +59,16 @@ class AddResult(msgspec.Struct, frozen=True, kw_only=True):
     ignored: Annotated[
         dict[str, int], Meta(description="Of a directory: folders left out by name, as .git and node_modules; how many")
     ] = {}
-    without_text: Annotated[list[str], Meta(description="Which have no text, or not all, and why (the first 100)")] = []
+    without_text: Annotated[
+        list[str], Meta(description="Files without text, or not all of it, and why (the first 100)")
+    ] = []
 
 
 @step.write("documents_add", title="Remember or store", idempotent=True, deadline_s=86_400, step="add")
 class DocumentsAdd(Params[AddResult], frozen=True, kw_only=True):
     """Remember a text for later (`content` with `name`), or store a file or folder below a root (`path`), each version
-    of it. A path that is there already gets the new content and keeps its tags. Notes (.md below the roots) are known
-    without; a URL is for download."""
+    of it. An existing path gets the new content and keeps its tags. Notes (.md below the roots) are known
+    already; a URL is for download."""
 
     taken: ClassVar = {
         "directory_path": "path",
@@ -144,7 +146,7 @@ class Deleted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeleteResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was deleted, or with `dry_run` would be."""
+    """Documents that were deleted, or with `dry_run` would be."""
 
     deleted: Annotated[list[Deleted], Meta(description="Documents (the first 1000)")]
     count: int
@@ -180,11 +182,11 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 
     path: Annotated[str, Meta(description="The file below `output_directory`")]
     hash: str
-    reason: Annotated[str, Meta(description="Why it was not restored; empty where it was")]
+    reason: Annotated[str, Meta(description="Why it was not restored; empty if it was")]
 
 
 class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was restored, or with `dry_run` would be."""
+    """Files that were restored, or with `dry_run` would be."""
 
     files_restored: int
     skipped: Annotated[int, Meta(description="Files that were not restored: they exist, or cannot be")]
@@ -215,7 +217,7 @@ class DocumentsRestore(Params[RestoreResult], frozen=True, kw_only=True):
             raise InvalidParams("parameters `collection` and `snapshot_id`: give one of the two", field="snapshot_id")
 
 
-# Storing what another service has: in pieces, so that no process holds a large file at once.
+# Uploads from another service, in pieces, so that no process holds a whole large file.
 
 
 class UploadBegun(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,15 +228,15 @@ class UploadBegun(msgspec.Struct, frozen=True, kw_only=True):
 
 @internal.write("documents_put_begin", idempotent=True, deadline_s=30)
 class DocumentsPutBegin(Params[UploadBegun], frozen=True, kw_only=True):
-    """Begin to store a content that comes in pieces; nothing is there until it is committed. It is forgotten when
-    nothing comes for an hour, and when this service dies."""
+    """Begin an upload that comes in pieces; nothing is stored until it is committed. It is dropped if nothing
+    arrives for an hour, or when this service dies."""
 
     path: Annotated[str, Meta(min_length=1, max_length=4096, description="The document's path, a URL say")]
     name: Annotated[DocumentPath | None, Meta(description="Its name; the path's last part")] = None
     tags: NewTags = []
     metadata: Annotated[Metadata, Meta(description="Values to give")] = {}
     collection: Collection | None = None
-    mimeType: Annotated[str, Meta(max_length=255, description="MIME type, where it is known")] | None = None
+    mimeType: Annotated[str, Meta(max_length=255, description="MIME type, if known")] | None = None
     session: Annotated[str, Meta(max_length=128, description="Session to add to")] | None = None
 
 
@@ -246,7 +248,7 @@ class UploadProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 @internal.write("documents_put_piece", idempotent=True, deadline_s=60)
 class DocumentsPutPiece(Params[UploadProgress], frozen=True, kw_only=True):
-    """The next piece of an upload; one that was received before counts for nothing."""
+    """Add the next piece of an upload; a repeated piece is ignored."""
 
     upload_id: UploadId
     offset: Annotated[int, Meta(ge=0, description="Bytes before this piece")]
@@ -255,24 +257,24 @@ class DocumentsPutPiece(Params[UploadProgress], frozen=True, kw_only=True):
 
 @internal.write("documents_put_commit", idempotent=True, deadline_s=120)
 class DocumentsPutCommit(Params[AddResult], frozen=True, kw_only=True):
-    """Store the upload as a document, once every byte of it has come; committing twice answers the same."""
+    """Store the upload as a document, once every byte has arrived; committing twice returns the same result."""
 
     upload_id: UploadId
     size: Annotated[int, Meta(ge=0, description="Bytes that were sent")]
     sha256: Sha256 | None = None
-    mimeType: Annotated[str, Meta(max_length=255, description="MIME type, where it is known only now")] | None = None
-    name: Annotated[str, Meta(min_length=1, max_length=4096, description="Where it is known only now")] | None = None
+    mimeType: Annotated[str, Meta(max_length=255, description="MIME type, if known only now")] | None = None
+    name: Annotated[str, Meta(min_length=1, max_length=4096, description="If known only now")] | None = None
     metadata: Annotated[Metadata, Meta(description="More values to give")] = {}
 
 
 class UploadAbandoned(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether there was such an upload."""
+    """Whether the upload existed."""
 
     was_there: bool
 
 
 @internal.write("documents_put_abandon", idempotent=True, deadline_s=30)
 class DocumentsPutAbandon(Params[UploadAbandoned], frozen=True, kw_only=True):
-    """Forget an upload."""
+    """Drop an upload."""
 
     upload_id: UploadId

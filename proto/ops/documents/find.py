@@ -1,4 +1,4 @@
-"""Operations of `documents` that find: by words and meaning, by regular expression, by how things are related."""
+"""Operations of `documents` that find documents: by words and meaning, by regular expression, by relation."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Documents, best first, and the truth about how they were found."""
+    """Documents, best first, and how they were found."""
 
-    total: Annotated[int, Meta(description="Documents that matched; `results` has as many as were asked for")]
-    type: Annotated[str, Meta(description="What truly ran: keyword, semantic, hybrid, or hash")]
+    total: Annotated[int, Meta(description="Documents that matched; `results` has at most `limit`")]
+    type: Annotated[str, Meta(description="What actually ran: keyword, semantic, hybrid, or hash")]
     execution_time_ms: float
     results: list[Found]
     paths: Annotated[list[str] | None, Meta(description="With `paths_only`, instead of results")]
-    corrected: Annotated[dict[str, str], Meta(description="Unknown words, and what was looked for as well")]
-    stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank, recent")]
+    corrected: Annotated[dict[str, str], Meta(description="Unknown words, and what was also searched for")]
+    stages: Annotated[list[str], Meta(description="What actually ran: lexical, vector, rerank, recent")]
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
     unlikely: Annotated[int, Meta(description="Left out for a score below `min_score`")] = 0
-    note: Annotated[str, Meta(description="Said where nothing that was found is likely to be an answer")] = ""
+    note: Annotated[str, Meta(description="Set if no result is likely to be an answer")] = ""
 
 
 @step.read("documents_search", title="Search stored documents", deadline_s=30, step="search")
@@ -99,12 +99,12 @@ class DocumentsSearch(Params[SearchResult], frozen=True, kw_only=True):
     query: Annotated[str, Meta(max_length=65536, description="Plain language")] | None = None
     limit: Annotated[int, Meta(ge=1, le=1000, description="Results at most")] = 10
     type: Annotated[SearchType, Meta(description="keyword, semantic, or both")] = SearchType.HYBRID
-    fuzzy: Annotated[bool, Meta(description="Look for the nearest known words too, where one is misspelt")] = True
+    fuzzy: Annotated[bool, Meta(description="Search for the nearest known words too if one is misspelt")] = True
     similarity: Annotated[float, Meta(ge=0, le=1, description="How near a word must be to count as misspelt")] = 0.7
     hash: Hash | None = None
-    paths_only: Annotated[bool, Meta(description="Answer paths alone")] = False
+    paths_only: Annotated[bool, Meta(description="Return only paths")] = False
     min_score: MinScore = UNLIKELY
-    line_numbers: Annotated[bool, Meta(description="Answer the lines that match, with their numbers")] = False
+    line_numbers: Annotated[bool, Meta(description="Return matching lines with their numbers")] = False
     context: Annotated[int, Meta(ge=0, le=100, description="Lines around each matching line")] = 0
     tags: Tags = []
     path: Under | None = None
@@ -120,7 +120,7 @@ class GrepMatch(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
     line_number: Annotated[int, Meta(description="From 1")]
     column: Annotated[int, Meta(description="Of the first match in the line, in characters from 1")]
-    line_text: Annotated[str, Meta(description="The line, cut where it is longer than 2000 characters")]
+    line_text: Annotated[str, Meta(description="The line, cut after 2000 characters")]
     context_before: list[str]
     context_after: list[str]
 
@@ -134,17 +134,17 @@ class FileCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GrepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Lines that match, in the order of paths' ids; complete unless `truncated`."""
+    """Matching lines, ordered by path id; complete unless `truncated`."""
 
-    match_count: Annotated[int, Meta(description="Matching lines that were counted")]
+    match_count: Annotated[int, Meta(description="Matching lines counted")]
     file_count: Annotated[int, Meta(description="Documents with a matching line")]
     matches: list[GrepMatch]
     files: Annotated[list[str] | None, Meta(description="With `files_with_matches`, the paths")]
     counts: Annotated[list[FileCount] | None, Meta(description="With `count`, matching lines by document")]
-    counts_left_out: Annotated[int, Meta(description="Documents that are counted, and not listed in `counts`")]
-    truncated: Annotated[bool, Meta(description="Whether there may be more: ask again with `cursor`")]
-    next_cursor: Annotated[str, Meta(description="Value of `cursor` that goes on where this answer ends")] | None
-    searched: Annotated[int, Meta(description="Documents whose text was looked at, after the index had its say")]
+    counts_left_out: Annotated[int, Meta(description="Documents counted but not listed in `counts`")]
+    truncated: Annotated[bool, Meta(description="Whether there may be more: pass `cursor`")]
+    next_cursor: Annotated[str, Meta(description="Value of `cursor` for the next page")] | None
+    searched: Annotated[int, Meta(description="Documents whose text was scanned, after the index narrowed them")]
     execution_time_ms: float
     degraded: Annotated[list[str], Meta(description="What could not be searched, and why")]
 
@@ -152,7 +152,7 @@ class GrepResult(msgspec.Struct, frozen=True, kw_only=True):
 @step.read("documents_grep", title="Grep stored documents", deadline_s=60, step="grep")
 class DocumentsGrep(Params[GrepResult], frozen=True, kw_only=True):
     """Grep stored documents: the lines that match a regular expression (RE2; look-around too), every match counted, or
-    `truncated` and `next_cursor` to go on. Only what was added is looked at. Not by meaning: search."""
+    `truncated` and `next_cursor` to continue. Only added files are searched. Not by meaning: search."""
 
     taken: ClassVar = {
         "before_context": "context",
@@ -167,15 +167,15 @@ class DocumentsGrep(Params[GrepResult], frozen=True, kw_only=True):
     include_patterns: Annotated[list[Glob], Meta(max_length=256, description="Only documents that match a glob")] = []
     exclude_patterns: Annotated[list[Glob], Meta(max_length=256, description="No documents that match a glob")] = []
     ignore_case: bool = False
-    line_numbers: Annotated[bool, Meta(description="Accepted for its users' sake; lines always have numbers")] = False
+    line_numbers: Annotated[bool, Meta(description="Accepted for compatibility; lines always have numbers")] = False
     context: Annotated[int, Meta(ge=0, le=100, description="Lines around each match")] = 0
     word: Annotated[bool, Meta(description="Match whole words only")] = False
-    literal: Annotated[bool, Meta(description="Take the pattern as plain text")] = False
-    count: Annotated[bool, Meta(description="Answer counts alone")] = False
-    files_with_matches: Annotated[bool, Meta(description="Answer paths alone")] = False
+    literal: Annotated[bool, Meta(description="Treat the pattern as plain text")] = False
+    count: Annotated[bool, Meta(description="Return only counts")] = False
+    files_with_matches: Annotated[bool, Meta(description="Return only paths")] = False
     max_count: Annotated[int, Meta(ge=0, description="Matches of each document at most; 0 for all")] = 0
-    limit: Annotated[int, Meta(ge=1, le=10000, description="Matches (or documents) to answer at most")] = 1000
-    cursor: Annotated[str, Meta(max_length=64, description="`next_cursor` of the answer before")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=10000, description="Matches (or documents) at most")] = 1000
+    cursor: Annotated[str, Meta(max_length=64, description="`next_cursor` of the previous page")] | None = None
     hash: Hash | None = None
     tags: Tags = []
     extension: Extension | None = None
@@ -183,23 +183,23 @@ class DocumentsGrep(Params[GrepResult], frozen=True, kw_only=True):
     session: Session | None = None
 
 
-NodeKey = Annotated[str, Meta(min_length=1, max_length=8192, description="Key of a node, as answers have it")]
-NodeType = Annotated[str, Meta(min_length=1, max_length=64, description="Answer the nodes of this type")]
+NodeKey = Annotated[str, Meta(min_length=1, max_length=8192, description="Key of a node, from an earlier answer")]
+NodeType = Annotated[str, Meta(min_length=1, max_length=64, description="Return the nodes of this type")]
 Relation = Annotated[
     str, Meta(min_length=1, max_length=64, description="Only edges of this type: DEFINES, CALLS, IMPORTS, …")
 ]
 
 
 class GraphAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What is around a node, nearest first."""
+    """Nodes around a node, nearest first."""
 
-    origin: Annotated[GraphNode, Meta(description="Where the walk began")] | None
+    origin: Annotated[GraphNode, Meta(description="Where the walk started")] | None
     connected_nodes: list[GraphNode]
     nodes: Annotated[list[GraphNode], Meta(description="The same as connected_nodes")]
     edges: list[GraphEdge]
-    node_type_counts: Annotated[dict[str, int], Meta(description="How many nodes there are of each type")]
+    node_type_counts: Annotated[dict[str, int], Meta(description="Number of nodes by type")]
     total: Annotated[int, Meta(description="Nodes in `connected_nodes`; with `list_type`, in the store")]
-    truncated: Annotated[bool, Meta(description="Whether there is more than `limit` or the cap on one node admits")]
+    truncated: Annotated[bool, Meta(description="Whether `limit` or the cap on one node cut the answer")]
     degraded: Annotated[list[str], Meta(description="What is not in the graph yet")]
 
 
@@ -217,9 +217,9 @@ class DocumentsGraph(Params[GraphAnswer], frozen=True, kw_only=True):
     hash: Hash | None = None
     name: Name | None = None
     node_key: NodeKey | None = None
-    list_types: Annotated[bool, Meta(description="Answer how many nodes there are of each type")] = False
+    list_types: Annotated[bool, Meta(description="Return the number of nodes by type")] = False
     list_type: NodeType | None = None
     relation: Relation | None = None
     depth: Annotated[int, Meta(ge=1, le=5, description="Steps to follow")] = 1
-    limit: Annotated[int, Meta(ge=1, le=10_000, description="Nodes to answer at most")] = 100
-    reverse: Annotated[bool, Meta(description="Follow the edges that come in, instead of those that go out")] = False
+    limit: Annotated[int, Meta(ge=1, le=10_000, description="Nodes at most")] = 100
+    reverse: Annotated[bool, Meta(description="Follow incoming edges instead of outgoing ones")] = False

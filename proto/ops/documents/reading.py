@@ -1,7 +1,7 @@
-"""Operations of `documents` that read: a content-addressed store of files and texts, searched, listed and followed.
+"""Operations of `documents` that read a content-addressed store of files and texts.
 
-A document is a row: a path (or a name) that holds a content.  Several rows may hold one content, whose SHA-256 is the
-documents' `hash`.  Clients reach these as steps of the composite tools.
+A document is a row: a path (or a name) and its content.  Several rows may share one content, whose SHA-256 is their
+`hash`.  Clients call these as steps of the composite tools.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ completing = Family(SERVICE, role=Role.INTERNAL, surfaces=SURFACES, callers=(FRO
 surfaceless_step = Family(SERVICE, role=Role.STEP)
 
 CORPUS = "documents"
-"""Their name in the search and in the graph."""
+"""Name of the corpus in the search and in the graph."""
 
 Scalar: TypeAlias = str | int | float | bool | None
 Metadata: TypeAlias = dict[str, Scalar] | list[str]
@@ -33,7 +33,7 @@ Metadata: TypeAlias = dict[str, Scalar] | list[str]
 
 
 def pairs(metadata: Metadata, field_: str = "metadata") -> dict[str, Scalar]:
-    """Metadata as an object.  Raises InvalidParams where an item of a list is no `key=value`."""
+    """Return metadata as an object.  Raises InvalidParams if an item of a list is not `key=value`."""
     if isinstance(metadata, dict):
         found = dict(metadata)
     else:
@@ -72,7 +72,7 @@ Collection = Annotated[str, Meta(min_length=1, max_length=256, description="Name
 Session = Annotated[str, Meta(min_length=1, max_length=128, description="Only documents added in this session")]
 
 
-Length = Annotated[int, Meta(ge=0, le=8 * 1024 * 1024, description="Bytes at most; 1 MiB where not said")]
+Length = Annotated[int, Meta(ge=0, le=8 * 1024 * 1024, description="Bytes at most; default 1 MiB")]
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,19 +84,19 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     path: Annotated[str, Meta(description="Where it was added from, or the name it was given")]
     size: Annotated[int, Meta(description="Bytes of its content")]
     mime_type: str
-    extension: Annotated[str, Meta(description="With its dot, in lower case; empty where there is none")]
+    extension: Annotated[str, Meta(description="With its dot, in lower case; empty if it has none")]
     type: Annotated[str, Meta(description="text or binary")]
     tags: list[str]
     metadata: dict[str, Scalar]
     collections: list[str]
     session: Annotated[str, Meta(description="The session it was added in")] | None
     created: Annotated[str, Meta(description="When this path was first added")]
-    modified: Annotated[str, Meta(description="Last change of the file; of the content, where it came without a file")]
+    modified: Annotated[str, Meta(description="Last change of the file, or of a content added without one")]
     indexed: Annotated[str, Meta(description="When this content was added")]
 
 
 class SortBy(enum.StrEnum):
-    """What documents are ordered by."""
+    """Sort field."""
 
     NAME = "name"
     SIZE = "size"
@@ -106,13 +106,13 @@ class SortBy(enum.StrEnum):
 
 
 class ListResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Documents of a page, and how many there are in all."""
+    """A page of documents, and the total."""
 
-    total: Annotated[int, Meta(description="Documents that the conditions admit, on all pages")]
+    total: Annotated[int, Meta(description="Matching documents, on all pages")]
     documents: list[Document]
     paths: Annotated[list[str] | None, Meta(description="With `paths_only`, instead of documents")]
-    truncated: Annotated[bool, Meta(description="Whether documents follow the last one here")]
-    next_offset: Annotated[int | None, Meta(description="Value of `offset` that goes on where this answer ends")]
+    truncated: Annotated[bool, Meta(description="Whether more documents follow")]
+    next_offset: Annotated[int | None, Meta(description="Value of `offset` for the next page")]
 
 
 @step.read("documents_list", deadline_s=30, step="list")
@@ -122,14 +122,14 @@ class DocumentsList(Params[ListResult], frozen=True, kw_only=True):
 
     taken: ClassVar = {"name": "pattern", "use_session": "", "include_diff": ""}
     limit: Annotated[int, Meta(ge=1, le=1_000_000, description="Documents at most")] | None = None
-    offset: Annotated[int, Meta(ge=0, description="Documents to pass over")] = 0
+    offset: Annotated[int, Meta(ge=0, description="Documents to skip")] = 0
     sort_by: SortBy | None = None
     sort_order: Literal["asc", "desc"] | None = None
-    recent: Annotated[int, Meta(ge=1, description="Only so many of the latest added")] | None = None
+    recent: Annotated[int, Meta(ge=1, description="Only this many of the latest added")] | None = None
     type: Literal["text", "binary"] | None = None
     extension: Extension | None = None
     mime_type: MimeType | None = None
-    paths_only: Annotated[bool, Meta(description="Answer paths alone")] = False
+    paths_only: Annotated[bool, Meta(description="Return only paths")] = False
     pattern: Annotated[str, Meta(max_length=4096, description="Glob that the name or the path matches")] | None = None
     path: Under | None = None
     tags: Tags = []
@@ -140,7 +140,7 @@ class DocumentsList(Params[ListResult], frozen=True, kw_only=True):
 
 
 class CollectionCount(msgspec.Struct, frozen=True, kw_only=True):
-    """A collection and what it holds."""
+    """A collection and its size."""
 
     name: str
     documents: int
@@ -156,11 +156,11 @@ class CollectionsResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @step.read("documents_list_collections", deadline_s=30, step="list_collections")
 class DocumentsListCollections(Params[CollectionsResult], frozen=True, kw_only=True):
-    """List the collections that documents were stored in, with how much each holds."""
+    """List collections of stored documents and their sizes."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What one `add` of a directory found there."""
+    """The files that one `add` of a directory found."""
 
     id: str
     label: str
@@ -180,23 +180,23 @@ class SnapshotsResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @step.read("documents_list_snapshots", deadline_s=30, step="list_snapshots")
 class DocumentsListSnapshots(Params[SnapshotsResult], frozen=True, kw_only=True):
-    """List the snapshots (stored versions of a folder, one for each `add` of it), which restore can bring back."""
+    """List the snapshots (stored versions of a folder, one for each `add` of it), for restore."""
 
     taken: ClassVar = {"with_labels": ""}
     limit: Annotated[int, Meta(ge=1, le=100_000, description="Snapshots at most")] | None = None
-    offset: Annotated[int, Meta(ge=0, description="Snapshots to pass over")] = 0
+    offset: Annotated[int, Meta(ge=0, description="Snapshots to skip")] = 0
 
 
 class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of the graph: a document's file, a symbol defined in one, or a module that is not stored."""
+    """A node of the graph: a stored file, a symbol defined in one, or a module that is not stored."""
 
     node_key: Annotated[str, Meta(description="Its name, for `graph`")]
     type: Annotated[str, Meta(description="file, function, method, class, struct, interface, enum, type, …, or module")]
     label: str
     distance: Annotated[int, Meta(description="Steps from the origin")]
-    hash: Annotated[str, Meta(description="Of the document that it is or stands in")] | None = None
-    path: Annotated[str, Meta(description="Of the document that it is or stands in")] | None = None
-    line: Annotated[int, Meta(description="Of a symbol, where it begins")] | None = None
+    hash: Annotated[str, Meta(description="Of its document")] | None = None
+    path: Annotated[str, Meta(description="Of its document")] | None = None
+    line: Annotated[int, Meta(description="Of a symbol: its first line")] | None = None
 
 
 class GraphEdge(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,12 +205,12 @@ class GraphEdge(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     target: str
     relation: Annotated[str, Meta(description="DEFINES, CALLS, IMPORTS or LINKS_TO")]
-    resolved: Annotated[bool | None, Meta(description="Of a call: whether one definition is meant for certain")] = None
+    resolved: Annotated[bool | None, Meta(description="Of a call: whether its definition is certain")] = None
     certainty: Annotated[str, Meta(description="Of a call: resolved or ambiguous")] | None = None
 
 
 class ContentSource(enum.StrEnum):
-    """Whether it is the document's own bytes, or text that was extracted from it."""
+    """The document's own bytes, or text extracted from it."""
 
     ORIGINAL = "original"
     EXTRACTED = "extracted_text"
@@ -219,29 +219,29 @@ class ContentSource(enum.StrEnum):
 class GetResult(Document, frozen=True, kw_only=True):
     """A document."""
 
-    paths: Annotated[list[str], Meta(description="Every document's path that holds this content")]
+    paths: Annotated[list[str], Meta(description="Paths of all documents with this content")]
     content: Annotated[str, Meta(description="With `include_content`: the text, or base64")] | None = None
     content_encoding: Annotated[str, Meta(description="utf-8 or base64")] | None = None
-    content_source: Annotated[ContentSource, Meta(description="What `content` is a part of")] | None = None
-    content_offset: Annotated[int | None, Meta(description="Where `content` starts in that, in bytes")] = None
-    content_length: Annotated[int | None, Meta(description="Bytes of it that `content` holds")] = None
+    content_source: Annotated[ContentSource, Meta(description="Source of `content`")] | None = None
+    content_offset: Annotated[int | None, Meta(description="Where `content` starts in it, in bytes")] = None
+    content_length: Annotated[int | None, Meta(description="Bytes of it in `content`")] = None
     content_truncated: Annotated[bool, Meta(description="Whether more follows `content`")] = False
     output_path: Annotated[str, Meta(description="The file that was written")] | None = None
-    text_problem: Annotated[str, Meta(description="Why it has no text to search, or not all of it")] | None = None
+    text_problem: Annotated[str, Meta(description="Why it has no searchable text, or not all of it")] | None = None
     text_charset: Annotated[str, Meta(description="If not UTF-8: its character set, and how that is known")] | None = (
         None
     )
     graph_enabled: bool = False
-    related: Annotated[list[GraphNode], Meta(description="With `graph`: what is within `depth` steps")] = []
+    related: Annotated[list[GraphNode], Meta(description="With `graph`: nodes within `depth` steps")] = []
     edges: Annotated[list[GraphEdge], Meta(description="With `graph`")] = []
-    graph_truncated: Annotated[bool, Meta(description="Whether more is related than is answered")] = False
-    degraded: Annotated[list[str], Meta(description="What of the graph could not be had, and why")] = []
+    graph_truncated: Annotated[bool, Meta(description="Whether more nodes are related")] = False
+    degraded: Annotated[list[str], Meta(description="What is missing from the graph, and why")] = []
 
 
 @step.read("documents_get", title="Get a stored document", deadline_s=600, step="get")
 class DocumentsGet(Params[GetResult], frozen=True, kw_only=True):
-    """Get one stored document by `hash`, `name` or `path`: what is known of it, its content in parts (`offset`,
-    `length`; of a PDF or office document its text), its relations, or a copy as a file (`outputPath`). A note's text:
+    """Get one stored document by `hash`, `name` or `path`: its metadata, its content in parts (`offset`, `length`; for
+    a PDF or office document its text), its relations, or a copy as a file (`outputPath`). A note's text:
     read_node_content."""
 
     taken: ClassVar = {"use_session": "", "extract_text": ""}
@@ -249,16 +249,16 @@ class DocumentsGet(Params[GetResult], frozen=True, kw_only=True):
     name: Name | None = None
     path: Name | None = None
     outputPath: Annotated[str, Meta(max_length=4096, description="File to write to, below a root")] | None = None
-    graph: Annotated[bool, Meta(description="Answer what it is related to")] = False
+    graph: Annotated[bool, Meta(description="Return related nodes")] = False
     depth: Annotated[int, Meta(ge=1, le=5, description="Steps in the graph")] = 2
-    include_content: Annotated[bool, Meta(description="Answer the content")] = False
-    original: Annotated[bool, Meta(description="Answer its own bytes as base64, not its text")] = False
-    offset: Annotated[int, Meta(ge=0, description="First byte of the content to answer")] = 0
+    include_content: Annotated[bool, Meta(description="Return the content")] = False
+    original: Annotated[bool, Meta(description="Return its own bytes as base64, not its text")] = False
+    offset: Annotated[int, Meta(ge=0, description="First byte of the content to return")] = 0
     length: Length | None = None
 
 
 class TypeCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many documents are of a type."""
+    """Number of documents of a type."""
 
     type: str
     documents: int
@@ -272,18 +272,18 @@ class StatusResult(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: Annotated[int, Meta(description="Their sizes, added up")]
     unique_objects: Annotated[int, Meta(description="Different contents")]
     unique_blocks: Annotated[int, Meta(description="Blocks of contents; large ones are stored in several")]
-    deduplicated_bytes: Annotated[int, Meta(description="Bytes that need not be stored since they are there already")]
+    deduplicated_bytes: Annotated[int, Meta(description="Bytes saved because they were stored already")]
     dedup_ratio: Annotated[float, Meta(description="deduplicated_bytes / total_bytes")]
-    stored_bytes: Annotated[int, Meta(description="What the blocks take, compressed")]
-    disk_bytes: Annotated[int, Meta(description="What the databases take on disk")]
+    stored_bytes: Annotated[int, Meta(description="Bytes of the compressed blocks")]
+    disk_bytes: Annotated[int, Meta(description="Bytes of the databases on disk")]
     collections: int
     snapshots: int
-    extraction_waiting: Annotated[int, Meta(description="Contents whose text is still to be extracted")]
-    index_waiting: Annotated[int, Meta(description="Contents still to come into the index (they are found without)")]
-    search_waiting: Annotated[int, Meta(description="Contents that the search is still to be told of")]
-    graph_waiting: Annotated[int, Meta(description="Documents that the graph is still to be told of")]
-    vectors_waiting: Annotated[int | None, Meta(description="Passages that wait for their vector; null: not known")]
-    quarantined: Annotated[int, Meta(description="Contents that no text could be had from")]
+    extraction_waiting: Annotated[int, Meta(description="Contents waiting for text extraction")]
+    index_waiting: Annotated[int, Meta(description="Contents waiting for the index (still found)")]
+    search_waiting: Annotated[int, Meta(description="Contents waiting for the search")]
+    graph_waiting: Annotated[int, Meta(description="Documents waiting for the graph")]
+    vectors_waiting: Annotated[int | None, Meta(description="Passages waiting for their vector; null: unknown")]
+    quarantined: Annotated[int, Meta(description="Contents whose text could not be extracted")]
     file_types: Annotated[list[TypeCount] | None, Meta(description="By extension, with `file_types`")]
     mime_types: Annotated[list[TypeCount] | None, Meta(description="By MIME type, with `detailed`")]
     quarantine: Annotated[list[str] | None, Meta(description="Which and why, with `detailed`")]
@@ -292,29 +292,29 @@ class StatusResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @step.read("documents_status", deadline_s=30, step="status")
 class DocumentsStatus(Params[StatusResult], frozen=True, kw_only=True):
-    """How much the document store holds, what deduplication saves, what still waits to be indexed. Health of services:
+    """Size of the document store, what deduplication saves, what still waits to be indexed. Health of services:
     kernel_status."""
 
     taken: ClassVar = {"verbose": "detailed"}
-    detailed: Annotated[bool, Meta(description="By MIME type, and what could not be read")] = False
+    detailed: Annotated[bool, Meta(description="By MIME type, and unreadable contents")] = False
     file_types: Annotated[bool, Meta(description="By extension")] = False
 
 
 class VerifyResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether every content still is what its hash says."""
+    """Whether every content still matches its hash."""
 
-    objects: Annotated[int, Meta(description="Contents that were read and hashed")]
+    objects: Annotated[int, Meta(description="Contents read and hashed")]
     bytes: int
-    damaged: Annotated[list[str], Meta(description="Hash and path of what is not what it was, and why")]
+    damaged: Annotated[list[str], Meta(description="Hash and path of damaged contents, and why")]
     problems: Annotated[list[str], Meta(description="What is wrong with the databases themselves")]
 
 
 @surfaceless_step.read("documents_verify", deadline_s=86_400, step="verify")
 class DocumentsVerify(Params[VerifyResult], frozen=True, kw_only=True):
-    """Verify the document store: read every stored content, compare it with its hash, check the databases. Slow: where
-    damage is feared."""
+    """Verify the document store: read every stored content, compare it with its hash, check the databases. Slow: if
+    you suspect damage."""
 
 
 @completing.read("documents_names", deadline_s=5)
 class DocumentsNames(Completing, Params[list[str]], frozen=True, kw_only=True):
-    """Names of documents that hold what is typed, for the argument `document_name`."""
+    """Complete the argument `document_name` with document names that contain the typed text."""

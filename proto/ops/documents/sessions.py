@@ -1,4 +1,4 @@
-"""Sessions of `documents`: a span of work that documents can be added in, pinned in and watched in."""
+"""Sessions of `documents`: a span of work in which documents are added, pinned and watched."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from linckia.proto.operation import Access, Params, Role, operation
 from linckia.proto.ops.documents.reading import Glob, Hash, Metadata, Pattern, step
 
 PINNED = "pinned"
-"""The tag of what is pinned."""
+"""Tag of pinned documents."""
 
 SessionId = Annotated[
     str,
     Meta(
         min_length=1,
         max_length=128,
-        description="A session's id, label or name; by default the client's own last one, else the only open one",
+        description="A session's id, label or name; by default the client's latest one, else the only open one",
     ),
 ]
 
 
 class SessionStarted(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that has begun; its id is what `add` takes as `session`."""
+    """A session that has started; `add` takes its id as `session`."""
 
     session_id: str
     label: str
@@ -33,7 +33,7 @@ class SessionStarted(msgspec.Struct, frozen=True, kw_only=True):
 
 @step.write("documents_session_start", idempotent=False, deadline_s=30, step="session.start")
 class SessionStart(Params[SessionStarted], frozen=True, kw_only=True):
-    """Begin a session: what is added until its stop carries its label."""
+    """Begin a session: documents added until its stop carry its label."""
 
     label: Annotated[str, Meta(min_length=1, max_length=128, description="What to call it")] | None = None
     name: Annotated[str, Meta(min_length=1, max_length=128, description="The same as `label`")] | None = None
@@ -44,12 +44,12 @@ class SessionStopped(msgspec.Struct, frozen=True, kw_only=True):
 
     session_id: str
     label: str
-    documents: Annotated[int, Meta(description="Documents that were added in it")]
+    documents: Annotated[int, Meta(description="Documents added in it")]
 
 
 @step.write("documents_session_stop", idempotent=False, deadline_s=30, step="session.stop")
 class SessionStop(Params[SessionStopped], frozen=True, kw_only=True):
-    """End a session and its watching; without an id, the last that this client started, else the only open one."""
+    """End a session and its watching; without an id, the last one this client started, else the only open one."""
 
     session_id: SessionId | None = None
     label: Annotated[str, Meta(min_length=1, max_length=128, description="The session of this label")] | None = None
@@ -57,7 +57,7 @@ class SessionStop(Params[SessionStopped], frozen=True, kw_only=True):
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that goes on."""
+    """An open session."""
 
     session_id: str
     label: str
@@ -68,7 +68,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     callers=("memory",),
 )  # fmt: skip
 class SessionBound(Params[Bound | None], frozen=True, kw_only=True):
-    """The session that what this client adds now belongs to: the last that it has started in its MCP session."""
+    """Return the session that this client currently adds to: the last one it started in its MCP session."""
 
 
 class Pinned(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class SessionUnpin(Params[Pinned], frozen=True, kw_only=True):
 
 
 class Watching(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session watches."""
+    """The folders that a session watches."""
 
     session_id: str
     enabled: bool
@@ -114,5 +114,5 @@ class SessionWatch(Params[Watching], frozen=True, kw_only=True):
     common: ClassVar = {"root": "path"}
     root: Annotated[str, Meta(min_length=1, max_length=4096, description="Folder below a root")] | None = None
     enabled: bool = True
-    interval_ms: Annotated[int, Meta(ge=100, le=3_600_000, description="Time between two looks at least")] = 2000
+    interval_ms: Annotated[int, Meta(ge=100, le=3_600_000, description="Least time between two checks")] = 2000
     session_id: SessionId | None = None

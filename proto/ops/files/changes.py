@@ -1,4 +1,4 @@
-"""Operations of `files` that change the disk: renaming, moving, deleting, and restoring what was deleted.
+"""Operations of `files` that change the disk: rename, move, delete and restore.
 
 Each item has a status of its own, and one that fails does not stop the others. Nothing is ever overwritten.
 """
@@ -18,51 +18,51 @@ MAX_ITEMS = 10_000
 
 ItemStatus = Literal["success", "preview", "error"]
 
-DryRun = Annotated[bool, detail("Only say what would happen")]
+DryRun = Annotated[bool, detail("Only report what would happen")]
 
 
 class Relocation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file or directory and its new path."""
 
-    from_: Annotated[Path, Meta(description="What is there")] = msgspec.field(name="from")
-    to: Annotated[Path, Meta(description="Its new path, its own name included; nothing may be there yet")]
+    from_: Annotated[Path, Meta(description="Its current path")] = msgspec.field(name="from")
+    to: Annotated[Path, Meta(description="Its new path, with its name; must not exist yet")]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What became of an item."""
+    """The outcome of an item."""
 
     status: ItemStatus
     error: Annotated[str | None, Meta(description="Why it was not done")] = None
 
 
 class Outcomes(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What became of all."""
+    """Totals over all items."""
 
     total: int
-    succeeded: Annotated[int, Meta(description="How many were done; of a dry run, how many would be")]
+    succeeded: Annotated[int, Meta(description="Items done; in a dry run, that would be")]
     failed: int
     dry_run: bool = False
-    summary: Annotated[str | None, Meta(description="Where there are too many to tell of each")] = None
+    summary: Annotated[str | None, Meta(description="If there are too many to list")] = None
 
 
 class RelocationOutcome(Outcome, frozen=True, kw_only=True, rename="camel"):
-    """What became of one of them."""
+    """The outcome of one of them."""
 
     from_: str = msgspec.field(name="from")
     to: str
 
 
 class Relocations(Outcomes, frozen=True, kw_only=True):
-    """What became of each, in the order given."""
+    """The outcomes, in the order given."""
 
     results: list[RelocationOutcome]
-    hint: Annotated[str | None, Meta(description="Of a note: what renames its links as well")] = None
+    hint: Annotated[str | None, Meta(description="For a note: the tool that renames its links too")] = None
 
 
 @within.write("rename-files", idempotent=False, deadline_s=3600)
 class RenameFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel"):
     """Rename files or folders on disk, many at once, each `from` a path `to` a new name; never overwrites. The index
-    and resource sets follow. To another folder: move-files."""
+    and resource sets follow. Use move-files for another folder."""
 
     renames: Annotated[list[Relocation], Meta(min_length=1, max_length=MAX_ITEMS, description="What to rename to what")]
     dry_run: DryRun = False
@@ -75,21 +75,21 @@ class MoveFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel"):
 
     moves: Annotated[list[Relocation], Meta(min_length=1, max_length=MAX_ITEMS, description="What to move where")]
     dry_run: DryRun = False
-    make_directories: Annotated[bool, Meta(description="Make directories that are missing")] = False
+    make_directories: Annotated[bool, Meta(description="Make missing directories")] = False
 
 
 class DeletionOutcome(Outcome, frozen=True, kw_only=True, rename="camel"):
-    """What became of one of them."""
+    """The outcome of one of them."""
 
     path: str
-    trash_id: Annotated[int | None, Meta(description="For restore-files, where deleted files are kept")] = None
+    trash_id: Annotated[int | None, Meta(description="For restore-files, if deleted files are kept")] = None
 
 
-Permanent = Annotated[bool, Meta(description="Whether what is deleted is gone: the trash is off")]
+Permanent = Annotated[bool, Meta(description="Whether deletion is final: the trash is off")]
 
 
 class Deletions(Outcomes, frozen=True, kw_only=True):
-    """What became of each, in the order given."""
+    """The outcomes, in the order given."""
 
     results: list[DeletionOutcome]
     permanent: Permanent = False
@@ -98,11 +98,11 @@ class Deletions(Outcomes, frozen=True, kw_only=True):
 @within.destroy("delete-files", idempotent=False, deadline_s=86_400)
 class DeleteFiles(Params[Deletions], frozen=True, kw_only=True, rename="camel"):
     """Delete files or folders on disk, throw them away; a folder that is not empty only with `force`. They
-    go to the trash (restore-files), unless `permanent: true` is answered. Stored documents: op delete."""
+    go to the trash (restore-files), unless the result has `permanent: true`. Stored documents: op delete."""
 
     paths: Annotated[list[Path], Meta(min_length=1, max_length=MAX_ITEMS, description="What to delete")]
     dry_run: DryRun = False
-    force: Annotated[bool, Meta(description="With all that is in a directory")] = False
+    force: Annotated[bool, Meta(description="With the contents of a directory")] = False
 
 
 class Trashed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -111,12 +111,12 @@ class Trashed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     trash_id: int
     path: Annotated[str, Meta(description="Where it was")]
     kind: str
-    size: Annotated[int, Meta(description="Bytes, as they were in the index; 0 where it was not in it")]
+    size: Annotated[int, Meta(description="Bytes according to the index; 0 if not indexed")]
     deleted_at: Annotated[str, Meta(description="RFC 3339")]
 
 
 class TrashList(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What is in the trash, newest first."""
+    """Items in the trash, newest first."""
 
     items: list[Trashed]
     total: int
@@ -132,8 +132,8 @@ class ListTrash(Paged, Params[TrashList], frozen=True, kw_only=True, rename="cam
 class RestoreItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """Something in the trash."""
 
-    trash_id: Annotated[int, Meta(ge=1, description="As delete-files or list-trash answered it")]
-    to: Annotated[Path | None, Meta(description="Another path than where it was")] = None
+    trash_id: Annotated[int, Meta(ge=1, description="From delete-files or list-trash")]
+    to: Annotated[Path | None, Meta(description="Restore to this path instead")] = None
 
 
 @tool.write("restore-files", title="Restore deleted files", idempotent=False, deadline_s=86_400)
@@ -147,7 +147,7 @@ class RestoreFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel
 
 
 class EmptiedTrash(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What is gone for good."""
+    """Number of items deleted for good."""
 
     deleted: int
     permanent: Permanent = False
@@ -157,10 +157,11 @@ class EmptiedTrash(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
 @tool.destroy("empty-trash", idempotent=False, deadline_s=86_400)
 class EmptyTrash(Params[EmptiedTrash], frozen=True, kw_only=True, rename="camel"):
-    """Empty the trash for good, to free space: the items named, or all deleted at least so long ago. Cannot be
+    """Empty the trash for good, to free space: the items named, or all deleted at least that long ago. Cannot be
     undone."""
 
     trash_ids: Annotated[list[int], Meta(max_length=MAX_ITEMS, description="These items")] = []
     older_than_days: Annotated[
-        Annotated[float, Meta(ge=0, le=36500)] | None, Meta(description="All deleted so many days ago; 0: all")
+        Annotated[float, Meta(ge=0, le=36500)] | None,
+        Meta(description="All deleted at least this many days ago; 0: all"),
     ] = None

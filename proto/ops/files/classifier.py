@@ -1,4 +1,4 @@
-"""Operations of `files`: jobs that make thumbnails and metadata of files anew."""
+"""Operations of `files`: jobs that remake thumbnails and metadata of files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ClassifierStatus = Literal["pending", "running", "completed", "failed"]
 
 
 class ClassifierJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The making of thumbnails and metadata of one file."""
+    """A job that makes thumbnails and metadata of one file."""
 
     id: int
     source_path: str
@@ -31,7 +31,7 @@ class ClassifierJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class ClassifierStarted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The job that does it."""
+    """The job that was started."""
 
     job_id: Annotated[int, Meta(description="For classifier-job-progress")]
     source_path: str
@@ -41,25 +41,25 @@ class ClassifierStarted(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 @tool.write("rerun-classifier", idempotent=True, deadline_s=30)
 class RerunClassifier(Params[ClassifierStarted], frozen=True, kw_only=True, rename="camel"):
-    """Make thumbnail, video frames and metadata of a file again, as a job. To read what there is: inspect."""
+    """Make thumbnail, video frames and metadata of a file again, as a job. To read them: inspect."""
 
     common: ClassVar = {"sourcePath": "path"}
     source_path: Annotated[Path, Meta(description="File in the index")]
-    operations: Annotated[list[Classifier], Meta(max_length=100, description="Which; all where none is given")] = []
+    operations: Annotated[list[Classifier], Meta(max_length=100, description="Which; default all")] = []
 
 
 @tool.read("classifier-job-progress", deadline_s=10)
 class ClassifierJobProgress(Params[ClassifierJob], frozen=True, kw_only=True, rename="camel"):
-    """How far a job of rerun-classifier has come."""
+    """Progress of a job of rerun-classifier."""
 
-    job_id: Annotated[JobId, Meta(description="The job, as `rerun-classifier` answered it")]
+    job_id: Annotated[JobId, Meta(description="Job from `rerun-classifier`")]
 
 
 class ClassifierJobs(msgspec.Struct, frozen=True, kw_only=True):
     """Classifier jobs, newest first."""
 
     jobs: list[ClassifierJob]
-    total: Annotated[int, Meta(description="How many there are, whatever the limit")]
+    total: Annotated[int, Meta(description="Number in all, whatever the limit")]
 
 
 @tool.read("list-classifier-jobs", deadline_s=10)
@@ -67,4 +67,4 @@ class ListClassifierJobs(Params[ClassifierJobs], frozen=True, kw_only=True):
     """List jobs of rerun-classifier, newest first."""
 
     status: Annotated[ClassifierStatus | None, Meta(description="Only jobs of this status")] = None
-    limit: Annotated[int, Meta(ge=1, le=10_000, description="Jobs to answer at most")] = 50
+    limit: Annotated[int, Meta(ge=1, le=10_000, description="Jobs at most")] = 50

@@ -1,7 +1,7 @@
-"""Operations of `files`: plans, which find entries, choose among them and do something with each, once or from now on.
+"""Operations of `files`: plans, which find entries, filter them and act on each, once or continuously.
 
-A plan has sources (what is found), conditions (which of it are meant) and outcomes (what happens to those). A run of it
-is an execution, which is on record.
+A plan has sources (where entries come from), conditions (which entries it applies to) and outcomes (actions on them).
+Each run is recorded as an execution.
 """
 
 from __future__ import annotations
@@ -29,26 +29,24 @@ MediaType = Literal["image", "video", "audio", "document"]
 
 
 class SourceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a source looks at."""
+    """Configuration of a source."""
 
-    path: Annotated[Path | None, Meta(description="Of filesystem sources: what is scanned, or watched")] = None
-    recursive: Annotated[bool, Meta(description="Of filesystem sources: whether folders below it are taken in")] = True
+    path: Annotated[Path | None, Meta(description="For filesystem sources: path to scan or watch")] = None
+    recursive: Annotated[bool, Meta(description="For filesystem sources: include folders below it")] = True
     debounce_ms: Annotated[
-        int, Meta(ge=0, le=3_600_000, description="While watching: what follows so closely is taken together")
+        int, Meta(ge=0, le=3_600_000, description="While watching: combine changes this close together")
     ] = 500
     query: Annotated[
         Annotated[str, Meta(min_length=1, max_length=1024)] | Filter | None,
         Meta(
-            description="Of query sources: the name of a saved query, or a query itself",
+            description="For query sources: the name of a saved query, or a query",
             extra_json_schema={"x-form-of": "query-create, or a saved one's name"},
         ),
     ] = None
-    resource_set: Annotated[SetName | None, Meta(description="Of resource-set sources: its name")] = None
+    resource_set: Annotated[SetName | None, Meta(description="For resource-set sources: its name")] = None
     name: Annotated[str, Meta(min_length=1, max_length=1024, description="The same as `query` or `resource_set`")] = ""
-    include_children: Annotated[bool, Meta(description="Of resource-set sources: the sets below it as well")] = True
-    include_directories: Annotated[bool, Meta(description="Of filesystem sources: directories, not files alone")] = (
-        False
-    )
+    include_children: Annotated[bool, Meta(description="For resource-set sources: include the sets below it")] = True
+    include_directories: Annotated[bool, Meta(description="For filesystem sources: include directories")] = False
 
 
 class PlanSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -61,36 +59,36 @@ class PlanSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             " index. In a continuous plan both filesystem sources are followed."
         ),
     ]
-    name: Annotated[str, Meta(max_length=1024, description="What it is called in errors")] = ""
-    target_set: Annotated[SetName | None, Meta(description="Resource set that all its entries go into")] = None
+    name: Annotated[str, Meta(max_length=1024, description="Its name in errors")] = ""
+    target_set: Annotated[SetName | None, Meta(description="Resource set to add all its entries to")] = None
     update_mode: Annotated[
         UpdateMode,
         Meta(
-            description="What becomes of those that are in `target_set` already: `replace` takes out what this run does"
-            " not find, `append` and `merge` leave them"
+            description="For entries already in `target_set`: `replace` removes those that this run does not"
+            " find, `append` and `merge` keep them"
         ),
     ] = "append"
     config: SourceConfig = SourceConfig()
 
 
 class _Tagged(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
-    """A condition or an outcome; its `type` says which."""
+    """A condition or an outcome, told apart by `type`."""
 
 
 class _Group(_Tagged, frozen=True, kw_only=True):
-    conditions: Annotated[list[Condition], Meta(max_length=1000, description="Conditions it is made of")]
+    conditions: Annotated[list[Condition], Meta(max_length=1000, description="Its conditions")]
 
 
 class All(_Group, frozen=True, kw_only=True, tag="all"):
-    """Met where all of them are."""
+    """Met if all of them are."""
 
 
 class AnyOf(_Group, frozen=True, kw_only=True, tag="any"):
-    """Met where at least one of them is."""
+    """Met if at least one of them is."""
 
 
 class NoneOf(_Group, frozen=True, kw_only=True, tag="none"):
-    """Met where not one of them is."""
+    """Met if not one of them is."""
 
 
 class MediaCondition(_Tagged, frozen=True, kw_only=True, tag="media_type"):
@@ -127,7 +125,7 @@ class PathCondition(_Tagged, frozen=True, kw_only=True, omit_defaults=True, tag=
     pathPattern: Annotated[
         _Part | None,
         Meta(
-            description="A glob of the whole path (`*` crosses `/`), or a regular expression (RE2) where it has signs"
+            description="A glob of the whole path (`*` crosses `/`), or a regular expression (RE2) if it has signs"
             " that only those have, as `\\`, `^`, `$`, `+`, `|`, `(` or `.*`"
         ),
     ] = None
@@ -137,20 +135,20 @@ Condition: TypeAlias = All | AnyOf | NoneOf | MediaCondition | SizeCondition | T
 
 
 class SelectionOutcome(_Tagged, frozen=True, kw_only=True, tag="selection_set"):
-    """Put entries into a resource set, which is made where it is missing, or take them out of it."""
+    """Add entries to a resource set, creating it if missing, or remove them."""
 
     selectionSetName: SetName
     operation: Literal["add", "remove"] = "add"
 
 
 class ClassifierOutcome(_Tagged, frozen=True, kw_only=True, tag="classifier"):
-    """Make thumbnails and metadata of files, by a job each."""
+    """Make thumbnails and metadata of files, one job each."""
 
-    operations: Annotated[list[Classifier], Meta(max_length=100, description="Which; all where none is given")] = []
+    operations: Annotated[list[Classifier], Meta(max_length=100, description="Which; default all")] = []
 
 
 class ToolOutcome(_Tagged, frozen=True, kw_only=True, tag="tool"):
-    """Call an operation for each entry, with the rights of the client who gave this outcome."""
+    """Call an operation for each entry, with the rights of the client who set this outcome."""
 
     tool: Annotated[str, Meta(min_length=1, max_length=200, description="Name of the operation")]
     arguments: Annotated[
@@ -163,14 +161,14 @@ class ToolOutcome(_Tagged, frozen=True, kw_only=True, tag="tool"):
 
 
 class ChainedOutcome(_Tagged, frozen=True, kw_only=True, tag="chained"):
-    """Several outcomes, one after the other."""
+    """Several outcomes in sequence."""
 
     outcomes: Annotated[list[Outcome], Meta(max_length=1000)]
-    stopOnError: Annotated[bool, Meta(description="Leave out the rest for an entry of which one failed")] = False
+    stopOnError: Annotated[bool, Meta(description="Skip the rest for an entry after a failure")] = False
 
 
 def calls_of(outcomes: Iterable[Outcome]) -> Iterator[LaterCall]:
-    """The operations that outcomes call for each entry."""
+    """Yield the operations that outcomes call for each entry."""
     for outcome in outcomes:
         if isinstance(outcome, ToolOutcome):
             yield LaterCall(outcome.tool, outcome.arguments)
@@ -181,12 +179,12 @@ def calls_of(outcomes: Iterable[Outcome]) -> Iterator[LaterCall]:
 Outcome: TypeAlias = SelectionOutcome | ClassifierOutcome | ToolOutcome | ChainedOutcome
 
 Sources = Annotated[list[PlanSource], Meta(min_length=1, max_length=100, description="Where entries come from")]
-Outcomes = Annotated[list[Outcome], Meta(max_length=100, description="What happens to each")]
-Conditions = Annotated[Condition, Meta(description="Which entries are meant; all by default")]
+Outcomes = Annotated[list[Outcome], Meta(max_length=100, description="Actions on each")]
+Conditions = Annotated[Condition, Meta(description="Which entries it applies to; default all")]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A plan as it is defined."""
+    """A plan's definition."""
 
     name: str
     description: str
@@ -198,7 +196,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     updated_at: Annotated[str, Meta(description="RFC 3339")]
     execution_count: int
     conditions: Condition | None = None
-    last_execution_at: Annotated[str | None, Meta(description="When it was last begun, RFC 3339")] = None
+    last_execution_at: Annotated[str | None, Meta(description="Start of the last run, RFC 3339")] = None
 
 
 @tool.write("plan-create", idempotent=False, deadline_s=30)
@@ -211,7 +209,7 @@ class PlanCreate(Params[Plan], frozen=True, kw_only=True):
     name: PlanName
     sources: Sources
     description: Description = ""
-    mode: Annotated[Mode, Meta(description="continuous: on each change from then on")] = "oneshot"
+    mode: Annotated[Mode, Meta(description="continuous: on each later change")] = "oneshot"
     conditions: Conditions | None = None
     outcomes: Outcomes = []
 
@@ -226,7 +224,7 @@ ExecutionStatus = Literal["running", "completed", "failed", "cancelled"]
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """The execution that runs now."""
+    """The execution that was started."""
 
     execution_id: int
     plan_name: str
@@ -236,8 +234,8 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.destroy("plan-execute", idempotent=False, deadline_s=30)
 class PlanExecute(Params[Started], frozen=True, kw_only=True):
-    """Run a plan now, answered at once; plan-get tells how it goes. Its tools are
-    called with the rights of the client who gave its outcomes."""
+    """Run a plan now; returns at once, plan-get shows progress. Its tools are
+    called with the rights of the client who set its outcomes."""
 
     name: PlanName
 
@@ -261,12 +259,12 @@ class ExecutionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     plan_name: str
     status: ExecutionStatus
     started_at: Annotated[int, Meta(description="Unix seconds")]
-    entries_processed: Annotated[int, Meta(description="Entries of its sources that were looked at")]
-    entries_matched: Annotated[int, Meta(description="Of those, how many met the conditions")]
-    outcomes_applied: Annotated[int, Meta(description="Outcomes that were done, each for each entry")]
+    entries_processed: Annotated[int, Meta(description="Entries of its sources examined")]
+    entries_matched: Annotated[int, Meta(description="Of those, entries that met the conditions")]
+    outcomes_applied: Annotated[int, Meta(description="Outcomes done, counted per entry")]
     outcomes_failed: int
     completed_at: Annotated[int | None, Meta(description="Unix seconds")] = None
-    error: Annotated[str | None, Meta(description="Why it ended; or the first outcome that failed, and why")] = None
+    error: Annotated[str | None, Meta(description="Why it ended, or the first failed outcome and why")] = None
 
 
 class Execution(ExecutionRecord, frozen=True, kw_only=True, omit_defaults=True):
@@ -287,8 +285,8 @@ class PlanGet(Params[PlanDetails], frozen=True, kw_only=True):
     """Read a plan's definition and how its runs went."""
 
     name: PlanName
-    include_executions: Annotated[bool, Meta(description="Answer its executions as well")] = True
-    execution_limit: Annotated[int, Meta(ge=1, le=10_000, description="Executions to answer at most")] = 10
+    include_executions: Annotated[bool, Meta(description="Return its executions too")] = True
+    execution_limit: Annotated[int, Meta(ge=1, le=10_000, description="Executions at most")] = 10
 
 
 _AS_CREATED = Meta(extra_json_schema={"x-form-of": "plan-create"})
@@ -296,7 +294,7 @@ _AS_CREATED = Meta(extra_json_schema={"x-form-of": "plan-create"})
 
 @tool.destroy("plan-update", idempotent=True, deadline_s=60)
 class PlanUpdate(Params[Plan], frozen=True, kw_only=True):
-    """Change a plan: what is named replaces what was, the rest stays. `status` pauses, disables or resumes it. Forms
+    """Change a plan: given fields replace the old ones, the rest stays. `status` pauses, disables or resumes it. Forms
     as in plan-create."""
 
     name: PlanName
@@ -306,7 +304,7 @@ class PlanUpdate(Params[Plan], frozen=True, kw_only=True):
     sources: Annotated[Sources | None, _AS_CREATED] = None
     conditions: Annotated[Conditions | None, _AS_CREATED] = None
     outcomes: Annotated[Outcomes | None, _AS_CREATED] = None
-    clear_conditions: Annotated[bool, Meta(description="Take them away: all entries are meant")] = False
+    clear_conditions: Annotated[bool, Meta(description="Remove conditions: applies to all entries")] = False
 
     def later_calls(self) -> Iterable[LaterCall]:
         return calls_of(self.outcomes or ())
@@ -317,16 +315,16 @@ class PlanUpdate(Params[Plan], frozen=True, kw_only=True):
 
 @tool.destroy("plan-delete", idempotent=False, deadline_s=60)
 class PlanDelete(Params[Deleted], frozen=True, kw_only=True):
-    """Delete a plan with the record of its runs. To stop it for a while: plan-update."""
+    """Delete a plan with the record of its runs. Use plan-update to pause it."""
 
     name: PlanName
 
 
 class CarriedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run of a plan that has ended, as `linckia export` has it; times in ns."""
+    """A finished run of a plan, as in `linckia export`; times in ns."""
 
     plan: Annotated[str, Meta(min_length=1, max_length=1024)]
-    definition: Annotated[dict[str, Any], Meta(description="The plan as it was then")]
+    definition: Annotated[dict[str, Any], Meta(description="The plan at that time")]
     status: Literal["completed", "failed", "cancelled"]
     started: int
     finished: int
@@ -338,7 +336,7 @@ class CarriedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CarriedRuns(msgspec.Struct, frozen=True, kw_only=True):
-    """Some runs in the order in which they began, none at the end; and what to ask for the next ones with."""
+    """A page of runs, oldest first, empty at the end; `next` is the value of `after` for the next page."""
 
     runs: list[CarriedRun]
     next: int
@@ -346,19 +344,19 @@ class CarriedRuns(msgspec.Struct, frozen=True, kw_only=True):
 
 @carried.read("files_export_runs", deadline_s=60)
 class FilesExportRuns(Params[CarriedRuns], frozen=True, kw_only=True):
-    """Runs of plans that have ended."""
+    """Read the finished runs of plans."""
 
     after: Annotated[int, Meta(ge=0)] = 0
 
 
 class RunsImported(msgspec.Struct, frozen=True, kw_only=True):
-    """How many were not there before."""
+    """How many were new."""
 
     changed: int
 
 
 @carried.write("files_import_runs", idempotent=True, deadline_s=60)
 class FilesImportRuns(Params[RunsImported], frozen=True, kw_only=True):
-    """Put runs on the record of plans that are there; of a plan, one that began in the same moment is the same."""
+    """Add runs to the record of existing plans; a run of the same plan and start time is the same run."""
 
     runs: Annotated[list[CarriedRun], Meta(max_length=1000)]

@@ -1,4 +1,4 @@
-"""Operations of `files`: queries under a name, run again and again over the whole index."""
+"""Operations of `files`: saved queries over the whole index."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from linckia.proto.ops.files.shared import Deleted, Description, EntryPage, Filt
 
 QueryName = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a saved query")]
 
-Definition = Annotated[Filter, Meta(description="What is looked for")]
+Definition = Annotated[Filter, Meta(description="What to find")]
 
 
 class SavedQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A query under its name."""
+    """A saved query."""
 
     name: str
     description: str
@@ -36,14 +36,14 @@ class QueryCreate(Params[SavedQuery], frozen=True, kw_only=True):
 
 
 class FoundEntries(EntryPage, frozen=True, kw_only=True):
-    """One page of the entries that a query finds."""
+    """A page of the entries that a query finds."""
 
     query: Annotated[str, Meta(description="Name of the query")]
 
 
 @tool.read("query-execute", title="Run a saved query", deadline_s=60)
 class QueryExecute(Params[FoundEntries], frozen=True, kw_only=True):
-    """Run a saved query: the entries of the index that it asks for. Not the tool `query`, which reads in steps."""
+    """Run a saved query over the index, returning its entries. Not the tool `query`, which reads in steps."""
 
     name: QueryName
     limit: Limit = 100
@@ -80,6 +80,6 @@ class QueryUpdate(Params[SavedQuery], frozen=True, kw_only=True):
 
 @tool.destroy("query-delete", idempotent=False, deadline_s=10)
 class QueryDelete(Params[Deleted], frozen=True, kw_only=True):
-    """Delete a saved query; what it finds stays."""
+    """Delete a saved query; its files stay."""
 
     name: QueryName

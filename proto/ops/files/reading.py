@@ -1,4 +1,4 @@
-"""Operations of `files`: looking at the index, entry by entry, and at the database that holds it."""
+"""Operations of `files` that read the index, entry by entry, and examine its database."""
 
 from __future__ import annotations
 
@@ -12,32 +12,30 @@ from linckia.proto.ops.files.shared import Kind, Offset, Path, Summary, tool, wi
 
 
 class NavigateEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A file or directory in the one that was asked for."""
+    """An entry of the directory."""
 
     name: str
     path: str
     size: Annotated[int, Meta(description="Bytes; of a directory, of all below it")]
     kind: Kind
     mtime: Annotated[str, Meta(description="Last change, RFC 3339")]
-    thumbnail_url: Annotated[str | None, Meta(description="Where its thumbnail is served, if it has one by now")] = None
+    thumbnail_url: Annotated[str | None, Meta(description="URL of its thumbnail, if it exists yet")] = None
 
 
 class NavigateResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One page of a directory."""
+    """A page of a directory."""
 
     path: str
     entries: list[NavigateEntry]
     total: Annotated[int, Meta(description="Entries of the directory, whatever the page")]
-    has_more: Annotated[bool, Meta(description="Whether more follow the last one")]
+    has_more: Annotated[bool, Meta(description="Whether more follow")]
     summary: Summary = None
-    scanning: Annotated[
-        int | None, Meta(description="The job that scans here at this moment: what it has yet to find is missing")
-    ] = None
+    scanning: Annotated[int | None, Meta(description="The job now scanning here: some entries may be missing")] = None
 
 
 @within.read("navigate", surfaces=("files",), deadline_s=30)
 class Navigate(Params[NavigateResult], frozen=True, kw_only=True):
-    """Browse a folder: list what is directly in it, as `ls` does, by name, largest or latest first, page by page.
+    """Browse a folder: list its direct entries, as `ls` does, by name, largest or latest first, page by page.
     Needs index before. Details of one file: inspect; the largest of all below: top-files."""
 
     path: Annotated[Path, Meta(description="Directory to list")]
@@ -48,27 +46,27 @@ class Navigate(Params[NavigateResult], frozen=True, kw_only=True):
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Something that was made from a file."""
+    """An artefact made from a file."""
 
     type: Annotated[str, Meta(description="thumbnail, video-timeline, metadata, …")]
     mime_type: str
-    url: Annotated[str, Meta(description="Where it is served; the path alone where the server is not on HTTP")]
+    url: Annotated[str, Meta(description="Its URL; only the path if HTTP is off")]
     metadata: dict[str, Any] | None = None
 
 
 class InspectResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """All that is known of a file or directory."""
+    """Details of a file or directory."""
 
     path: str
     kind: Kind
     size: Annotated[int, Meta(description="Bytes; of a directory, of all below it")]
     disk_size: Annotated[int, Meta(description="Bytes on the disk; of a directory, with all below it")]
     modified_at: Annotated[str, Meta(description="RFC 3339")]
-    created_at: Annotated[str, Meta(description="RFC 3339; the last change of its state where its birth is not kept")]
+    created_at: Annotated[str, Meta(description="RFC 3339; else the last status change, if not recorded")]
     changed_at: Annotated[str, Meta(description="Last change of content, name, owner or mode, RFC 3339")]
-    scanned_at: Annotated[str, Meta(description="When it was last compared with the disk, RFC 3339")]
+    scanned_at: Annotated[str, Meta(description="Last comparison with the disk, RFC 3339")]
     inode: int
-    links: Annotated[int, Meta(description="How many names the file has")]
+    links: Annotated[int, Meta(description="Number of hard links")]
     resource_uri: str
     metadata_uri: str
     metadata_count: int
@@ -78,31 +76,31 @@ class InspectResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     files: Annotated[int | None, Meta(description="Files below a directory")] = None
     directories: Annotated[int | None, Meta(description="Directories below a directory")] = None
     target: Annotated[str | None, Meta(description="Where a symbolic link points")] = None
-    thumbnail_uri: Annotated[str | None, Meta(description="Where its thumbnail is served")] = None
-    timeline_uri: Annotated[str | None, Meta(description="Where the first frame of a video is served")] = None
+    thumbnail_uri: Annotated[str | None, Meta(description="URL of its thumbnail")] = None
+    timeline_uri: Annotated[str | None, Meta(description="URL of the first frame of a video")] = None
     problem: Annotated[str | None, Meta(description="Why a directory could not be read")] = None
 
 
 @within.read("inspect", surfaces=("files",), deadline_s=60)
 class Inspect(Params[InspectResult], frozen=True, kw_only=True):
-    """Inspect one file or folder: size, times, thumbnail, frames of a video, EXIF and other metadata. What is in a
+    """Inspect one file or folder: size, times, thumbnail, frames of a video, EXIF and other metadata. Contents of a
     folder: navigate."""
 
     path: Annotated[Path, Meta(description="File or directory to inspect")]
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """How the database is."""
+    """State of the database."""
 
     database_path: str
     database_size: Annotated[int, Meta(description="Bytes, with its log")]
-    integrity_check: Annotated[str, Meta(description="`ok`, or what SQLite found wrong")]
+    integrity_check: Annotated[str, Meta(description="`ok`, or the problem SQLite found")]
     entry_count: int
     resource_set_count: int
     orphaned_entries: Annotated[int, Meta(description="Entries in no directory")]
-    stale_entries: Annotated[int, Meta(description="Entries that no scan of the last hour has seen")]
-    wrong_sums: Annotated[int, Meta(description="Directories whose sums are not those of what is in them")]
-    rebuilt: Annotated[bool, Meta(description="Whether the database was found damaged at the start and begun anew")]
+    stale_entries: Annotated[int, Meta(description="Entries not scanned in the last hour")]
+    wrong_sums: Annotated[int, Meta(description="Directories whose sums do not match their contents")]
+    rebuilt: Annotated[bool, Meta(description="Whether the database was damaged at the start and rebuilt")]
 
 
 @tool.read("db-diagnose", deadline_s=600)
@@ -111,7 +109,7 @@ class DbDiagnose(Params[Diagnosis], frozen=True, kw_only=True):
 
 
 class SessionInfoResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is."""
+    """Counts of the index, and the session's preferences."""
 
     database_path: str
     database_size: Annotated[int, Meta(description="Bytes, with its log")]
@@ -120,7 +118,7 @@ class SessionInfoResult(msgspec.Struct, frozen=True, kw_only=True):
     source_count: int
     plan_count: int
     query_count: int
-    roots: Annotated[list[str], Meta(description="The places that may be indexed and changed")]
+    roots: Annotated[list[str], Meta(description="Folders that may be indexed and changed")]
     preferences: Annotated[dict[str, Any], Meta(description="Of this session")]
 
 
@@ -130,7 +128,7 @@ class SessionInfo(Params[SessionInfoResult], frozen=True, kw_only=True):
 
 
 class Preferences(msgspec.Struct, frozen=True, kw_only=True):
-    """All preferences of the session as they are now."""
+    """All current preferences of the session."""
 
     preferences: dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""Operations of `files`: walking the graph of resource sets, and finding and summing up their entries."""
+"""Operations of `files` that walk the graph of resource sets, and find and sum up their entries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SetNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     entry_count: int
     child_count: int
-    depth: Annotated[int, Meta(description="Steps from the set that was asked for")] = 0
+    depth: Annotated[int, Meta(description="Steps from the requested set")] = 0
     entries: Annotated[list[FileEntry] | None, Meta(description="Its first entries")] = None
 
 
@@ -40,7 +40,7 @@ class Children(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resource_set: str
     children: list[SetNode]
     entries: Annotated[list[FileEntry] | None, Meta(description="The first entries of the set itself")] = None
-    summary: Annotated[str | None, Meta(description="Where the list would have been too long")] = None
+    summary: Annotated[str | None, Meta(description="If the list is too long")] = None
 
 
 @tool.read("resource-children", deadline_s=30)
@@ -56,7 +56,7 @@ class ParentNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A resource set above another."""
 
     name: str
-    depth: Annotated[int, Meta(description="Steps from the set that was asked for")] = 0
+    depth: Annotated[int, Meta(description="Steps from the requested set")] = 0
 
 
 class Parents(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -64,7 +64,7 @@ class Parents(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     resource_set: str
     parents: list[ParentNode]
-    summary: Annotated[str | None, Meta(description="Where the list would have been too long")] = None
+    summary: Annotated[str | None, Meta(description="If the list is too long")] = None
 
 
 @tool.read("resource-parent", deadline_s=30)
@@ -76,14 +76,14 @@ class ResourceParent(Params[Parents], frozen=True, kw_only=True):
 
 
 class SumPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a set adds to the value that those before it did not."""
+    """What a set adds to the value, beyond those before it."""
 
     name: str
     value: int
 
 
 class SumResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The value, and how it comes about: the set's own part where it has entries, then each child's."""
+    """The value and its parts: the set's own if it has entries, then each child's."""
 
     resource_set: str
     metric: Metric
@@ -102,13 +102,13 @@ class ResourceSum(Params[SumResult], frozen=True, kw_only=True):
 
 
 class SetEntryPage(EntryPage, frozen=True, kw_only=True):
-    """One page of the entries of a resource set that match."""
+    """A page of matching entries of a resource set."""
 
     resource_set: str
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """A set, and how much of it."""
+    """A set, and the page to return."""
 
     name: SetName
     include_children: ChildSets = True
@@ -137,7 +137,7 @@ class ResourceMetricRange(Wanted, Params[SetEntryPage], frozen=True, kw_only=Tru
 
 @tool.read("resource-is", deadline_s=60)
 class ResourceIs(Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
-    """Find entries of a resource set of which a field has exactly this value. Parts of it: resource-fuzzy-match."""
+    """Find entries of a resource set with exactly this value in a field. Parts of it: resource-fuzzy-match."""
 
     field: Annotated[ExactField, Meta(description="Field to compare")]
     value: Annotated[str | Whole, Meta(description="An extension with or without its dot")]

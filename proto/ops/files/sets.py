@@ -1,4 +1,4 @@
-"""Operations of `files`: making, filling and linking resource sets."""
+"""Operations of `files` that make, fill and link resource sets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from linckia.proto.operation import Params
 from linckia.proto.ops.files.shared import Deleted, Description, FileEntry, Limit, Offset, Path, SetName, Summary, tool
 
 MAX_PATHS = 100_000
-"""Of one change."""
+"""Most paths in one change."""
 
 
 class ResourceSet(msgspec.Struct, frozen=True, kw_only=True):
-    """A resource set; its counts are of the set itself, without those below it."""
+    """A resource set; its counts exclude the sets below it."""
 
     name: str
     description: str
@@ -38,9 +38,7 @@ class ResourceSets(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     resource_sets: list[ResourceSet]
     total: int
-    summary: Annotated[str | None, Meta(description="Where not all of them fit into an answer: how many there are")] = (
-        None
-    )
+    summary: Annotated[str | None, Meta(description="If not all fit: how many there are")] = None
 
 
 @tool.read("resource-set-list", deadline_s=30)
@@ -49,7 +47,7 @@ class ResourceSetList(Params[ResourceSets], frozen=True, kw_only=True):
 
 
 class ResourceSetDetails(ResourceSet, frozen=True, kw_only=True, omit_defaults=True):
-    """A resource set with what it is linked to, and one page of its entries where they were asked for."""
+    """A resource set, its links, and a page of its entries if requested."""
 
     children: Annotated[list[str], Meta(description="Names of the sets directly below it")]
     parents: Annotated[list[str], Meta(description="Names of the sets directly above it")]
@@ -57,16 +55,16 @@ class ResourceSetDetails(ResourceSet, frozen=True, kw_only=True, omit_defaults=T
     entries: list[FileEntry] | None = None
     limit: int | None = None
     offset: int | None = None
-    has_more: Annotated[bool | None, Meta(description="Whether more entries follow the last one")] = None
+    has_more: Annotated[bool | None, Meta(description="Whether more entries follow")] = None
     summary: Summary = None
 
 
 @tool.read("resource-set-get", deadline_s=30)
 class ResourceSetGet(Params[ResourceSetDetails], frozen=True, kw_only=True):
-    """Read a resource set: what it is, and with `include_entries` its own files by path."""
+    """Read a resource set, and with `include_entries` its own files by path."""
 
     name: SetName
-    include_entries: Annotated[bool, Meta(description="Answer its entries as well")] = False
+    include_entries: Annotated[bool, Meta(description="Return its entries too")] = False
     limit: Limit = 100
     offset: Offset = 0
 
@@ -76,10 +74,10 @@ class SetChanged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: str
     operation: str
-    changed: Annotated[int, Meta(description="Entries that were added, or removed")]
-    unchanged: Annotated[int, Meta(description="Entries that were in the set before, or were not in it")]
-    entry_count: Annotated[int, Meta(description="Entries of the set now")]
-    not_indexed: Annotated[list[Path], Meta(description="Paths to remove that are not in the index at all")] = []
+    changed: Annotated[int, Meta(description="Entries added or removed")]
+    unchanged: Annotated[int, Meta(description="Entries already in the set, or not in it")]
+    entry_count: Annotated[int, Meta(description="Entries now in the set")]
+    not_indexed: Annotated[list[Path], Meta(description="Paths to remove that are not indexed")] = []
 
 
 @tool.write("resource-set-modify", idempotent=True, deadline_s=60)
@@ -103,13 +101,13 @@ class EdgeChanged(msgspec.Struct, frozen=True, kw_only=True):
 
     parent: str
     child: str
-    changed: Annotated[bool, Meta(description="False where the child was there before")]
+    changed: Annotated[bool, Meta(description="False if nothing changed")]
     message: str
 
 
 @tool.write("resource-set-add-child", idempotent=True, deadline_s=10)
 class ResourceSetAddChild(Params[EdgeChanged], frozen=True, kw_only=True):
-    """Put a resource set below another: nest them. Several parents are allowed, no cycle."""
+    """Put a resource set below another: nest them. Several parents are allowed, cycles are not."""
 
     parent: SetName
     child: SetName
@@ -117,7 +115,7 @@ class ResourceSetAddChild(Params[EdgeChanged], frozen=True, kw_only=True):
 
 @tool.write("resource-set-remove-child", idempotent=False, deadline_s=10)
 class ResourceSetRemoveChild(Params[EdgeChanged], frozen=True, kw_only=True):
-    """Take a resource set out from below another; both stay."""
+    """Remove a resource set from below another; both stay."""
 
     parent: SetName
     child: SetName

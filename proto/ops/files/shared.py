@@ -1,4 +1,4 @@
-"""What the operations of `files` share: the types of paths, times and entries in their parameters and answers."""
+"""Types shared by the operations of `files`: paths, times and entries."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from linckia.proto.ops.pages import Offset
 
 tool = Family("files", surfaces=("files",))
 within = Family("files", surfaces=("files",), within_roots=True)
-"""Those that answer of the paths that they are given, and of what lies below them."""
+"""Operations whose result depends only on the given paths and the files below them."""
 
 Path = Annotated[str, Meta(min_length=1, max_length=32768, description="Absolute path")]
-"""A path. Bytes that are not UTF-8 are characters from U+10FE80 to U+10FEFF: 0x10FE00 and the byte."""
+"""A path. Bytes that are not UTF-8 map to the characters U+10FE80 to U+10FEFF: 0x10FE00 plus the byte."""
 
 Instant: TypeAlias = str | int | float
 """RFC 3339 with any offset, `YYYY-MM-DDTHH:MM` (UTC), a date, or Unix seconds."""
@@ -30,7 +30,7 @@ Limit = Annotated[int, Meta(ge=1, le=1_000_000, description="Entries at most")]
 
 
 class FileEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file, directory or link as it is in the index."""
+    """An indexed file, directory or link."""
 
     path: str
     name: str
@@ -39,23 +39,21 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     disk_size: Annotated[int, Meta(description="Bytes on the disk; of a directory, with all below it")]
     mtime: Annotated[str, Meta(description="Last change of the content, RFC 3339")]
     ctime: Annotated[str, Meta(description="Last change of the content or of name, owner or mode, RFC 3339")]
-    added_at: Annotated[str | None, Meta(description="When it came into the resource set, RFC 3339")] = None
+    added_at: Annotated[str | None, Meta(description="When it joined the resource set, RFC 3339")] = None
 
 
-Summary = Annotated[
-    str | None, Meta(description="Where the page would have been too long: what there is, and how to go on")
-]
+Summary = Annotated[str | None, Meta(description="If the page is too long: the totals, and how to continue")]
 
 
 class EntryPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One page of entries."""
+    """A page of entries."""
 
     entries: list[FileEntry]
-    total_count: Annotated[int, Meta(description="How many match, whatever the page")]
+    total_count: Annotated[int, Meta(description="Number that match, on all pages")]
     returned_count: int
     offset: int
     limit: int
-    has_more: Annotated[bool, Meta(description="Whether more follow the last one")]
+    has_more: Annotated[bool, Meta(description="Whether more follow")]
     summary: Summary = None
 
 
@@ -63,7 +61,7 @@ Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What is looked for."""
+    """Criteria for entries."""
 
     kind: Annotated[Kind | None, Meta(description="file, directory, symlink or other")] = None
     extension: Annotated[str, Meta(max_length=256, description="`.jpg` or `jpg`, in either case")] | None = None
@@ -78,7 +76,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Deleted(msgspec.Struct, frozen=True, kw_only=True):
-    """What was deleted."""
+    """The deleted item."""
 
     name: str
     deleted: bool

@@ -1,4 +1,4 @@
-"""Operations of `files`: sources, the folders that are followed or scanned under a name."""
+"""Operations of `files`: sources, named folders that are followed or scanned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SourceStatus = Literal["stopped", "starting", "running", "completed", "error"]
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A source and how it stands."""
+    """A source and its status."""
 
     name: str
     type: SourceType
@@ -29,33 +29,33 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: Annotated[
         SourceStatus,
         Meta(
-            description="stopped; starting, while the state is taken; running; completed, of a manual one after its"
-            " scan; error, while what keeps it from running lasts"
+            description="stopped; starting, during the first scan; running; completed, for a manual one after its"
+            " scan; error, while something keeps it from running"
         ),
     ]
     created_at: Annotated[str, Meta(description="RFC 3339")]
     updated_at: Annotated[str, Meta(description="RFC 3339")]
-    error: Annotated[str | None, Meta(description="What is wrong")] = None
+    error: Annotated[str | None, Meta(description="The problem")] = None
 
 
 @tool.write("source-create", idempotent=False, deadline_s=30)
 class SourceCreate(Params[Source], frozen=True, kw_only=True):
-    """Follow a folder: keep the index in step with each change from now on (`live`), or name one to be scanned by
-    source-start (`manual`). A single scan: index."""
+    """Follow a folder: update the index on each change from now on (`live`), or name one to be scanned by source-start
+    (`manual`). A single scan: index."""
 
     name: SourceName
     type: Annotated[SourceType, Meta(description="live or manual")]
     path: Annotated[Path, Meta(description="Folder below the roots")]
-    enabled: Annotated[bool, Meta(description="A live source starts by itself")] = True
-    watch_recursive: Annotated[bool, Meta(description="Of live sources: folders below it as well")] = True
+    enabled: Annotated[bool, Meta(description="Start a live source at once")] = True
+    watch_recursive: Annotated[bool, Meta(description="For live sources: include folders below it")] = True
     debounce_ms: Annotated[
         int,
-        Meta(ge=0, le=3_600_000, description="Of live sources: changes so close together are one"),
+        Meta(ge=0, le=3_600_000, description="For live sources: combine changes this close together"),
     ] = 500
 
 
 class SourceStarted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a source is doing now."""
+    """Current status of a source."""
 
     name: str
     status: SourceStatus
@@ -74,7 +74,7 @@ class SourceStart(Params[SourceStarted], frozen=True, kw_only=True):
 
 @tool.write("source-stop", idempotent=True, deadline_s=60)
 class SourceStop(Params[SourceStarted], frozen=True, kw_only=True):
-    """Stop following a folder until source-start; what is in the index stays."""
+    """Stop following a folder until source-start; the index stays."""
 
     name: SourceName
 
@@ -88,41 +88,41 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("source-list", deadline_s=30)
 class SourceList(Params[Sources], frozen=True, kw_only=True):
-    """List all sources (folders that are followed) and how they stand."""
+    """List all sources (followed folders) and their status."""
 
 
 @tool.read("source-get", deadline_s=30)
 class SourceGet(Params[Source], frozen=True, kw_only=True):
-    """Read what a source is and how it stands."""
+    """Read a source's definition and status."""
 
     name: SourceName
 
 
 @tool.destroy("source-delete", idempotent=False, deadline_s=60)
 class SourceDelete(Params[Deleted], frozen=True, kw_only=True):
-    """Delete a source; what is in the index stays."""
+    """Delete a source; the index stays."""
 
     name: SourceName
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """What a source has done."""
+    """Statistics of a source."""
 
     name: str
     type: SourceType
     status: SourceStatus
-    entries_indexed: Annotated[int, Meta(description="Entries at or below its path that are in the index")]
-    last_scan_at: Annotated[str | None, Meta(description="When its path was last scanned to the end, RFC 3339")]
-    total_scans: Annotated[int, Meta(description="Scans of its path that are on record, whoever asked for them")]
+    entries_indexed: Annotated[int, Meta(description="Indexed entries at or below its path")]
+    last_scan_at: Annotated[str | None, Meta(description="Last complete scan of its path, RFC 3339")]
+    total_scans: Annotated[int, Meta(description="Recorded scans of its path, whoever requested them")]
     failed_scans: int
     average_scan_duration_ms: int
-    changes: Annotated[int, Meta(description="Of live sources: changes that were taken in since it was started")]
-    last_change_at: Annotated[str | None, Meta(description="When the last of them were, RFC 3339")]
-    error: Annotated[str | None, Meta(description="What is wrong")]
+    changes: Annotated[int, Meta(description="For live sources: changes indexed since it was started")]
+    last_change_at: Annotated[str | None, Meta(description="Time of the last one, RFC 3339")]
+    error: Annotated[str | None, Meta(description="The problem")]
 
 
 @tool.read("source-stats", deadline_s=60)
 class SourceStats(Params[Stats], frozen=True, kw_only=True):
-    """What a source has done: entries, scans, changes."""
+    """Statistics of a source: entries, scans, changes."""
 
     name: SourceName

@@ -1,4 +1,4 @@
-"""Operations of `files` about where the space goes: maps, the largest, duplicates, growth, age and type."""
+"""Operations of `files` on disk usage: treemaps, largest entries, duplicates, growth, age and type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from linckia.proto.mcp import Content
 from linckia.proto.operation import Params
 from linckia.proto.ops.files.shared import FileEntry, Instant, Limit, Offset, Path, within
 
-Measure = Annotated[Literal["apparent", "disk"], Meta(description="Size, or room on the disk")]
+Measure = Annotated[Literal["apparent", "disk"], Meta(description="Size, or space on disk")]
 
 
 @within.read("disk-treemap", deadline_s=60)
@@ -35,11 +35,11 @@ class _Largest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopEntries(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The largest, largest first."""
+    """Entries, largest first."""
 
     path: str
     entries: list[FileEntry]
-    total: Annotated[int, Meta(description="How many there are")]
+    total: Annotated[int, Meta(description="Number in all")]
     has_more: bool = False
     summary: str | None = None
 
@@ -51,7 +51,7 @@ class TopFiles(_Largest, Params[TopEntries], frozen=True, kw_only=True, rename="
 
 @within.read("top-directories", deadline_s=30)
 class TopDirectories(_Largest, Params[TopEntries], frozen=True, kw_only=True, rename="camel"):
-    """List the largest folders below an indexed folder, each with all that is in it."""
+    """List the largest folders below an indexed folder, each with its contents."""
 
     depth: Annotated[Annotated[int, Meta(ge=1, le=1000)] | None, Meta(description="Levels below; null: all")] = None
 
@@ -60,18 +60,18 @@ class Duplicates(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Files with the same content."""
 
     size: Annotated[int, Meta(description="Bytes of each")]
-    paths: Annotated[list[str], Meta(description="One of each inode; hard links of it are not duplicates")]
+    paths: Annotated[list[str], Meta(description="One per inode; hard links are not duplicates")]
     wasted: Annotated[int, Meta(description="Bytes that one copy would save")]
 
 
 class DuplicateGroups(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Groups of equal files, those that waste most first."""
+    """Groups of equal files, the most wasteful first."""
 
     groups: list[Duplicates]
     total: Annotated[int, Meta(description="Groups found")]
-    wasted: Annotated[int, Meta(description="Bytes that would be saved in all")]
-    compared: Annotated[int, Meta(description="Files whose content was read, in part or whole")]
-    unreadable: Annotated[int, Meta(description="Files that could not be read, or changed meanwhile")] = 0
+    wasted: Annotated[int, Meta(description="Bytes saved in all")]
+    compared: Annotated[int, Meta(description="Files whose content was read, wholly or in part")]
+    unreadable: Annotated[int, Meta(description="Files that could not be read or changed meanwhile")] = 0
     has_more: bool = False
     summary: str | None = None
 
@@ -83,7 +83,7 @@ class FindDuplicates(Params[DuplicateGroups], frozen=True, kw_only=True, rename=
 
     path: Annotated[Path, Meta(description="Indexed directory")]
     min_size: Annotated[int, Meta(ge=0, le=2**62, description="Leave out smaller files, in bytes")] = 1
-    limit: Annotated[int, Meta(ge=1, le=100_000, description="Groups to answer at most")] = 100
+    limit: Annotated[int, Meta(ge=1, le=100_000, description="Groups at most")] = 100
     offset: Offset = 0
 
 
@@ -91,19 +91,19 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """How a directory changed."""
 
     path: str
-    before: Annotated[int, Meta(description="Bytes then; 0 where it was not there")]
-    after: Annotated[int, Meta(description="Bytes at the later time; 0 where it is gone")]
+    before: Annotated[int, Meta(description="Bytes then; 0 if missing")]
+    after: Annotated[int, Meta(description="Bytes at the later time; 0 if gone")]
     change: int
     files_before: int
     files_after: int
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What grew and shrank, the largest changes first."""
+    """Growth by directory, the largest changes first."""
 
     path: str
-    since: Annotated[str, Meta(description="When the earlier scan ended, RFC 3339")]
-    until: Annotated[str, Meta(description="When the later one did; absent where it is the index as it is now")] = ""
+    since: Annotated[str, Meta(description="End of the earlier scan, RFC 3339")]
+    until: Annotated[str, Meta(description="End of the later one; absent for the current index")] = ""
     change: Annotated[int, Meta(description="Bytes, of the whole")]
     before: int
     after: int
@@ -112,7 +112,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     directories: list[Growth]
     total: Annotated[int, Meta(description="Directories that changed")]
     has_more: bool = False
-    scans: Annotated[list[str], Meta(description="When scans ended that can be compared, newest first")]
+    scans: Annotated[list[str], Meta(description="Ends of comparable scans, newest first")]
 
 
 @within.read("compare-scans", deadline_s=60)
@@ -126,7 +126,7 @@ class CompareScans(Params[Comparison], frozen=True, kw_only=True, rename="camel"
     ] = None
     until: Annotated[Instant | None, Meta(description="The last scan by then; null: now")] = None
     depth: Annotated[int, Meta(ge=0, le=1000, description="Levels of directories")] = 3
-    limit: Annotated[int, Meta(ge=1, le=100_000, description="Directories to answer at most")] = 100
+    limit: Annotated[int, Meta(ge=1, le=100_000, description="Directories at most")] = 100
     offset: Offset = 0
 
 
@@ -138,25 +138,25 @@ class FileSystem(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     source: str
     size: int
     used: int
-    free: Annotated[int, Meta(description="Bytes that may still be written")]
+    free: Annotated[int, Meta(description="Writable bytes")]
     inodes: int
     free_inodes: int
-    roots: Annotated[list[str], Meta(description="Those of this server's roots that lie on it")]
+    roots: Annotated[list[str], Meta(description="Roots of this server on it")]
 
 
 class FileSystems(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """File systems that the roots are on, or that are mounted below them."""
+    """File systems of the roots, or mounted below them."""
 
     file_systems: list[FileSystem]
 
 
 @within.read("disk-free", deadline_s=30)
 class DiskFree(Params[FileSystems], frozen=True, kw_only=True, rename="camel"):
-    """How much free space each file system of the roots has."""
+    """Free space of each file system of the roots."""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Files that have something in common."""
+    """Files with something in common."""
 
     name: Annotated[str, Meta(description="An age, a media type, or an extension")]
     count: int
@@ -164,7 +164,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
 
 class SpaceSummary(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What files there are below a directory."""
+    """Files below a directory, summed up."""
 
     path: str
     size: int
@@ -182,4 +182,4 @@ class SpaceSummaryOf(Params[SpaceSummary], frozen=True, kw_only=True, rename="ca
     """Sum up the files below an indexed folder by age, media type and extension."""
 
     path: Annotated[Path, Meta(description="Indexed directory")]
-    extensions: Annotated[int, Meta(ge=1, le=1000, description="Extensions to answer at most")] = 20
+    extensions: Annotated[int, Meta(ge=1, le=1000, description="Extensions at most")] = 20

@@ -1,4 +1,4 @@
-"""Resources of `files`: entries, resource sets, jobs and plans as `synthesis://…` URIs, in JSON."""
+"""Resources of `files`: entries, resource sets, jobs and plans at `synthesis://…` URIs, in JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NodePage(Page, frozen=True, kw_only=True):
 
 @resource("files_nodes", "nodes", "nodes")
 class Nodes(Paged, Params[NodePage], frozen=True, kw_only=True):
-    """All entries of the index, directory by directory; `?offset=` and `?limit=` lead through them."""
+    """All entries of the index, directory by directory; page with `?offset=` and `?limit=`."""
 
 
 @resource("files_node", "nodes/{+path}", "node", within_roots=True)
@@ -45,8 +45,8 @@ class Node(Params[InspectResult], frozen=True, kw_only=True):
 
 @resource("files_node_metadata", "nodes/{+path}/metadata", "node-metadata", deadline_s=60, within_roots=True)
 class NodeMetadata(Params[ResourceResult], frozen=True, kw_only=True):
-    """What was made from a file and is said of its content, as `inspect` lists it; made now where it is not there yet.
-    Below a directory, of which there is none, it is the entry of that name."""
+    """Artefacts and metadata of a file, as `inspect` lists them; made now if missing. Below a directory, which has
+    none, it is the entry of that name."""
 
     path: NodePath
 
@@ -56,8 +56,8 @@ class NodeMetadata(Params[ResourceResult], frozen=True, kw_only=True):
     within_roots=True,
 )  # fmt: skip
 class NodeThumbnail(Params[ResourceResult], frozen=True, kw_only=True):
-    """The thumbnail of a file, a JPEG; made now where it is not there yet. Below a directory, of which there is none,
-    it is the entry of that name."""
+    """The thumbnail of a file, a JPEG; made now if missing. Below a directory, which has none, it is the entry of that
+    name."""
 
     path: NodePath
 
@@ -84,7 +84,7 @@ class OneSet(Params[ResourceSet], frozen=True, kw_only=True):
 
 @resource("files_set_entries", "resource-sets/{name}/entries", "resource-set-entries", completion=SET_NAMES)
 class SetEntries(Paged, Params[NodePage], frozen=True, kw_only=True):
-    """The entries of a resource set itself, by path; `?offset=` and `?limit=` lead through them."""
+    """The entries of a resource set itself, by path; page with `?offset=` and `?limit=`."""
 
     name: SetName
 
@@ -113,7 +113,7 @@ class SetStatistics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     count: Annotated[int, Meta(description="Entries of the set and all below it")]
     files: int
     directories: int
-    size: Annotated[int, Meta(description="Bytes; what lies in a directory of the set counts once")]
+    size: Annotated[int, Meta(description="Bytes; files in a directory of the set count once")]
     largest: FileEntry | None = None
     oldest: Annotated[str | None, Meta(description="Least mtime, RFC 3339")] = None
     newest: Annotated[str | None, Meta(description="Greatest mtime, RFC 3339")] = None
@@ -142,27 +142,27 @@ class Jobs(Paged, Params[JobList], frozen=True, kw_only=True):
 
 @resource("files_jobs_pending", "jobs/pending", "jobs-pending")
 class PendingJobs(Paged, Params[JobList], frozen=True, kw_only=True):
-    """Indexing jobs that wait."""
+    """Waiting indexing jobs."""
 
 
 @resource("files_jobs_running", "jobs/running", "jobs-running")
 class RunningJobs(Paged, Params[JobList], frozen=True, kw_only=True):
-    """Indexing jobs that run."""
+    """Running indexing jobs."""
 
 
 @resource("files_jobs_completed", "jobs/completed", "jobs-completed")
 class CompletedJobs(Paged, Params[JobList], frozen=True, kw_only=True):
-    """Indexing jobs that came to their end."""
+    """Completed indexing jobs."""
 
 
 @resource("files_jobs_failed", "jobs/failed", "jobs-failed")
 class FailedJobs(Paged, Params[JobList], frozen=True, kw_only=True):
-    """Indexing jobs that failed, with the reason."""
+    """Failed indexing jobs, with the reason."""
 
 
 @resource("files_jobs_cancelled", "jobs/cancelled", "jobs-cancelled", is_own=True)
 class CancelledJobs(Paged, Params[JobList], frozen=True, kw_only=True):
-    """Indexing jobs that were cancelled."""
+    """Cancelled indexing jobs."""
 
 
 @resource("files_job", "jobs/{id}", "job")
@@ -177,7 +177,7 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     status: str
-    definition: Annotated[dict[str, Any], Meta(description="As plan-create took it")]
+    definition: Annotated[dict[str, Any], Meta(description="As given to plan-create")]
     created_at: Annotated[str, Meta(description="RFC 3339")]
     updated_at: Annotated[str, Meta(description="RFC 3339")]
 
@@ -220,9 +220,9 @@ class ExecutionsOfPlan(Paged, Params[ExecutionRecords], frozen=True, kw_only=Tru
 
 @completing.read(SET_NAMES, deadline_s=5)
 class SetNames(Completing, Params[list[str]], frozen=True, kw_only=True):
-    """Names of resource sets that hold what is typed, for the argument `name`."""
+    """Complete the argument `name` with resource sets that contain the typed text."""
 
 
 @completing.read(PLAN_NAMES, deadline_s=5)
 class PlanNames(Completing, Params[list[str]], frozen=True, kw_only=True):
-    """Names of plans that hold what is typed, for the argument `name`."""
+    """Complete the argument `name` with plans that contain the typed text."""
