@@ -61,8 +61,9 @@ def corpus(path: Path | None, count: int) -> list[str]:
         documents = [msgspec.json.decode(line) for line in path.open()]
         return [f"{each.get('title', '')} {each['text']}" for each in documents[:count]]
     source = random.Random(0)
-    manual = Path(__file__).parents[2] / "README.md"
-    vocabulary = [word for word, _ in Counter(manual.read_text(encoding="utf-8").split()).most_common()]
+    manual = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
+    words = " ".join(page.read_text(encoding="utf-8") for page in manual).split()
+    vocabulary = [word for word, _ in Counter(words).most_common()]
     weights = [1 / (n + 1) for n in range(len(vocabulary))]
     return [" ".join(source.choices(vocabulary, weights, k=160)) for _ in range(count)]
 

@@ -121,10 +121,10 @@ def test_markdown_has_every_tool_and_route() -> None:
     assert not [line for line in lines if "embed_texts" in line], "internal operations are not for clients"
 
 
-def test_the_readme_lists_every_service_and_its_tools() -> None:
+def test_the_page_of_surfaces_lists_every_service_and_its_tools() -> None:
     """By service as the table of operations has it; `…` stands for those that `linckia tools` lists."""
-    readme = (Path(__file__).parents[3] / "README.md").read_text()
-    rows = re.findall(r"^\| (`[^|]+) \|[^|]+\| ([^|]+) \|$", readme, re.MULTILINE)
+    page = (Path(__file__).parents[3] / "docs" / "surfaces.md").read_text()
+    rows = re.findall(r"^\| (`[^|]+) \|[^|]+\| ([^|]+) \|$", page, re.MULTILINE)
     listed = {service: cell for first, cell in rows for service in re.findall(r"`(\w+)`", first)}
     by_service: dict[str, set[str]] = {}
     for op in load().values():
@@ -134,8 +134,8 @@ def test_the_readme_lists_every_service_and_its_tools() -> None:
     for service, names in by_service.items():
         tools = {op.name for op in load().of_service(service) if op.role is Role.TOOL and op.admits("client")}
         named = set(re.findall(r"`([\w.-]+)`", listed[service].partition("`linckia")[0]))
-        assert named <= names | {"query", "execute", "session"}, f"{service}: the README names what is not there"
-        assert "…" in listed[service] or tools <= named, f"{service}: the README lacks {tools - named}"
+        assert named <= names | {"query", "execute", "session"}, f"{service}: the page names unknown tools"
+        assert "…" in listed[service] or tools <= named, f"{service}: the page lacks {tools - named}"
 
 
 def test_a_log_that_is_not_there_names_those_that_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
