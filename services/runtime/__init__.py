@@ -1,1 +1,1 @@
-"""What every service runs on: the loop, its handlers, its launch from a zygote or from nothing."""
+"""The shared base of every service process: its event loop, its handlers, and how it is launched."""

@@ -1,4 +1,4 @@
-"""When a file was created, which `os.stat` does not tell on Linux: statx(2)."""
+"""The creation time of a file, read with statx(2) because `os.stat` does not report it on Linux."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ _BTIME_AT: Final = 80
 
 
 def born_ns(name: str | bytes, folder: int = AT_FDCWD) -> int:
-    """When the entry of an open folder was created, in nanoseconds, or with an empty name that folder; 0 where that is
-    not known or it does not exist. No link is followed.
+    """Return when the entry `name` of an open folder was created, in nanoseconds; an empty name means the folder
+    itself.
 
-    A file's number may be given to another one as soon as it is gone; the two are told apart by this.
+    Returns 0 if the time is unknown or the entry does not exist. Symbolic links are not followed.
+
+    An inode number may be reused as soon as its file is deleted; the creation time tells the two files apart.
     """
     buffer = ctypes.create_string_buffer(_STATX_BYTES)
     flags = _AT_SYMLINK_NOFOLLOW if name else _AT_EMPTY_PATH

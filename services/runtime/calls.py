@@ -1,4 +1,4 @@
-"""Calls that a service makes of others, through the kernel: numbering, waiting, cancellation."""
+"""Calls that a service makes to other services through the kernel: numbering, waiting, cancellation."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _question: Callable[[bytes], Question] = frames.reader(Question)
 SOON_MS = 1000
 
 LAST_WORD_S = 0.25
-"""For the kernel to say what may have been done when a call's time is up."""
+"""After a deadline, how long to wait for the kernel to report whether the call may have run."""
 
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A call that was made and is not answered yet."""
+    """A call without an answer so far."""
 
     client_requests: ClientRequests | None
     done: trio.Event = field(default_factory=trio.Event)
@@ -50,7 +50,7 @@ class _Pending:
 
 
 class Outgoing:
-    """The calls of one service that wait for an answer."""
+    """The outgoing calls of one service that wait for an answer."""
 
     def __init__(self, channel: Channel, service: str, generation: int) -> None:
         self.channel = channel
@@ -71,7 +71,8 @@ class Outgoing:
     ) -> R:
         """Make a call and wait for its result; cancelling this cancels the call.
 
-        Raises LinckiaError of the kind that was answered; Timeout when `timeout_s` or the deadline passes first.
+        Raises LinckiaError of the kind that the other side returned, or Timeout if `timeout_s` or the deadline passes
+        first.
         """
         op = operation_of(params)
         limit_s = min(op.deadline_ms / 1000 if timeout_s is None else timeout_s, deadline - trio.current_time())
@@ -98,14 +99,15 @@ class Outgoing:
         peer: str = "",
         client_requests: ClientRequests | None = None,
     ) -> bytes:
-        """The same with bodies left as they are.
+        """Make a call whose parameters and result are encoded bytes.
 
         Args:
-            caller: in whose name a front calls; the service's own where it is empty.
-            session: of that client.
-            grant: what that client may do; None for all.
-            target: what the call is about, and `peer`, where that client is: for the audit log.
-            client_requests: the way back to that client, for the progress, log lines and questions of the call.
+            caller: on whose behalf a front calls; empty for the service itself.
+            session: the client's session.
+            grant: the client's permissions; None for all.
+            target: what the call is about, for the audit log.
+            peer: the client's address, for the audit log.
+            client_requests: delivers the call's progress, log lines and questions to the client.
         """
         if len(params) > frames.MAX_MESSAGE_BYTES:
             raise InvalidParams(f"{op}: parameters of more than {frames.MAX_MESSAGE_BYTES} bytes")
@@ -133,7 +135,7 @@ class Outgoing:
             with trio.move_on_after(limit_s):
                 await pending.done.wait()
             if pending.answer is None:
-                # Answered at once with what may have been done.
+                # The kernel replies immediately and says whether the call may have run.
                 self.channel.post(Cancel(call_id, frames.DEADLINE))
                 with trio.move_on_after(LAST_WORD_S):
                     await pending.done.wait()
@@ -152,14 +154,14 @@ class Outgoing:
         return pending.answer.body
 
     def answer(self, frame: Return | Fault) -> None:
-        """An answer arrived; one for a call given up is dropped."""
+        """Accept an answer; one for an abandoned call is dropped."""
         pending = self.waiting.get(frame.id)
         if pending is not None:
             pending.answer = frame
             pending.done.set()
 
     def report(self, frame: Progress | Log) -> None:
-        """A call reports its progress, or has a line for the client's log."""
+        """Pass the progress or a log line of a call on to its client."""
         call_id = frame.call if isinstance(frame, Log) else frame.id
         pending = self.waiting.get(call_id) if call_id is not None else None
         if pending is None or pending.client_requests is None:
@@ -170,43 +172,44 @@ class Outgoing:
             pending.client_requests.progress(frame.done, frame.total, frame.message)
 
     async def ask(self, question: Call) -> None:
-        """Put a question of a call that was made for a client to that client, and send what it answers."""
+        """Forward a question to the client that the asking call serves, and send back the client's answer."""
         pending = self.waiting.get(question.parent) if question.parent is not None else None
         scope = self._questions[question.id] = trio.CancelScope()
         with scope:
             try:
                 if pending is None or pending.client_requests is None:
-                    raise Unavailable("the call that asks was not made by a client that can be asked")
+                    raise Unavailable("the asking call was not made by a client that can be asked")
                 asked = _question(question.params)
                 answer = await pending.client_requests.ask(asked.method, asked.params)
                 self.channel.post(Return(question.id, frames.pack_body(answer)))
             except LinckiaError as error:
                 self.channel.post(Fault(question.id, error.failure))
             except msgspec.DecodeError as error:
-                unreadable = InvalidParams(f"no question to a client: {error}")
+                unreadable = InvalidParams(f"not a valid question to a client: {error}")
                 self.channel.post(Fault(question.id, unreadable.failure))
             finally:
                 del self._questions[question.id]
 
     def withdraw(self, question_id: int) -> None:
-        """The call that asks wants no answer any more."""
+        """Cancel a question whose asker no longer wants the answer."""
         if (scope := self._questions.get(question_id)) is not None:
             scope.cancel()
 
 
 class Undecodable(OperationError):
-    """The decoder has died of it twice: it is not to be tried again. The message is what to say of the content."""
+    """The content has crashed the decoder twice and must not be retried. The message says what to report for the
+    content."""
 
 
 async def decoded(call: Callable[[Params[R]], Awaitable[R]], params: Params[R]) -> R:
-    """What `decode` makes of it.
+    """Call a `decode` operation, retrying if another file crashed the decoder meanwhile.
 
     Args:
-        call: of a `Context` or an `Environment`.
+        call: `Context.call` or `Environment.call`.
 
     Raises:
-        Undecodable: to be kept with the content.
-        LinckiaError: the decoder is not there for now, which says nothing of the content.
+        Undecodable: the content breaks the decoder; store this with the content.
+        LinckiaError: the decoder is unavailable for now, which says nothing about the content.
     """
     while True:
         try:
@@ -215,9 +218,9 @@ async def decoded(call: Callable[[Params[R]], Awaitable[R]], params: Params[R]) 
             failure = error.failure
             if failure.kind is Kind.QUARANTINED:
                 cause = failure.message.partition(" while ")[0].partition(";")[0]
-                why = "it breaks the decoder, or takes more memory than a file may have"
+                why = "it crashes the decoder or exceeds the memory allowed for one file"
                 raise Undecodable(f"{cause} of it, twice: {why}; it is not tried again") from None
             if failure.kind is not Kind.UNAVAILABLE or not 0 < (failure.retry_after_ms or 0) <= SOON_MS:
                 raise
-            # Another file has ended its process; the deadline bounds how often.
+            # Another file crashed the decoder; the deadline limits how often this repeats.
             await trio.sleep((failure.retry_after_ms or 0) / 1000)

@@ -1,5 +1,6 @@
-"""Moments, and ranges as people write them: `2026-01`, `September 2026`, `2026-01-01..2026-03-31`, `last 7 days`,
-`letzte Woche`; in English and German. All times are UTC.
+"""Parses moments and date ranges as people write them, in English and German.
+
+Examples: `2026-01`, `September 2026`, `2026-01-01..2026-03-31`, `last 7 days`, `letzte Woche`. All times are UTC.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ _TICK = datetime.timedelta(microseconds=1)
 _DAY = datetime.timedelta(days=1)
 
 Range = tuple[float | None, float | None]
-"""First and last moment in Unix seconds; None where it is open."""
+"""First and last moment in Unix seconds; None for an open end."""
 
 
 def instant(text: str, *, end_of_day: bool = False) -> float:
-    """Unix seconds of RFC 3339 with any offset, `YYYY-MM-DDTHH:MM` (UTC where no zone is said) or a date.
+    """Parse RFC 3339 with any offset, `YYYY-MM-DDTHH:MM` (UTC if no zone is given) or a date, to Unix seconds.
 
-    With `end_of_day` a bare date means its last moment instead of its first. Raises ValueError.
+    With `end_of_day`, a bare date means its last moment instead of its first. Raises ValueError.
     """
     stripped = text.strip()
     moment = datetime.datetime.fromisoformat(stripped)
@@ -71,7 +72,7 @@ def instant(text: str, *, end_of_day: bool = False) -> float:
 
 
 def rfc3339(seconds: float | None, timespec: str = "auto") -> str | None:
-    """Unix seconds as people read them; None where there are none, or none that a calendar has."""
+    """Format Unix seconds for people. Returns None for None and for times outside the calendar."""
     if seconds is None:
         return None
     try:
@@ -81,9 +82,9 @@ def rfc3339(seconds: float | None, timespec: str = "auto") -> str | None:
 
 
 def date_range(text: str, now: float) -> Range:
-    """The range that `text` says; `now` is Unix seconds, for relative ranges.
+    """Parse a date range; `now`, in Unix seconds, is the reference for relative ranges.
 
-    Raises ValueError: it is no range, or its end is before its beginning.
+    Raises ValueError if `text` is not a range or ends before it begins.
     """
     today = datetime.datetime.fromtimestamp(now, datetime.UTC)
     since, until = _range(_normal(text), today)
@@ -93,10 +94,10 @@ def date_range(text: str, now: float) -> Range:
 
 
 def moment(text: str, now: float, *, end: bool = False) -> float:
-    """The first moment of what words such as `yesterday` or `last week` name, or with `end` the last, in Unix seconds.
+    """Return the first (with `end`, the last) moment of what `text` names, such as `yesterday`, in Unix seconds.
 
-    So long ago as hours is that very moment, and so long ago as days all of that day.  Raises ValueError: it names no
-    time.
+    A number of hours ago is that exact moment; a number of days ago is that whole day. Raises ValueError if `text` does
+    not name a time.
     """
     today = datetime.datetime.fromtimestamp(now, datetime.UTC)
     normal = _normal(text)
@@ -111,7 +112,10 @@ def moment(text: str, now: float, *, end: bool = False) -> float:
 
 
 def range_in(query: str, now: float) -> tuple[str, Range] | None:
-    """The first words of a query that name a time, and the range they mean; a month alone may be another word."""
+    """Find the first words of a query that name a time. Returns these words and the range they mean, or None.
+
+    A month name by itself may be an ordinary word and does not count.
+    """
     words = list(_WORD.finditer(query[:1000]))
     for start, first in enumerate(words):
         for last in reversed(words[start : start + _MOST_WORDS]):
@@ -126,13 +130,13 @@ def range_in(query: str, now: float) -> tuple[str, Range] | None:
 
 
 def _is_vague(words: Sequence[str], normal: str) -> bool:
-    """Whether words of a query may well be about no time: `may` and `march` are verbs, `7` is a number."""
+    """Return True if the words may not be about time: `may` and `march` are verbs, `7` is a number."""
     verb = normal.split(" ", maxsplit=1)[0] in ("may", "mar") and not re.search(r"\d{4}", normal)
     return verb or normal in _MONTHS + _WEEKDAYS or normal.isdigit() or "" in map(_MEANT.get, (words[0], words[-1]))
 
 
 def _normal(text: str) -> str:
-    """In the English words that are understood here; `vor 3 Tagen` is `3 day ago`."""
+    """Normalize to the English words that the parser knows: `vor 3 Tagen` becomes `3 day ago`."""
     words = list(_spoken(text))
     ago = [*words[1:], "ago"]
     return " ".join(ago if words[:1] == ["before"] and _AGO.fullmatch(" ".join(ago)) else words)
@@ -167,7 +171,7 @@ def _range(text: str, now: datetime.datetime) -> Range:
 
 
 def _span(text: str, now: datetime.datetime) -> tuple[float, float]:
-    """The first and the last moment of a year, a month, a day, a moment, or of `today` and its like."""
+    """Return the first and last moment of a year, month, day or moment, or of words such as `today`."""
     if text in _DAYS_BACK:
         return _calendar("day", now, _DAYS_BACK[text])
     if match := _CALENDAR.fullmatch(text):
@@ -195,15 +199,15 @@ def _span(text: str, now: datetime.datetime) -> tuple[float, float]:
     try:
         return instant(text.upper()), instant(text.upper(), end_of_day=True)
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is no date and no range of dates") from None
+        raise ValueError(f"{text!r} is not a date or a date range") from None
 
 
 def _named(match: re.Match[str], now: datetime.datetime) -> tuple[float, float]:
-    """A month, a day of one, or a day of the week, by name; without a year the latest that has begun."""
+    """Parse a month, a day of a month or a weekday by name; without a year, the most recent one that has begun."""
     which, before, name, after, year = match.groups()
     if name in _WEEKDAYS:
         if before or after or year:
-            raise ValueError(f"{match[0]!r} is no date")
+            raise ValueError(f"{match[0]!r} is not a date")
         back = (now.weekday() - _WEEKDAYS.index(name)) % 7
         return _calendar("day", now, 7 if which == "last" and not back else back)
     month = _MONTHS.index(name) + 1
@@ -214,7 +218,7 @@ def _named(match: re.Match[str], now: datetime.datetime) -> tuple[float, float]:
 
 
 def _calendar(unit: str, moment: datetime.datetime, back: int = 0) -> tuple[float, float]:
-    """The day, week, month, quarter or year that a moment is in, or so many of them before."""
+    """Return the day, week, month, quarter or year that contains a moment, or the one `back` units earlier."""
     if unit in ("day", "week"):
         days = 1 if unit == "day" else 7
         begin = moment.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -233,7 +237,7 @@ def _length(unit: str, count: int) -> datetime.timedelta:
 
 
 def _back(moment: datetime.datetime, unit: str, count: int) -> datetime.datetime:
-    """So long before a moment; of months and years the same day, or the last one of a shorter month."""
+    """Go back `count` units; for months and years, to the same day or the last day of a shorter month."""
     if unit not in ("month", "year"):
         return moment - _length(unit, count)
     month = moment.month - 1 - count * (12 if unit == "year" else 1)
@@ -247,7 +251,7 @@ def _day(year: int, month: int, day: int) -> tuple[float, float]:
 
 
 def _months(year: int, month: int, count: int = 1) -> tuple[float, float]:
-    """So many months from one on; one beyond 1 to 12 is of the year beside."""
+    """Return the span of `count` months; a month outside 1 to 12 belongs to the previous or next year."""
     begin, end = (
         datetime.datetime(year + number // 12, number % 12 + 1, 1, tzinfo=datetime.UTC)
         for number in (month - 1, month - 1 + count)

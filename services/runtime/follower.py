@@ -1,8 +1,8 @@
-"""Follows folders by way of the service `watch`, through every death of either side.
+"""Follows folders through the service `watch`, across crashes of either side.
 
-A follower subscribes under a name of its own and reads batch after batch of changes. The watcher keeps its log on disk,
-so nothing between two reads is lost; a batch may be told twice. Where the log does not reach back to what was read
-last (at the start, after a long absence) the listener scans.
+A follower subscribes under its own name and reads changes in batches. The watcher keeps its log on disk, so nothing is
+lost between two reads, but a batch may be delivered twice. If the log does not reach back to the last read (at the
+first start, after a long absence), the listener rescans.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ WAIT_S = 30.0
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0
 
 PATIENCE_S = 1.0
-"""A watcher that is back within this time was never missed: its log goes on where it ended."""
+"""A watcher that returns within this time is not reported as absent: its log continues where it ended."""
 
 _AWAY = (Kind.UNAVAILABLE, Kind.OVERLOADED, Kind.MAYBE_EXECUTED)
 
 
 class Listener(Protocol):
-    """Who is told. What a method raises as LinckiaError, the disk being full for instance, has it told again."""
+    """Receives changes. If a method raises LinckiaError (for example because the disk is full), it is called again."""
 
     async def changed(self, changes: Sequence[Change], sequence: int) -> None:
-        """Some entries changed; with them dealt with, everything up to `sequence` is."""
+        """Handle changed entries; afterwards everything up to `sequence` has been handled."""
 
     async def rescan(self, sequence: int) -> None:
-        """Anything may have changed: the log does not say what happened before `sequence`."""
+        """Handle the loss of history before `sequence`: any entry may have changed."""
 
     def watched(self) -> None:
-        """Every change up to now was told."""
+        """Called when every change so far has been delivered."""
 
     def unwatched(self, reason: str) -> None:
-        """Nobody tells what changes, for this reason."""
+        """Called with the reason when changes are not being delivered."""
 
 
 class Follower:
@@ -57,12 +57,12 @@ class Follower:
         self._away_since = math.inf
         self._pause_s = FIRST_PAUSE_S
         self._turn = trio.CancelScope()
-        """Of the read that is under way; `follow` interrupts it, unless the listener is being told."""
+        """Cancels the current read. `follow` interrupts it unless the listener is being called."""
         self._listening = False
         self._wake = trio.Event()
 
     def follow(self, paths: Sequence[str], *, ignore: Sequence[str] = (), include: Sequence[str] = ()) -> None:
-        """Follow these folders from now on; none ends the subscription. See `WatchSubscribe` for the rules."""
+        """Follow these folders from now on; no paths ends the subscription. See `WatchSubscribe` for the rules."""
         wanted = WatchSubscribe(name=self._name, paths=list(paths), ignore=list(ignore), include=list(include))
         self._wanted = wanted if paths else None
         self._wake.set()
@@ -90,7 +90,7 @@ class Follower:
             await self._miss(error)
 
     async def _read(self, wanted: WatchSubscribe) -> None:
-        """Subscribe if need be, and take in one answer."""
+        """Subscribe if necessary, and process one answer."""
         if self._subscribed != wanted:
             if self._subscribed is not None:
                 self._after = 0
@@ -101,7 +101,7 @@ class Follower:
         )
         self._away_since, self._pause_s = math.inf, FIRST_PAUSE_S
         if not answer.complete:
-            self._tell_unwatched("the watcher still looks at all folders for the first time")
+            self._tell_unwatched("the watcher is still scanning all folders for the first time")
             await trio.sleep(FIRST_PAUSE_S)
             return
         self._listening = True
@@ -124,13 +124,13 @@ class Follower:
         now = trio.current_time()
         self._away_since = min(self._away_since, now)
         if error.failure.kind not in _AWAY:
-            # It may know nothing of the subscription, its database being lost.
+            # If the watcher lost its database, it no longer knows the subscription.
             self._subscribed = None
         if isinstance(error, InvalidParams):
             self._tell_unwatched(str(error))
             self._pause_s = LAST_PAUSE_S
         elif now - self._away_since >= PATIENCE_S or self._is_unwatched:
-            self._tell_unwatched(f"the watcher of folders is not available: {error}")
+            self._tell_unwatched(f"the folder watcher is not available: {error}")
         pause_s = max(self._pause_s, (error.failure.retry_after_ms or 0) / 1000)
         with trio.move_on_after(min(LAST_PAUSE_S, pause_s)):
             await self._wake.wait()

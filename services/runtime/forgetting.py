@@ -1,7 +1,7 @@
-"""A feed of the search for what is deleted for good: that is done once no file of either side holds it.
+"""A search feed that also handles permanent deletion, which is complete once no file of either service holds the data.
 
-Deletions are counted in the settings of the service's database. Once the search was told of them, the log of that
-database is emptied, and the search scrubs its files.
+The settings of the service's database count permanent deletions. After the search has been told, the log of that
+database is truncated, and the search scrubs its files.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from linckia.services.runtime.handlers import Environment
 from linckia.services.runtime.search_feed import Due, SearchFeed
 
 _SCRUB, _SCRUBBED = "scrub", "scrubbed"
-"""Names of the settings that count deletions for good, and those of them that no file of the search holds any more."""
+"""Settings that count permanent deletions, and how many of these no search file holds any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scrub(Due):
-    """Both sides' files are to be scrubbed."""
+    """The files of both services need scrubbing."""
 
 
 class ForgettingFeed(SearchFeed):
-    """As `SearchFeed`, of which `due` comes first."""
+    """A `SearchFeed` that scrubs once nothing else from `due` is left."""
 
     def __init__(self, env: Environment, database: Database, collection: str, *, gather_s: float = 0.0) -> None:
         super().__init__(env, database, collection, gather_s=gather_s)
         self._database = database
 
     async def forgotten(self, patience_s: float) -> bool:
-        """Until no file of the search holds what has been deleted by now, at most `patience_s`; answers whether so."""
+        """Wait at most `patience_s` until no search file holds data deleted before this call. Returns True if done."""
         mine = (await self.database.read(_scrubs))[0]
         return await self.outbox.until(partial(self.database.read, lambda db: _scrubs(db)[1] >= mine), patience_s)
 
@@ -46,25 +46,25 @@ class ForgettingFeed(SearchFeed):
             while True:
                 if await self._database.checkpoint():
                     break
-                # A reader still needs the log; it ends.
+                # A reader still needs the log and will soon end.
                 await trio.sleep(0.25)
             await self.env.call(RetrieveScrub(collection=self.collection))
         return await super().deliver(due)
 
 
 def owe_scrub(db: apsw.Connection) -> None:
-    """In the transaction that deletes for good."""
+    """Record a permanent deletion; call in the transaction that deletes."""
     db.execute("INSERT OR REPLACE INTO setting(name, value) VALUES(?, ?)", (_SCRUB, str(_scrubs(db)[0] + 1)))
 
 
 def _scrub(db: apsw.Connection) -> Due | None:
     owed, done = _scrubs(db)
-    # What is deleted meanwhile is still owed after it.
+    # Deletions that arrive meanwhile remain due.
     return None if owed == done else _Scrub(settings=((_SCRUBBED, str(owed)),))
 
 
 def _scrubs(db: apsw.Connection) -> tuple[int, int]:
-    """How many deletions for good there were, and how many of them the search's files do not hold any more."""
+    """Return how many permanent deletions there were, and how many of them the search has scrubbed."""
     found = dict(db.execute("SELECT name, value FROM setting WHERE name IN (?, ?)", (_SCRUB, _SCRUBBED)))
-    # Of an earlier version: there, and empty.
+    # An earlier version wrote an empty value.
     return int(found.get(_SCRUB, "0") or 1), int(found.get(_SCRUBBED, "0"))

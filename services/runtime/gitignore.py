@@ -1,4 +1,4 @@
-"""Patterns with git's rules for ignore files, matched in linear time."""
+"""Patterns with git's ignore-file rules, matched in linear time."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Sequence
 
 import re2  # type: ignore[import-untyped]  # it ships neither types nor stubs
 from pathspec import GitIgnoreSpec
-from pathspec._backends.re2._base import RE2_OPTIONS  # no public name; the release is pinned
+from pathspec._backends.re2._base import RE2_OPTIONS  # not public; the release is pinned
 
 MEMORY_BYTES = (8 << 20, 64 << 20)
-"""Tried one after the other, for the automaton of some patterns."""
+"""Memory limits tried in this order, because some patterns have large automata."""
 
 PROBE = ".linckia-probe"
-"""A name that is matched along with the patterns: an automaton that does not find it has too little memory."""
+"""A name matched along with the patterns: an automaton that does not find it has too little memory."""
 
 
 def gitignore(lines: Sequence[str]) -> GitIgnoreSpec:
-    """Patterns with git's rules, in linear time (RE2).
+    """Compile patterns with git's rules for linear-time matching (RE2).
 
-    Raises ValueError: one of them cannot be understood, or together they are too many.
+    Raises ValueError if a pattern is invalid or the patterns are too large together.
     """
     assert RE2_OPTIONS is not None
     for memory in MEMORY_BYTES:
         RE2_OPTIONS.max_mem = memory
-        # One that has too little memory for a single step says of every path that it does not match.
+        # An automaton with too little memory for one step reports that no path matches.
         try:
             spec = GitIgnoreSpec.from_lines([*lines, f"/{PROBE}"], backend="re2")
             if spec.check_file(PROBE).include:
@@ -33,4 +33,4 @@ def gitignore(lines: Sequence[str]) -> GitIgnoreSpec:
             continue
         except re.error as error:
             raise ValueError(str(error)) from None
-    raise ValueError("a pattern, or all of them together, is more than can be matched in linear time")
+    raise ValueError("a pattern, or the patterns together, are too large to match in linear time")

@@ -1,14 +1,14 @@
-"""How a service is written: handlers for operations, and what a handler is given.
+"""The API for writing a service: operation handlers and the objects they receive.
 
     @asynccontextmanager
     async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-        yield Handlers(Documents(env), Searches(env))       # from here on the service is ready
+        yield Handlers(Documents(env), Searches(env)) # from here on the service is ready
 
     class Documents:
         @handles(NoyalibGet)
         async def get(self, params: NoyalibGet, ctx: Context) -> NoyalibGetResult: ...
 
-What stands before the `yield` is start-up, what stands after it is the orderly end. A handler is cancelled when its
+The code before the `yield` is start-up, the code after it is the orderly shutdown. A handler is cancelled when its
 caller cancels, disconnects or runs out of time.
 """
 
@@ -41,13 +41,13 @@ C = TypeVar("C", bound="Closable")
 Q = ParamSpec("Q")
 
 PROGRESS_INTERVAL_S = 0.05
-"""A person cannot read it more often than twenty times a second."""
+"""Progress is sent at most twenty times a second; people cannot read faster."""
 
 BACKGROUND_S = 0.1
-"""How long work in the background lets the calls that waited for a restart go ahead: some dozens are answered in it."""
+"""Delay of background work after a restart, so that waiting calls go first; some dozens are answered in this time."""
 
 GiveBack = Callable[[], Awaitable[None]]
-"""Lets go of memory; raises nothing."""
+"""Releases memory; must not raise."""
 
 
 class Context:
@@ -55,10 +55,10 @@ class Context:
 
     Attributes:
         caller: `client`, or the name of the calling service.
-        trace: its W3C traceparent.
-        session: an opaque name of the client's session; '' where the call is of none (the command line, a service).
-        grant: what that client may do, `proto.grants.current` too; None for all. The roots heed it by themselves.
-        scope: of the handler, which is cancelled at the call's deadline.
+        trace: the call's W3C traceparent.
+        session: an opaque name of the client's session; empty if the call has none (the command line, a service).
+        grant: the client's permissions, also in `proto.grants.current`; None for all. The roots enforce it.
+        scope: the handler's cancel scope, which is cancelled at the call's deadline.
     """
 
     def __init__(self, call: Call, outgoing: Outgoing) -> None:
@@ -72,16 +72,16 @@ class Context:
 
     @property
     def id(self) -> int:
-        """Its number on the link."""
+        """The call's number on the link."""
         return self._call.id
 
     @property
     def deadline(self) -> float:
-        """On trio's clock; the handler is cancelled then."""
+        """The deadline on trio's clock, when the handler is cancelled."""
         return self.scope.deadline
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Tell the caller how far the work has come; costs nothing where the caller did not ask."""
+        """Report progress to the caller; costs nothing if the caller did not ask for it."""
         now = trio.current_time()
         finished = total is not None and done >= total
         if self._call.progress and (finished or now - self._progressed >= PROGRESS_INTERVAL_S):
@@ -89,50 +89,50 @@ class Context:
             self._post(Progress(self._call.id, done, total, message and message[: frames.TEXT_CHARS]))
 
     def log(self, level: frames.Level, message: str) -> None:
-        """A line for the service's log and for the client that made this call (`debug` … `error`)."""
+        """Write a line to the service's log and to the client that made this call (`debug` … `error`)."""
         self._post(Log(level, message[: frames.TEXT_CHARS], self._call.id))
 
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
-        """Call an operation of another service, through the kernel, within this call's deadline and trace.
+        """Call an operation of another service through the kernel, within this call's deadline and trace.
 
-        Raises LinckiaError of the kind that the kernel or the other service answered.
+        Raises LinckiaError of the kind that the kernel or the other service returned.
         """
         return await self._outgoing.call(
             params, parent=self._call.id, trace=self.trace, deadline=self.deadline, timeout_s=timeout_s
         )
 
     async def ask_client(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """A request to the client that made this call (`elicitation/create`, `sampling/createMessage`).
+        """Send a request to the client that made this call (`elicitation/create`, `sampling/createMessage`).
 
-        The answer is as the client sent it: the caller checks the form that it asked for.
+        Returns the client's answer unchecked; the caller validates its form.
 
-        Raises LinckiaError where the client is not there, cannot, or will not.
+        Raises LinckiaError if the client is unavailable, unable or unwilling.
         """
         limit_s = max(0.001, self.deadline - trio.current_time())
         asked = frames.pack_body(frames.Question(method, params))
         body = await self._outgoing.raw(
             frames.ASK_CLIENT, asked, limit_s=limit_s, parent=self._call.id, trace=self.trace
         )
-        # By MCP, as the client gave it: who asked checks its form.
+        # The answer is unchecked MCP content; the caller validates it.
         answer: dict[str, Any] = frames.read_body(body, dict[str, Any])
         return answer
 
 
 class Environment:
-    """What a service is born with.
+    """The environment that a service starts in.
 
     Attributes:
-        mode: the fall-back mode of this generation (`cuda`, `cpu`); '' where the child spec lists none.
+        mode: the fall-back mode of this generation (`cuda`, `cpu`); empty if the child spec lists none.
         data_dir: the service's own folder; it exists, and no other process opens its files.
-        roots: the real paths below which files may be read or changed, and what is out of reach there.
-        settings: the service's own table of the settings, `[services.NAME]`, merged with the environment.
-        background: for tasks that live as long as the service. One that raises ends the process, and it is restarted.
-        ending: set once the service is to end: a call that only waits should then answer with what there is.
-        shown: what `status` shows of this service.
-        backlogs: for `status` and `/metrics`, by what work in the background is on, how far it is; None: it is done.
-        resting: called each time the service has worked and rests.
-        outgoing: the calls that it makes, for a front, which makes them in clients' names.
-        handoff: where the kernel hands descriptors to it, for a front.
+        roots: the real paths below which files may be read or changed, and the exclusions below them.
+        settings: the service's settings table, `[services.NAME]`, merged with the environment.
+        background: for tasks that live as long as the service. If one raises, the process ends and is restarted.
+        ending: set once the service should end; a call that only waits should then return what it has.
+        shown: what `status` shows for this service.
+        backlogs: progress of background work by name, for `status` and `/metrics`; None means it is done.
+        resting: called each time the service becomes idle after work.
+        outgoing: the service's calls; a front uses it to make calls on behalf of clients.
+        handoff: where the kernel hands descriptors to a front.
     """
 
     def __init__(
@@ -160,62 +160,67 @@ class Environment:
         self._closed_at_the_end = closed_at_the_end
 
     def settings_as(self, kind: type[T]) -> T:
-        """The settings as a Struct.  Raises InvalidParams that names what does not fit."""
+        """Convert the settings to a Struct. Raises InvalidParams that names the wrong setting."""
         try:
             return msgspec.convert(self.settings, kind)
         except msgspec.ValidationError as error:
             raise InvalidParams(f"settings of {self.service}: {error}") from None
 
     async def opened(self, open_: Callable[Q, C], *args: Q.args, **named: Q.kwargs) -> C:
-        """What `open_` makes in a thread, a database above all; it is closed in one once the service and its tasks in
-        the background have ended."""
+        """Open a resource (usually a database) in a thread.
+
+        It is closed in a thread after the service and its background tasks have ended.
+        """
         made = await trio.to_thread.run_sync(partial(open_, *args, **named))
         self._closed_at_the_end.push_async_callback(_close, made)
         return made
 
     async def after_the_rush(self) -> None:
-        """Until the calls that waited for a restart have had a moment to be answered: work in the background that no
-        call waits for begins after it. At once in the first generation, for which no call has waited."""
+        """Wait until the calls that waited for a restart have had a moment to be answered.
+
+        Background work that no call waits for starts after this. Returns immediately in the first generation, because
+        no call can have waited for it.
+        """
         if self.generation > 1:
             await trio.sleep(BACKGROUND_S)
 
     def info(self, **values: str) -> None:
-        """What `status` shows of this service; replaces the values of the same names, '' removes one."""
+        """Update what `status` shows for this service; existing names are replaced, an empty value removes one."""
         shown = [(name, value[: frames.INFO_CHARS]) for name, value in (self.shown | values).items() if value]
         self.shown = dict(shown[: frames.INFO_ENTRIES])
 
     def damaged(self, what: str) -> None:
-        """Have `status` and `doctor` say that data is damaged, what of it is served, and what to do."""
+        """Have `status` and `doctor` report damaged data: what is still served, and what to do."""
         self.info(**{frames.DAMAGE: what})
 
     def at_rest(self, give_back: GiveBack) -> None:
-        """Have this called each time the service has worked and rests: for caches that are worth their memory only
-        while there is work."""
+        """Register a function that is called each time the service becomes idle, to drop caches that are only worth
+        their memory while there is work."""
         self.resting.append(give_back)
 
     def publish(self, topic: str, body: object) -> None:
-        """An event for the subscribers of `topic`."""
+        """Publish an event to the subscribers of `topic`."""
         self.outgoing.channel.post(Event(topic, frames.pack_body(body)))
 
     def on_event(self, receive: Callable[[Event], Awaitable[None]]) -> None:
-        """Have this called, in a task of its own, with each event that the kernel passes to this service."""
+        """Register a function that is called with each event for this service, in a separate task."""
         self._receivers.append(receive)
 
     def receive(self, event: Event) -> None:
-        """An event came."""
+        """Accept an event from the kernel."""
         for receive in self._receivers:
             self.background.start_soon(receive, event)
 
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
-        """Call an operation of another service on this service's own account."""
+        """Call an operation of another service on this service's own behalf."""
         return await self.outgoing.call(params, timeout_s=timeout_s)
 
 
 class Closable(Protocol):
-    """What holds files."""
+    """An object that holds files open."""
 
     def close(self) -> object:
-        """Blocks until they are let go."""
+        """Release the files; blocks."""
 
 
 async def _close(opened: Closable) -> None:
@@ -233,8 +238,8 @@ def handles(
 ) -> Callable[[Callable[Concatenate[S, P, Q], Awaitable[R]]], Callable[Concatenate[S, P, Q], Awaitable[R]]]:
     """Mark a method as the handler of the operation that `params` declares; `Handlers.add` registers it.
 
-    The method itself stays as it is and can be called directly. It may carry several marks; a subclass that overrides
-    it repeats them.
+    The method itself is unchanged and can be called directly. It may carry several marks; a subclass that overrides it
+    repeats them.
     """
 
     def mark(method: Callable[Concatenate[S, P, Q], Awaitable[R]]) -> Callable[Concatenate[S, P, Q], Awaitable[R]]:
@@ -255,7 +260,7 @@ class Handlers:
     def add(self, family: object) -> None:
         """Register each method of `family` that is marked with `handles`.
 
-        Raises ValueError where no method is marked, or where an operation has a handler already.
+        Raises ValueError if no method is marked, or if an operation already has a handler.
         """
         found = False
         for name in dir(type(family)):
@@ -270,7 +275,7 @@ class Handlers:
     ) -> Callable[[Callable[[P, Context], Awaitable[R]]], Callable[[P, Context], Awaitable[R]]]:
         """Register the decorated coroutine for the operation that `params` declares.
 
-        It answers the operation's result, or that result as JSON (`frames.Written`) where it is kept as such.
+        It returns the operation's result, or the result already encoded as JSON (`frames.Written`).
         """
         declared = operation_of(params)
 
@@ -284,16 +289,18 @@ class Handlers:
 
 
 OpenService = Callable[[Environment], contextlib.AbstractAsyncContextManager[Handlers]]
-"""What a service's module must have as `open_service`."""
+"""The function that a service's module must define as `open_service`."""
 
 WarmUp = Callable[[], None]
-"""What a service's module may have as `warm_up`: called once in the zygote, so that every child finds it done.
+"""The function that a service's module may define as `warm_up`: called once in the zygote for all its children.
 
-Python alone: compile patterns, fill caches. No thread, no file or descriptor left open, nothing of torch or a BLAS,
-for a fork would copy their state and not their threads.
+It may only do work in Python, such as compiling patterns and filling caches. It must not start a thread, leave a file
+or descriptor open, or use torch or a BLAS, because a fork copies their state but not their threads.
 """
 
 Prepare = Callable[[Mapping[str, Any]], None]
-"""What a service's module may have as `prepare`: called with the service's settings in a standby, for what takes long
-and is the same for each start. Nothing of the data or the roots, and no model, which would be in memory twice.
+"""The function that a service's module may define as `prepare`: called with the settings in a standby process.
+
+It does slow work that is the same for each start. It must not touch data or roots, nor load a model, which would then
+be in memory twice.
 """

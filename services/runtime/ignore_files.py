@@ -1,4 +1,4 @@
-"""Ignore files (`.gitignore` and its like) with git's rules, for those that walk folders."""
+"""Ignore files (`.gitignore` and similar) with git's rules, for services that walk folders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from linckia.services.runtime.linear import BadPattern, searching
 from linckia.services.runtime.roots import OutsideRoots, Roots, printable
 
 IGNORE_FILES = (".gitignore", ".ignore", ".linckiaignore")
-"""In rising order of precedence."""
+"""Names of ignore files, in increasing order of precedence."""
 
 VERSION_CONTROL = frozenset({".git", ".hg", ".svn", ".jj", ".bzr"})
 GENERATED = frozenset(
@@ -26,32 +26,34 @@ GENERATED = frozenset(
         ".nox", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints", ".gradle", ".terraform", ".next", ".nuxt",
     }
 )  # fmt: skip
-"""Folders that tools make, and would make again."""
+"""Folders that tools generate and can generate again."""
 
 
 MAX_BYTES = 1 << 20
 MAX_WEIGHT = 16_384
-"""Patterns, wildcards and slashes in one folder's files; what follows no person wrote, and it is not read."""
+"""Limit on patterns, wildcards and slashes in one folder's files; anything beyond is machine-made and ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class IgnoreRules:
-    """The patterns of one folder's ignore files, over those of the folders above it.
+    """The patterns of one folder's ignore files, combined with those of the folders above it.
 
-    `prefix` counts the characters of a path that name the patterns' folder; `lead` is put before the rest, for a walk
-    that begins below that folder.
+    `prefix` is the number of characters of a path that name the patterns' folder; `lead` is prepended to the rest, for
+    a walk that begins below that folder.
     """
 
     above: IgnoreRules | None
     prefix: int
     spec: GitIgnoreSpec
     any: re2.Set | None
-    """Finds a path that some rule names, in several lines of paths."""
+    """Finds any path that a rule names, in a text of several lines of paths."""
     lead: str = ""
 
     def touches(self, folder: str, names: Sequence[str]) -> bool:
-        """Whether a rule may name one of these in a folder (with slash; those of folders with one too): one look for
-        what a verdict on each would take much longer."""
+        """Return True if a rule may name one of these entries of a folder. Folder names end with a slash.
+
+        One such check is much cheaper than a verdict on each entry.
+        """
         rules: IgnoreRules | None = self
         while rules is not None:
             here = rules.lead + folder[rules.prefix :]
@@ -61,16 +63,18 @@ class IgnoreRules:
         return any("\n" in name for name in names)
 
     def ignores(self, path: str, *, is_folder: bool) -> bool:
-        """Whether `path` is ignored."""
+        """Return True if `path` is ignored."""
         return self.verdict(path, is_folder=is_folder) is True
 
     def verdict(self, path: str, *, is_folder: bool) -> bool | None:
-        """Whether `path` is ignored, or expressly not; None where no rule says so. The deepest one that matches
-        decides."""
+        """Return True if `path` is ignored, False if it is explicitly included, None if no rule matches.
+
+        The deepest matching rule decides.
+        """
         rules: IgnoreRules | None = self
         while rules is not None:
             here = rules.lead + path[rules.prefix :] + ("/" if is_folder else "")
-            # A name need not be UTF-8, which the patterns' automaton wants.
+            # A name need not be UTF-8, but the patterns' automaton requires it.
             verdict = rules.spec.check_file(printable(here)).include
             if verdict is not None:
                 return verdict
@@ -82,12 +86,12 @@ def rules_in(
     roots: Roots, folder: str, names: Collection[str], above: IgnoreRules | None, prefix: int, lead: str = "",
     *, files: Iterable[str] = IGNORE_FILES, failed: Callable[[str, Exception], None] | None = None,
 ) -> IgnoreRules | None:  # fmt: skip
-    """The rules `above` a folder, and those that its ignore files state.
+    """Return the rules `above` a folder combined with those from its own ignore files.
 
     Args:
-        names: of what is in the folder, or may be.
-        files: names of ignore files, in rising order of precedence.
-        failed: told of one that cannot be read; such a one ignores nothing.
+        names: of entries that are, or may be, in the folder.
+        files: names of ignore files, in increasing order of precedence.
+        failed: called for each file that cannot be read; such a file ignores nothing.
     """
     texts: list[str] = []
     for path in [os.path.join(folder, name) for name in files if name in names]:
@@ -101,7 +105,7 @@ def rules_in(
 
 
 def rules_from(texts: Iterable[str], above: IgnoreRules | None, prefix: int, lead: str = "") -> IgnoreRules:
-    """The rules that a folder's ignore files state, in rising order of precedence."""
+    """Build rules from the texts of a folder's ignore files, in increasing order of precedence."""
     text = "\n".join(texts)
     return IgnoreRules(above, prefix, _spec(text), _any(text), lead)
 
@@ -128,12 +132,12 @@ def _spec(text: str) -> GitIgnoreSpec:
         try:
             return gitignore(understood)
         except ValueError:
-            # What is more than the memory for them holds is nothing that a person wrote.
+            # Patterns that exceed the memory limit were not written by a person.
             understood = understood[: len(understood) // 2]
 
 
 def _weight(line: str) -> int:
-    # A class of letters beyond ASCII takes a millisecond.
+    # A class of non-ASCII letters takes a millisecond.
     return 1 + sum(map(line.count, "*?/")) + line.count("[") * (1 if line.isascii() else 64)
 
 
@@ -146,29 +150,31 @@ def _is_pattern(line: str) -> bool:
 
 
 class Patterns:
-    """What patterns with git's rules say of the names in one folder after another. Where none has a slash inside, they
-    are about the name alone, and many names are alike."""
+    """Matches patterns with git's rules against the names in one folder after another.
+
+    Patterns without an inner slash depend on the name alone, and many names repeat.
+    """
 
     def __init__(self, lines: Sequence[str]) -> None:
-        """Raises ValueError as `gitignore`."""
+        """Raises ValueError for the same reasons as `gitignore`."""
         spec = gitignore(lines)
         self.by_path = any("/" in line.lstrip("!").rstrip("/") for line in lines)
         self._of_files = self.by_path or not all(line.endswith("/") for line in lines)
 
         @functools.lru_cache(65_536)
         def matched(path: str) -> bool | None:
-            # A name need not be UTF-8, which the patterns' automaton wants.
+            # A name need not be UTF-8, but the patterns' automaton requires it.
             found: bool | None = spec.check_file(printable(path)).include
             return found
 
         self._matched = matched
 
     def verdict(self, below: str, name: str) -> bool | None:
-        """Whether they name an entry, or expressly do not; None where none of them says so.
+        """Return True if the patterns match an entry, False if they explicitly exclude it, None otherwise.
 
         Args:
-            below: the path of its folder from where the patterns are meant, with slash.
-            name: that of a folder ends in a slash.
+            below: the path of the entry's folder, relative to the patterns' folder, with a trailing slash.
+            name: the entry's name; a folder's name ends in a slash.
         """
         if name[-1] != "/" and not self._of_files:
             return None

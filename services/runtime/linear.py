@@ -1,7 +1,7 @@
-"""Regular expressions whose time is linear in the text (RE2): for every pattern or text that comes from outside.
+r"""Linear-time regular expressions (RE2), for every pattern or text that comes from outside.
 
-They have no look-around and no back-references; `\\w`, `\\d`, `\\s` and `\\b` know ASCII alone. Offsets are of bytes
-where the text is given as bytes, else of characters.
+They have no look-around and no back-references; `\w`, `\d`, `\s` and `\b` match ASCII only. Offsets count bytes if the
+text is bytes, else characters.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import re2  # type: ignore[import-untyped]  # it ships neither types nor stubs
 
 
 class BadPattern(ValueError):
-    """The text is no regular expression, or beyond what RE2 can do; says why."""
+    """The text is not a regular expression that RE2 supports; the message says why."""
 
 
 def options(**given: Any) -> re2.Options:
-    """The options of RE2 by name; nothing is written to stderr."""
+    """Build RE2 options by name; RE2 writes nothing to stderr."""
     made = re2.Options()
     made.log_errors = False
     for name, value in given.items():
@@ -26,21 +26,21 @@ def options(**given: Any) -> re2.Options:
 
 
 def compiled(pattern: str | bytes, **given: Any) -> re2._Regexp:
-    """A compiled pattern, which is used like one of `re`. Raises BadPattern."""
+    """Return a compiled pattern, used like one of `re`. Raises BadPattern."""
     try:
         return re2.compile(pattern, options(**given))
     except re2.error as error:
-        why = error.args[0] if error.args else "it is no regular expression"
+        why = error.args[0] if error.args else "it is not a regular expression"
         raise BadPattern(why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)) from None
     except UnicodeEncodeError:
         raise BadPattern("it is not valid Unicode") from None
 
 
 def searching(*patterns: str | bytes, **given: Any) -> re2.Set:
-    """A set whose `Match` tells which of the patterns are anywhere in a text, in one pass. Raises BadPattern."""
+    """Return a set whose `Match` reports in one pass which patterns occur anywhere in a text. Raises BadPattern."""
     found = re2.Set.SearchSet(options(**given))
     for pattern in patterns:
-        # Only the compiled pattern reports its error; a set does not.
+        # Only compiling a pattern reports its error; a set does not.
         compiled(pattern, **given)
         found.Add(pattern)
     try:
@@ -51,14 +51,14 @@ def searching(*patterns: str | bytes, **given: Any) -> re2.Set:
 
 
 def readable(text: str) -> str:
-    """A path with what is no UTF-8 in it as question marks, which RE2 takes and a glob's own stand for."""
+    """Replace the non-UTF-8 bytes of a path with question marks, which RE2 accepts and a glob's `?` matches."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def without_spans(opening: re.Pattern[str], text: str, trailing: re.Pattern[str] | None = None) -> str:
-    """`text` without each `<NAME …>…</NAME>` and what follows it; `opening` finds the first tag, its group 1 is NAME.
+    """Remove each `<NAME …>…</NAME>` and the trailing match after it; `opening` finds the first tag and captures NAME.
 
-    An expression that does so looks for the end of every tag that has none through all of the text.
+    A single expression would search the whole rest of the text for each tag that is never closed.
     """
     kept: list[str] = []
     endless: set[str] = set()

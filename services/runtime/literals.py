@@ -1,9 +1,9 @@
-"""What a text must hold literally for a regular expression or a glob to match in it, so that a search can ask an index
-before it asks the expression.
+"""The literal text that any match of a regular expression or glob must contain, so that a search can query an index
+first.
 
-Python's own parser reads the expression, after RE2's spelling was brought to Python's. `trigrams_of` answers a boolean
-query, after Russ Cox, "Regular Expression Matching with a Trigram Index" (2012), without his prefixes and suffixes;
-`parts_of` the runs of literal text in every match. What is not understood is taken to match anything.
+Python's own parser reads the expression after RE2's syntax has been translated. `trigrams_of` returns a boolean query,
+after Russ Cox, "Regular Expression Matching with a Trigram Index" (2012), without his prefixes and suffixes. `parts_of`
+returns the runs of literal text in every match. Anything that is not understood is assumed to match any text.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from re import _constants, _parser  # type: ignore[attr-defined]  # typeshed doe
 from typing import Any
 
 MAX_EXACT = 16
-"""Strings that a part can be exactly; of one that can be more, only the trigrams are known."""
+"""Most exact strings tracked for a part; beyond that, only its trigrams are."""
 MAX_CLASS = 12
-"""Characters of a class that are told one by one."""
+"""Most characters of a class that are enumerated."""
 _RAREST = 32
-"""Trigrams that are kept of one run of literal text: those of the rarest characters."""
+"""Most trigrams used from one literal run: those with the rarest characters."""
 _COMMON = {char: -place for place, char in enumerate(" etaoinsrhldcumfpgwybvkxjqz")}
-"""How common a character is, as in English; one that is missing, as a capital letter, is about as rare as `v`."""
+"""How common a character is in English; a missing one, such as a capital letter, is about as rare as `v`."""
 UNUSUAL = -20
 _CASED = (*range(0x3000), *range(0xA640, 0xAC00), *range(0xFF21, 0xFF5B))
 """Characters of the first plane that may have upper and lower case."""
@@ -31,7 +31,7 @@ _CASED = (*range(0x3000), *range(0xA640, 0xAC00), *range(0xFF21, 0xFF5B))
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`any` text; `and`: all of `trigrams` and of `parts`; `or`: one of `parts`."""
+    """A boolean query: `any` matches every text, `and` requires all of `trigrams` and `parts`, `or` one of `parts`."""
 
     op: str
     trigrams: frozenset[str] = frozenset()
@@ -42,7 +42,7 @@ ANYTHING = Query("any")
 
 
 def trigrams_of(pattern: str, *, literal: bool = False, ignore_case: bool = False) -> Query:
-    """The trigrams of every line in which an expression of RE2 or of `regex` matches."""
+    """Return a query for the trigrams of every line in which an expression (RE2 or `regex`) matches."""
     if literal:
         return trigrams_of_any((pattern,), ignore_case=ignore_case)
     try:
@@ -54,13 +54,15 @@ def trigrams_of(pattern: str, *, literal: bool = False, ignore_case: bool = Fals
 
 
 def trigrams_of_any(texts: Collection[str], *, ignore_case: bool) -> Query:
-    """The trigrams of every text that holds one of these."""
+    """Return a query for the trigrams of every text that contains one of `texts`."""
     return _in_any_case(_of_any(texts)) if ignore_case else _of_any(texts)
 
 
 def parts_of(pattern: str) -> list[str]:
-    """The runs of two characters or more that every text holds in which an expression of RE2 matches; none where the
-    expression pays no regard to case."""
+    """Return the runs of two or more characters that every match of an RE2 expression contains.
+
+    A case-insensitive expression has none.
+    """
     try:
         items, any_case = _parsed(pattern)
         return [] if any_case else [run for run in _runs(items) if len(run) > 1]
@@ -69,12 +71,12 @@ def parts_of(pattern: str) -> list[str]:
 
 
 def parts_of_glob(pattern: str) -> list[tuple[str, str]]:
-    """The parts that a text holds which a glob matches, each with where it must be: `prefix`, `suffix`, `contains`."""
+    """Return the literal parts of every match of a glob, each with its position: `prefix`, `suffix` or `contains`."""
     head, bracket, _ = pattern.partition("[")
     parts = re.split(r"[*?]+", head)
     if len(parts) == 1 and not bracket:
         return [(pattern, "prefix"), (pattern, "suffix")]
-    # A class may hold the signs that would end a part, so after one nothing is known.
+    # A class may contain the characters that end a part, so nothing is known after one.
     modes = ["prefix", *["contains"] * (len(parts) - 1)]
     if not bracket:
         modes[-1] = "suffix"
@@ -82,11 +84,11 @@ def parts_of_glob(pattern: str) -> list[tuple[str, str]]:
 
 
 def commonness(trigram: str) -> int:
-    """How common its characters are, 0 at most; `3 * UNUSUAL` at least but for rare letters."""
+    """Rate how common the characters of a trigram are: 0 is most common; only rare letters fall below `3 * UNUSUAL`."""
     return sum(_COMMON.get(char, UNUSUAL) for char in trigram)
 
 
-# Reading.
+# Parsing.
 
 
 class _NotUnderstood(Exception):
@@ -97,7 +99,7 @@ Items = Sequence[tuple[object, Any]]
 """Operations of Python's parser, each with its argument."""
 
 _ANY_CHARACTER = "[^a]"
-"""Stands for what may be any text that is not empty."""
+"""Stands for anything that may match any non-empty text."""
 _SPELLING = re.compile(
     r"""
       \\Q (?P<quoted> .*?) (?: \\E | \Z)
@@ -115,11 +117,11 @@ _SPELLING = re.compile(
 )
 _SETS_CASE = re.compile(r"\(\?[a-zA-Z]*i")
 _ODD_CLASS = re.compile(r"\[|--|&&|~~|\|\||\\[pPhHNRX]|\\x\{")
-"""Of a class: one within it, which RE2, `regex` and Python read differently, or what only some of them know."""
+"""In a class: a nested class, which RE2, `regex` and Python read differently, or syntax that only some of them know."""
 
 
 def _parsed(pattern: str) -> tuple[Items, bool]:
-    """What the parser makes of a pattern, and whether a part of it pays no regard to case.  Raises _NotUnderstood."""
+    """Parse a pattern. Returns the items, and True if a part ignores case. Raises _NotUnderstood."""
     try:
         parsed: Items = _parser.parse(_SPELLING.sub(_spelt, pattern))
     except (re.error, OverflowError, ValueError) as error:
@@ -128,10 +130,10 @@ def _parsed(pattern: str) -> tuple[Items, bool]:
 
 
 def _spelt(match: re.Match[str]) -> str:
-    """A part of a pattern as Python spells it."""
+    """Translate a part of a pattern to Python's syntax."""
     kind = match.lastgroup
     if kind == "differs":
-        # `{,2}` is plain text to RE2, and `{e}` allows errors to `regex`; blanks and comments are not looked for.
+        # `{,2}` is plain text to RE2, and `{e}` allows errors to `regex`. Verbose mode is not supported.
         raise _NotUnderstood
     if kind == "quoted":
         return re.escape(match["quoted"])
@@ -144,15 +146,15 @@ def _spelt(match: re.Match[str]) -> str:
     return {"flags": "", "end": "\\Z"}.get(kind or "", match[0])
 
 
-# Each part of an expression: the strings that it can be exactly, or None where they are too many, and a query that
-# each match of it fulfils.
+# For each part of an expression: the strings that it can match exactly, or None if there are too many, and a query that
+# each match fulfils.
 _Info = tuple[frozenset[str] | None, Query]
 _NOTHING: _Info = (frozenset({""}), ANYTHING)
 _SOMETHING: _Info = (None, ANYTHING)
 
 
 def _sequence(items: Items) -> _Info:
-    """One after the other."""
+    """Combine items that follow each other."""
     exact: frozenset[str] | None = frozenset({""})
     run = frozenset({""})
     query = ANYTHING
@@ -191,9 +193,9 @@ def _info(item: tuple[object, Any]) -> _Info:
         ):
             return _repeat(_sequence(inner), least, most)
         case ((_constants.AT | _constants.ASSERT | _constants.ASSERT_NOT), _):
-            # A match does not hold what is looked at beside it: it may require more, which is not needed.
+            # Look-around is not part of the match. It could add requirements, but they are not needed.
             return _NOTHING
-    # ANY, NOT_LITERAL, CATEGORY; and what a reference to a group stands for may be empty.
+    # ANY, NOT_LITERAL, CATEGORY; a reference to a group may match empty text.
     return _SOMETHING
 
 
@@ -211,7 +213,7 @@ def _class(members: Items) -> _Info:
 
 
 def _alternate(a: _Info, b: _Info) -> _Info:
-    """One or the other."""
+    """Combine two alternatives."""
     if a[0] is not None and b[0] is not None and len(a[0] | b[0]) <= MAX_EXACT:
         return a[0] | b[0], either(a[1], b[1])
     return None, either(_required(*a), _required(*b))
@@ -231,7 +233,7 @@ def _required(exact: frozenset[str] | None, query: Query) -> Query:
 
 
 def _runs(items: Items) -> list[str]:
-    """The runs of literal text, in their order; of groups that are repeated or have alternatives, none but theirs."""
+    """Return the runs of literal text in order. A repeated group has separate runs; alternatives have none."""
     found = [""]
     for op, argument in items:
         match op, argument:
@@ -252,14 +254,14 @@ def _runs(items: Items) -> list[str]:
 
 
 def both(a: Query, b: Query) -> Query:
-    """What fulfils the two."""
+    """Return a query that requires both."""
     if a.op == "any" or a == b:
         return b
     return a if b.op == "any" else Query("and", a.trigrams | b.trigrams, _parts("and", a, b))
 
 
 def either(a: Query, b: Query) -> Query:
-    """What fulfils one of the two."""
+    """Return a query that requires either."""
     if a.op == "any" or b.op == "any":
         return ANYTHING
     return a if a == b else Query("or", frozenset(), _parts("or", a, b))
@@ -270,19 +272,19 @@ def _parts(op: str, *queries: Query) -> tuple[Query, ...]:
 
 
 def _of_text(text: str) -> Query:
-    """What a text that holds this one has."""
+    """Return a query for texts that contain this one."""
     windows = dict.fromkeys(text[at : at + 3] for at in range(len(text) - 2))
     usable = [window for window in windows if not any(char in "\0\n\r" for char in window)]
     return Query("and", frozenset(sorted(usable, key=commonness)[:_RAREST])) if usable else ANYTHING
 
 
 def _of_any(texts: Collection[str]) -> Query:
-    """What a text that holds one of these has."""
+    """Return a query for texts that contain one of these."""
     return functools.reduce(either, map(_of_text, sorted(texts))) if texts else ANYTHING
 
 
 def _in_any_case(query: Query) -> Query:
-    """What a text has that would fulfil the query if no regard were paid to the case of letters."""
+    """Return a query that ignores the case of letters."""
     if query.op == "any":
         return query
     parts = [_in_any_case(part) for part in query.parts]
@@ -293,7 +295,7 @@ def _in_any_case(query: Query) -> Query:
 
 
 def _cases(trigram: str) -> Query:
-    """One of the trigrams that are this one without regard to case; anything where that is not known."""
+    """Return a query for the case variants of a trigram; matches anything if they are not known."""
     if any(ord(char) > 0xFFFF and char.lower() + char.upper() != 2 * char for char in trigram):
         return ANYTHING
     alternatives = itertools.product(*(sorted(_alike().get(char, {char})) for char in trigram))
@@ -302,9 +304,9 @@ def _cases(trigram: str) -> Query:
 
 @functools.cache
 def _alike() -> dict[str, set[str]]:
-    """The characters that are the same without regard to case, by each of them; not those beyond the first plane."""
+    """Map each character of the first plane to the characters that equal it when case is ignored."""
     found: dict[str, set[str]] = {}
-    # One of the two libraries takes this to be an `i`; Python says that it is two characters.
+    # One of the two libraries treats this as `i`; Python says that it is two characters.
     pairs = [("i", "\u0130")]
     for code in _CASED:
         char = chr(code)

@@ -1,7 +1,7 @@
-"""The loop that every service runs: hello, ready, calls, cancellation, pings, drain, bye.
+"""The event loop of every service: hello, ready, calls, cancellation, pings, drain, bye.
 
-Every call gets exactly one last frame, a `Return` or a `Fault`, whatever its handler does. Pings are answered by the
-event loop that runs the handlers, so that a handler which blocks it is seen as a hang.
+Every call gets exactly one final frame, a `Return` or a `Fault`, whatever its handler does. The same event loop answers
+pings and runs the handlers, so a handler that blocks it is detected as a hang.
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ from linckia.services.runtime.handlers import Context, Environment, Handler, Han
 from linckia.services.runtime.sandbox import end_out_of_memory
 
 LINK_MESSAGE_BYTES = frames.MAX_HEAD_BYTES
-"""Anything longer is not ours."""
+"""Longest message of the link protocol itself; anything longer is invalid."""
 
 FRAMES_AT_ONCE = 4
-"""Frames read before what they began gets its turn: of a burst of calls, the first is not to wait for the last."""
+"""Frames read before the tasks they started get to run, so that the first call of a burst does not wait for the
+last."""
 
 FIRST_CALL_S = 0.005
-"""How long the first call has the process for itself: a restart's callers come all at once, and where threads work for
-them the first answer would come after the last call was read."""
+"""How long the first call has the process to itself. After a restart all waiting callers arrive at once; if threads
+serve them, the first answer would come only after the last call was read."""
 
 STARVED_MS = 1000
-"""For the calls in hand of a process that can open no more files: some need none."""
+"""Time for the in-flight calls of a process that cannot open more files; some do not need any."""
 
 BYE_ACK_TIMEOUT_S = 2.0
-"""The kernel acknowledges in a millisecond; past this it is dead or has given us up."""
+"""The kernel acknowledges within a millisecond; after this time it is dead or has given up on this process."""
 
 _log = logging.getLogger("linckia.service")
 
 
 class _Served(NamedTuple):
-    """An operation of this service."""
+    """An operation of this service and its handler."""
 
     operation: Operation[Any]
     decoder: msgspec.msgpack.Decoder[Params[Any]]
@@ -62,8 +63,8 @@ class ServiceLoop:
     """One generation of one service, at the service's end of the link.
 
     Args:
-        info: what `status` shows of the process itself.
-        handoff: where the kernel hands descriptors to it, for the services that have one.
+        info: what `status` shows about the process itself.
+        handoff: where the kernel hands over descriptors, for services that receive some.
     """
 
     def __init__(
@@ -88,14 +89,14 @@ class ServiceLoop:
         self._bye_ack = trio.Event()
         self._link_lost = False
         self._starved = False
-        """Whether it ends for want of descriptors."""
+        """True if the process ends because it ran out of descriptors."""
         self._nursery: trio.Nursery | None = None
-        """Of the handlers; None while calls are refused."""
+        """The nursery of the handlers; None while calls are refused."""
 
     async def run(self, open_service: OpenService) -> None:
         """Serve until drained (returns) or until the link is closed (raises LinkClosed).
 
-        Whatever start-up, a background task or the orderly end raises, goes through.
+        Exceptions from start-up, a background task or the orderly shutdown propagate.
         """
         async with trio.open_nursery() as outer:
             outer.start_soon(self._channel.run_sender)
@@ -122,7 +123,7 @@ class ServiceLoop:
                         calls.cancel_scope.cancel()
                     finally:
                         self._nursery = None
-                    # Only now, with every handler at its end, may the service close what they use.
+                    # The service may close its resources only after every handler has ended.
                 background.cancel_scope.cancel()
             self._channel.post(frames.Bye())
             with trio.move_on_after(BYE_ACK_TIMEOUT_S):
@@ -134,23 +135,23 @@ class ServiceLoop:
             raise LinkClosed
 
     async def give_back(self) -> None:
-        """What the service does with its memory when it rests."""
+        """Release the service's idle memory."""
         try:
             for give_back in self._env.resting if self._env else ():
                 await give_back()
         except Exception:
-            # What it would have let go of may be closed by now.
+            # After the drain, the resources that it would release may be closed.
             if not self._drained.is_set():
                 raise
 
     async def end_at_sigterm(self) -> None:
-        """SIGTERM ends the service in order, with the calls in hand cancelled."""
+        """On SIGTERM, cancel the in-flight calls and shut down in order."""
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
             async for _ in signals:
                 self._end(frames.Drain(0))
 
     def _end(self, drain: frames.Drain) -> None:
-        """Take no more calls, finish those in hand within the time, then end."""
+        """Refuse new calls, finish those in flight within the time limit, then end."""
         self._drain = drain
         self._drained.set()
 
@@ -213,12 +214,12 @@ class ServiceLoop:
                 raise ProtocolViolation(f"unexpected {type(frame).__name__} from the kernel")
 
     def _begin(self, call: frames.Call) -> None:
-        """Start the handler.  Raises LinckiaError: it was not started."""
+        """Start the handler. Raises LinckiaError if it was not started."""
         if self._nursery is None or self._drain is not None:
             state = "draining" if self._drain else "starting"
             raise errors.Unavailable(f"service {self._launch.service} is {state}")
         if (served := self._handlers.get(call.op)) is None:
-            raise errors.UnknownOperation(f"no operation {call.op!r} here")
+            raise errors.UnknownOperation(f"this service has no operation {call.op!r}")
         try:
             params = frames.decoded(served.decoder.decode, call.params)
         except msgspec.DecodeError as error:
@@ -234,10 +235,10 @@ class ServiceLoop:
             with context.scope:
                 answer = frames.Return(call.id, frames.pack_body(await served.handler(params, context)))
                 if len(answer.body) > frames.MAX_MESSAGE_BYTES:
-                    answer = errors.Internal(f"{call.op}: the result is larger than the link carries")
+                    answer = errors.Internal(f"{call.op}: the result is larger than the link allows")
         except MemoryError:
             end_out_of_memory(call.op)
-        except Exception as error:  # noqa: BLE001  # a defect of one call must not end the calls of others
+        except Exception as error:  # noqa: BLE001  # a defect in one call must not end the calls of others
             answer = error if isinstance(error, LinckiaError) else self._defect(call, error)
             self._look_for_starvation(error)
         finally:
@@ -250,9 +251,9 @@ class ServiceLoop:
                 self._channel.post(last)
 
     def _look_for_starvation(self, error: Exception) -> None:
-        """A process that can open no more files is replaced, and its calls are the next one's."""
+        """End a process that cannot open more files; the next process serves its calls."""
         if (lacking := storage.starved_of(error)) and self._drain is None:
-            _log.error("can have no more %s, and ends: %s", lacking, error)
+            _log.error("has run out of %s and ends: %s", lacking, error)
             self._starved = True
             self._end(frames.Drain(STARVED_MS))
 
@@ -265,7 +266,8 @@ class ServiceLoop:
     def _not_done(
         self, call: frames.Call, served: _Served, context: Context, error: LinckiaError | None
     ) -> frames.Fault | frames.Unfinished:
-        """What to say of a call without a result: its handler's `error`, or why that was cancelled."""
+        """Build the frame for a call without a result, from its handler's `error` or the reason for its
+        cancellation."""
         if error is None and context.cancelled_by_caller:
             error = errors.Cancelled(f"{call.op} was cancelled by its caller")
         elif error is None and context.scope.cancelled_caught:

@@ -1,13 +1,13 @@
-"""A service process: from a launch configuration and an inherited descriptor to a running loop, and its exit code.
+"""The main program of a service process, from its launch configuration and inherited descriptor to its exit code.
 
     python -m services.runtime.main CONFIG_FD LINK_FD [HANDOFF_FD [MODULE…]]
 
-is how the kernel starts one from nothing, with MODULEs ahead of its certificate: they are loaded until there is one.  A
-zygote calls `run` in the forked child.
+The kernel uses this command to start a service without a zygote; MODULEs are imported while the launch configuration is
+not there yet. A zygote calls `run` in the forked child.
 
-A standby is a process that was forked ahead of need, and takes the place of the one that dies: it is confined, and its
-event loop runs; it has only to take its link and to open the service.  Until it is wanted it touches nothing that is
-the service's: data and roots belong to the generation that lives.
+A standby is a process forked in advance to replace one that dies. It is already confined and its event loop runs; it
+only has to take its link and open the service. Until then it must not touch the service's data or roots, which belong
+to the live generation.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ EXIT_FAILED = 1
 EXIT_KERNEL_GONE = 3
 
 SWITCH_S = 0.0005
-"""How long a thread may keep the interpreter from others that want it.  With the usual 5 ms, the event loop's turn
-comes that late after each step of a worker thread, and a call takes several."""
+"""How long a thread may hold the interpreter lock while others wait for it. With the default 5 ms, the event loop would
+resume that late after each step of a worker thread, and a call takes several steps."""
 
 _log = logging.getLogger("linckia.service")
 
 
 def run(launch: LaunchConfig, fd: int, handoff_fd: int | None = None, *, standby: bool = False) -> int:
-    """Serve until drained, and return the exit code.  Never raises for what happens inside the service.
+    """Serve until drained, and return the exit code. Never raises for errors inside the service.
 
     Args:
         fd: the link, or the socket on which a standby waits.
-        handoff_fd: the socket over which the kernel hands descriptors to it, if it has one.
+        handoff_fd: the socket over which the kernel passes descriptors, if there is one.
     """
     _prepare(launch)
     code = EXIT_OK
@@ -70,11 +70,10 @@ def run(launch: LaunchConfig, fd: int, handoff_fd: int | None = None, *, standby
         bound_files(launch)
         bound_threads(launch)
         if launch.confinement is not None:
-            # Before the first thread: what landlock and seccomp forbid, they forbid the thread that asked and its
-            # children.
+            # Before the first thread starts: landlock and seccomp only bind the calling thread and its children.
             info["confined"] = confine(launch.confinement, data_dir)
             _log.info("confined by %s", info["confined"])
-            # A change of user cut the tie for a moment.
+            # Changing the user cleared the parent-death signal for a moment.
             require_parent(launch.parent_pid)
         trio.run(_main, launch, fd, handoff_fd, module, info, standby)
     except* (LinkClosed, KernelGone):
@@ -82,7 +81,7 @@ def run(launch: LaunchConfig, fd: int, handoff_fd: int | None = None, *, standby
         code = EXIT_KERNEL_GONE
     except* MemoryError:
         end_out_of_memory("work in the background")
-    except* Exception:  # noqa: BLE001  # the exit code says it
+    except* Exception:  # noqa: BLE001  # reported by the exit code
         _log.exception("%s generation %d ends with an error", launch.service, launch.generation)
         code = EXIT_FAILED
     return code
@@ -96,7 +95,7 @@ async def _main(
             return
         launch, fd, handoff_fd = woken
         _name_log(launch)
-    # Only what is passed descriptors has a link without nng.
+    # Only processes that receive descriptors have a link without nng.
     open_link = NngLink.inherited if handoff_fd is None else SocketLink
     with contextlib.closing(open_link(fd, max_message_bytes=LINK_MESSAGE_BYTES)) as link:
         async with trio.open_nursery() as nursery:
@@ -111,18 +110,18 @@ async def _main(
 async def _stand_by(
     launch: LaunchConfig, control_fd: int, module: ModuleType
 ) -> tuple[LaunchConfig, int, int | None] | None:
-    """Prepare, and wait to be woken: what this becomes, its link and its handoff.
+    """Prepare, then wait to be woken. Returns the launch configuration, the link and the handoff descriptor.
 
-    None where the kernel has no use for it any more.  Standard output and error are the new generation's log
-    afterwards.
+    Returns None if the kernel no longer needs this standby. Afterwards, standard output and error go to the new
+    generation's log.
     """
     prepare: Prepare | None = getattr(module, "prepare", None)
     if prepare is not None:
         try:
             prepare(launch.settings)
-        except Exception:  # noqa: BLE001  # the service's own start-up meets it again, and says it
+        except Exception:  # noqa: BLE001  # the service's own start-up meets the error again and reports it
             _log.exception("%s cannot be prepared", launch.service)
-    # Else the collector would look through all that was just made, in the middle of the first calls.
+    # Without this, a collection of everything just created would interrupt the first calls.
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=control_fd) as control:
@@ -146,10 +145,10 @@ async def _stand_by(
 
 
 def _prepare(launch: LaunchConfig) -> None:
-    # A stack dump of every thread on SIGABRT is what the kill ladder leaves in the log of a hung service.
+    # On SIGABRT, dump the stack of every thread; the kill ladder uses this to leave a trace of a hung service.
     faulthandler.enable()
     sys.setswitchinterval(SWITCH_S)
-    # Ctrl-C at a terminal is the kernel's to handle: it stops its services in order.
+    # The kernel handles Ctrl-C at a terminal: it stops its services in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, force=True)
     _name_log(launch)
@@ -164,14 +163,16 @@ def _name_log(launch: LaunchConfig) -> None:
 def main(argv: list[str]) -> int:
     fds, ahead = argv[:3], argv[3:]
     if len(fds) < 2 or not all(fd.isdigit() for fd in fds):
-        sys.exit("usage: python -m services.runtime.main CONFIG_FD LINK_FD [HANDOFF_FD [MODULE…]] (the kernel does it)")
+        sys.exit(
+            "usage: python -m services.runtime.main CONFIG_FD LINK_FD [HANDOFF_FD [MODULE…]] (the kernel does this)"
+        )
     for name in ahead:
         importlib.import_module(name)
         ops.load()
     try:
         launch = read_launch_config(int(fds[0]), LaunchConfig)
     except msgspec.DecodeError:
-        # It ended before it had written all of it.
+        # The kernel ended before it had written the whole configuration.
         return EXIT_KERNEL_GONE
     return run(launch, *map(int, fds[1:]))
 

@@ -1,9 +1,9 @@
-"""Delivery from a service's database to another service, at least once, through any crash of either side.
+"""At-least-once delivery from a service's database to another service, across crashes of either side.
 
-The transactional outbox: a change leaves its key in a table, in the transaction that makes it. An `Outbox` takes keys
-from there, delivers each thing in its present state, and strikes the keys out once the far end has it on disk; to be
-repeated, deliveries are idempotent. While the far end is away it backs off; afterwards, and at the start, both sides
-are compared, for the far end may have come back with less than it had.
+This is the transactional outbox pattern: each change adds its key to a table in the same transaction. An `Outbox` takes
+keys from there, delivers the current state of each item, and removes the keys once the other side has it on disk.
+Deliveries are idempotent, so they can be repeated. While the other side is away, the outbox backs off. Afterwards, and
+at the start, both sides are compared, because the other side may have returned with less data than it had.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ FIRST_PAUSE_S, LAST_PAUSE_S = 0.25, 15.0
 
 
 class Feed(Protocol[D]):
-    """What differs from one outbox to the next. Each method may be called again after it failed or was killed."""
+    """The parts that differ between outboxes. Each method may be called again after it failed or was killed."""
 
     async def compare(self) -> None:
-        """Bring both sides' lists together: queue what the far end lacks, and what it should not have."""
+        """Compare both sides: queue the items that the other side lacks or should delete."""
 
     async def take(self) -> D | None:
-        """The next batch, as things are now; None where nothing waits."""
+        """Return the next batch in its current state; None if nothing is queued."""
 
     async def deliver(self, due: D) -> bool:
-        """Tell the far end; False where it turns out to be another than was compared with, and nothing is struck."""
+        """Deliver a batch. Returns False if the other side is not the one that was compared; nothing is then
+        removed."""
 
     async def strike(self, due: D) -> None:
-        """Remove from the table what was delivered, unless it has changed since."""
+        """Remove delivered keys from the table, unless they have changed since."""
 
 
 class Outbox(Generic[D]):
     """The task that delivers.
 
     Args:
-        to: the far end in words, for `waiting`.
-        gather_s: how long a first new key waits for more of them, unless a task waits for the delivery.
+        to: a description of the other side, for `waiting`.
+        gather_s: how long a first new key waits for more, unless a task waits for the delivery.
     """
 
     def __init__(self, env: Environment, to: str, feed: Feed[D], *, gather_s: float = 0.0) -> None:
@@ -52,23 +53,23 @@ class Outbox(Generic[D]):
         self._feed = feed
         self._gather_s = gather_s
         self._compared = self._in_step = False
-        """Whether both sides were compared; whether nothing waits, either."""
+        """Whether both sides were compared, and whether the queue is also empty."""
         self._wake = trio.Event()
         self._wanted = trio.Event()
         self._passed = trio.Condition()
         self.waiting: str | None = None
-        """Why nothing is delivered at the moment; None where it is."""
+        """Why nothing is being delivered at the moment; None during normal delivery."""
 
     def hurry(self) -> None:
-        """There may be new keys."""
+        """Check the table for new keys now."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Deliver until cancelled; after that the database is used no more."""
+        """Deliver until cancelled; afterwards, the database is no longer used."""
         pause_s = FIRST_PAUSE_S
         await self._env.after_the_rush()
         while True:
-            # Armed before the look into the table: a key that comes during the look is not missed.
+            # Armed before the table is read, so that a key arriving meanwhile is not missed.
             self._wake = trio.Event()
             self._wanted = trio.Event()
             self._in_step = False
@@ -79,7 +80,7 @@ class Outbox(Generic[D]):
                 self._in_step = self._compared
                 await self._tell(None)
             except LinckiaError as error:
-                # A far end whose disk is full answers a failure of its own to be retried.
+                # If its disk is full, the other side returns a retryable failure of its own.
                 retried = isinstance(error, OperationError) and error.failure.retry_after_ms is not None
                 if retried or isinstance(error, DiskFull):
                     pause_s = FULL_PAUSE_S
@@ -94,11 +95,12 @@ class Outbox(Generic[D]):
                 await self._wanted.wait()
 
     async def watch_epoch(self, ask: Callable[[str], Awaitable[str]]) -> None:
-        """Compare again, and deliver what is lacking, whenever the far end begins its database again.
+        """Whenever the other side recreates its database, compare again and deliver the missing items.
 
         Args:
-            ask: answers the far end's epoch once it is another than the one given, to which all has been delivered
-                (none: '').
+            ask: waits until the other side's epoch differs from the given one, to which everything has been
+                delivered
+                (empty if none), and returns the new epoch.
         """
         delivered, pause_s = "", FIRST_PAUSE_S
         while True:
@@ -118,20 +120,23 @@ class Outbox(Generic[D]):
             delivered = found
 
     async def until(self, condition: Callable[[], Awaitable[bool]], patience_s: float) -> bool:
-        """Wait until `condition` holds, looked at after each batch, for `patience_s` or until the far end is away."""
+        """Wait at most `patience_s` until `condition` holds, checking after each batch.
+
+        Returns early if the other side becomes unavailable. Returns whether the condition held.
+        """
         self._wanted.set()
         with trio.move_on_after(patience_s):
             async with self._passed:
-                # Looked at with the lock held, so that no batch passes between here and the wait.
+                # Checked with the lock held, so that no batch slips in between the check and the wait.
                 while not (met := await condition()) and not self.waiting:
                     await self._passed.wait()
             return met
         return await condition()
 
     async def _step(self) -> bool:
-        """Compare, or deliver one batch; False where nothing was left to do."""
+        """Compare, or deliver one batch. Returns False if nothing was left to do."""
         if not self._compared:
-            # Set before: the far end may be begun again meanwhile.
+            # Set first: the other side may be recreated during the comparison.
             self._compared = True
             try:
                 await self._feed.compare()
@@ -163,7 +168,7 @@ class Page(Protocol):
 
 
 async def pages(page: Callable[[str], Awaitable[Page]]) -> list[str]:
-    """All ids of a far end, page by page; `page` gets the last id of the page before, '' at first."""
+    """Collect all ids of the other side; `page` gets the last id of the previous page, empty at first."""
     one = await page("")
     found = [*one.ids]
     while one.more and one.ids:

@@ -1,7 +1,7 @@
-"""What a process is to the operating system: the child of its parent, and which user with which privileges.
+"""A process's relation to the operating system: its parent, its user and its privileges.
 
-A service that was started by root becomes a user of its own, or keeps less than root's privileges, and is first given
-its folder. This can be undone: a kernel that runs as root next takes the folder over the same way.
+A service started by root becomes a user of its own or drops most of root's privileges, after it has been given its
+folder. This is reversible: a kernel that next runs as root takes the folder over in the same way.
 
 Sources: prctl(2), credentials(7), capabilities(7).
 """
@@ -24,15 +24,15 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 _CHOWN, _DAC_OVERRIDE, _DAC_READ_SEARCH, _FOWNER, _FSETID = 1, 2, 4, 8, 16
 _TO_READ = (_DAC_READ_SEARCH, _DAC_OVERRIDE)
-"""To read files of other users the first of these that is permitted, since a container's root often lacks it."""
+"""To read other users' files, the first of these that is permitted is used; a container's root often lacks one."""
 _TO_WRITE = _CHOWN | _DAC_OVERRIDE | _DAC_READ_SEARCH | _FOWNER | _FSETID
-"""To write them, and to keep their owners, modes and times."""
+"""Capabilities to write other users' files and keep their owners, modes and times."""
 
 _NO_OWNERS = (errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class KernelGone(Exception):
-    """The kernel died between this process's launch and now."""
+    """The kernel died after it launched this process."""
 
 
 @functools.cache
@@ -41,7 +41,7 @@ def libc() -> ctypes.CDLL:
 
 
 def checked(result: int, what: str) -> int:
-    """The result of a function of libc's.  Raises OSError where it is negative."""
+    """Return the result of a libc function. Raises OSError if it is negative."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -49,36 +49,36 @@ def checked(result: int, what: str) -> int:
 
 
 def prctl(option: int, *arguments: int | bytes) -> None:
-    """Raises OSError."""
+    """Call prctl(2). Raises OSError."""
     padded = [*arguments, 0, 0, 0, 0][:4]
     passed = (each if isinstance(each, bytes) else ctypes.c_ulong(each) for each in padded)
     checked(libc().prctl(option, *passed), f"prctl {option}")
 
 
 def die_with(parent_pid: int, name: str) -> None:
-    """Die when `parent_pid` dies, even by SIGKILL, and be called `name` (15 bytes of it) in listings of processes.
+    """Die when `parent_pid` dies, even by SIGKILL, and set the process name to the first 15 bytes of `name`.
 
-    The signal is bound to the *thread* that is the parent, so the kernel starts processes from its main thread only.
+    The signal is tied to the *thread* that is the parent, so the kernel starts processes from its main thread only.
 
-    Raises KernelGone: `parent_pid` is not the parent (any more).
+    Raises KernelGone if `parent_pid` is no longer the parent.
     """
     prctl(_PR_SET_NAME, name.encode()[:15])
     prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    # The parent may have died before the call above, which then never fires.
+    # The parent may have died before the call above, in which case the signal never comes.
     require_parent(parent_pid)
 
 
 def require_parent(parent_pid: int) -> None:
-    """Raises KernelGone: `parent_pid` is not the parent (any more)."""
+    """Raise KernelGone if `parent_pid` is no longer the parent."""
     if os.getppid() != parent_pid:
         raise KernelGone(f"process {parent_pid} is gone")
 
 
 def own(folder: Path, user: User | None) -> bool:
-    """Give `folder` and all in it to `user`, or back to root; whether they are that user's now.
+    """Give `folder` and everything in it to `user`, or back to root. Returns True if that succeeded.
 
-    The folder itself comes last, so that an interrupted change is seen and done again. Links are not followed, and a
-    file with another name elsewhere is left alone. False: this file system keeps no owners.
+    The folder itself comes last, so that an interrupted change is noticed and repeated. Links are not followed, and a
+    file with a second hard link is left alone. Returns False if the file system does not keep owners.
     """
     uid, gid = (0, 0) if user is None else (user.uid, user.gid)
     if os.stat(folder).st_uid == uid:
@@ -98,13 +98,13 @@ def own(folder: Path, user: User | None) -> bool:
 
 
 def give_up(user: User | None, files: FilesOfOthers) -> str:
-    """Become `user`, or stay root, and keep no privileges but, where `files` says so, access to others' files.
+    """Become `user`, or stay root, and drop all privileges except the access to other users' files that `files` grants.
 
-    Returns what was done, for `status`.  Raises OSError where the operating system refuses.
+    Returns a description for `status`. Raises OSError if the operating system refuses.
     """
     header, now = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)
     checked(libc().capget(header, now), "capget")
-    # Of those that are permitted now; a container's root lacks some.
+    # Only those that are permitted now; a container's root lacks some.
     permitted: int = struct.unpack("=6I", now)[1]
     held = permitted & _TO_WRITE if files == "write" else 0
     if files == "read":
@@ -114,9 +114,9 @@ def give_up(user: User | None, files: FilesOfOthers) -> str:
         os.setgroups(())
         os.setresgid(user.gid, user.gid, user.gid)
         os.setresuid(user.uid, user.uid, user.uid)
-        # Or /proc/self would belong to root, where this process looks at itself.
+        # Otherwise root would own /proc/self, which this process reads.
         prctl(_PR_SET_DUMPABLE, 1)
-        # The change of user has cleared it; the caller looks whether the parent is still there.
+        # Changing the user cleared it; the caller checks whether the parent is still alive.
         prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     checked(libc().capset(header, struct.pack("=IIIIII", held, held, 0, 0, 0, 0)), "capset")
     if user is not None:

@@ -1,9 +1,9 @@
-"""Files replaced, made or renamed whole, one edit at a time: a crash leaves the old file or the new one.
+"""Replaces, creates and renames whole files, one edit at a time: a crash leaves the old file or the new one.
 
-The new content is written to an unnamed file in the same directory, made durable, given a name and renamed over the
-target, with its mode and owner; where nothing is to be replaced, it is given the target's name at once.  The directory
-is locked for the edit, and the target too, for others that lock it.  A name left over from a crash between naming and
-renaming is removed by the next edit in that directory.
+The new content is written to an unnamed file in the same directory, synced, named, and renamed over the target, with
+the target's mode and owner. If nothing is replaced, the file gets the target's name immediately. The directory is
+locked during the edit, and so is the target, for other programs that lock it. A crash between naming and renaming
+leaves a temporary name, which the next edit in that directory removes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CANNOT_NAME = (errno.ENOENT, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EOPN
 
 
 class CannotReplace(Exception):
-    """The file was not replaced, and is as it was; the message names it and says why."""
+    """The file was not replaced and is unchanged; the message names it and gives the reason."""
 
 
 class ChangedMeanwhile(CannotReplace):
@@ -41,8 +41,10 @@ class ChangedMeanwhile(CannotReplace):
 
 @contextmanager
 def hold(path: Path, timeout_seconds: float = LOCK_TIMEOUT_SECONDS, *, is_new: bool = False) -> Iterator[None]:
-    """Hold a file, or the place of a new one, against every other edit, of this process or another. Raises
-    CannotReplace at the timeout."""
+    """Lock a file, or the path of a new one, against edits from this and other processes.
+
+    Raises CannotReplace at the timeout.
+    """
     deadline = time.monotonic() + timeout_seconds
     with _flock(path.parent, os.O_DIRECTORY, deadline), nullcontext() if is_new else _flock(path, 0, deadline):
         _remove_leftovers(path.parent)
@@ -51,7 +53,7 @@ def hold(path: Path, timeout_seconds: float = LOCK_TIMEOUT_SECONDS, *, is_new: b
 
 @contextmanager
 def _flock(path: Path, flags: int, deadline: float) -> Iterator[None]:
-    """A lock belongs to its descriptor: it keeps out other threads as well as other processes."""
+    """Hold a flock, which belongs to its descriptor and so excludes other threads as well as other processes."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     except OSError as fault:
@@ -71,7 +73,7 @@ def _flock(path: Path, flags: int, deadline: float) -> Iterator[None]:
 
 
 def _remove_leftovers(directory: Path) -> None:
-    """Remove what a crash between naming and renaming left: with the directory locked, none is in use."""
+    """Remove files that a crash left between naming and renaming. The directory is locked, so none is in use."""
     with os.scandir(directory) as entries:
         names = [entry.name for entry in entries if entry.name.startswith(_TEMPORARY)]
     for name in names:
@@ -82,12 +84,12 @@ def _remove_leftovers(directory: Path) -> None:
 def replace_file(path: Path, before: bytes, after: bytes) -> None:
     """Replace the content of a file, which must still be `before`. The caller holds its lock.
 
-    Keeps mode and owner. Returns once the new content is on disk. Raises CannotReplace, having changed nothing.
+    Keeps mode and owner. Returns once the new content is on disk. Raises CannotReplace if nothing was changed.
     """
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if real_path_of(directory, str(path.parent)) != str(path.parent):
-            raise ChangedMeanwhile(f"{path.parent} is another folder by now: nothing was written")
+            raise ChangedMeanwhile(f"{path.parent} was replaced by another folder: nothing was written")
         status = os.stat(path.name, dir_fd=directory, follow_symlinks=False)
         if not stat.S_ISREG(status.st_mode):
             raise CannotReplace(f"{path} is not a regular file")
@@ -107,9 +109,9 @@ def replace_file(path: Path, before: bytes, after: bytes) -> None:
 
 
 def create_file(directory: int, name: str, content: bytes) -> None:
-    """Make a file in an open directory, whole or not at all. Returns once it is on disk. The caller holds its lock.
+    """Create a file in an open directory, completely or not at all. Returns once it is on disk.
 
-    Raises OSError: a FileExistsError where something has that name.
+    The caller holds its lock. Raises OSError, and in particular FileExistsError if the name is taken.
     """
     _put(directory, name, content, None, lambda: None)
     os.fsync(directory)
@@ -119,9 +121,9 @@ def _put(
     directory: int, name: str, content: bytes, replaced: os.stat_result | None, check: Callable[[], None], *,
     unnamed: bool = True,
 ) -> None:  # fmt: skip
-    """Where the file system has no unnamed files, or no way to name one, the new content has a name from the start.
+    """Write the new content, under a temporary name if unnamed files are unsupported or cannot be named.
 
-    `check` is called once the content is written; a name that nothing is `replaced` at must be free.
+    `check` is called once the content is written. If nothing is `replaced`, the name must be free.
     """
     temporary = _TEMPORARY + secrets.token_hex(8)
     descriptor = _unnamed(directory) if unnamed else None
@@ -142,7 +144,7 @@ def _put(
                 return _put(directory, name, content, replaced, check, unnamed=False)
             named = replaced is not None
         elif replaced is None:
-            # Unlike a rename, this never replaces what somebody put there a moment ago.
+            # Unlike a rename, this never replaces a file that was created a moment ago.
             os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
         if replaced is not None:
             os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
@@ -154,7 +156,7 @@ def _put(
 
 
 def _unnamed(directory: int) -> int | None:
-    """A new file in the directory that has no name yet, or None where the file system cannot make one."""
+    """Create an unnamed file in the directory; None if the file system does not support it."""
     try:
         return os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=directory)
     except OSError as fault:
@@ -193,11 +195,11 @@ class Entry(Protocol):
 
 
 def rename(source: Entry, target: Entry) -> None:
-    """Rename `source` to `target`, where nothing may be; never overwrites.
+    """Rename `source` to `target`, which must not exist; never overwrites.
 
     Raises:
-        FileExistsError: something is there.
-        OSError: with EXDEV, it is on another file system.
+        FileExistsError: the target exists.
+        OSError: with EXDEV, the target is on another file system.
     """
     names = os.fsencode(source.name), os.fsencode(target.name)
     if libc().renameat2(source.folder, names[0], target.folder, names[1], _RENAME_NOREPLACE) == 0:
@@ -209,8 +211,11 @@ def rename(source: Entry, target: Entry) -> None:
 
 
 def rename_without_flag(source: Entry, target: Entry) -> None:
-    """`rename` for file systems that cannot be asked not to replace: a second link, which cannot be made over anything,
-    or for a directory an empty one in its place, which alone a directory may replace. Raises OSError."""
+    """Implement `rename` for file systems without RENAME_NOREPLACE. Raises OSError.
+
+    A file gets a second link, which cannot overwrite anything. A directory is renamed over a newly made empty one, the
+    only thing that it may replace.
+    """
     status = os.stat(source.name, dir_fd=source.folder, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode):
         os.link(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder, follow_symlinks=False)

@@ -1,7 +1,7 @@
-"""Files that clients write: read whole, changed by a function and replaced whole, or made where there is none.
+"""Writes files for clients: a file is read whole, changed by a function and replaced whole, or created.
 
-A client says by a hash which content it means to replace (`if_match`). What is answered is on disk; a kill at any
-moment leaves the old file or the new one.
+A client names the content that it means to replace by its hash (`if_match`). When a call returns, the change is on
+disk; a kill at any time leaves the old file or the new one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from linckia.services.runtime.roots import OutsideRoots, Roots, printable
 MAX_BYTES = 64 * 1024 * 1024
 
 _ATTEMPTS = 20
-"""A program that writes to the file at each attempt to replace it does so without pause."""
+"""A program that writes to the file at every attempt to replace it is writing continuously."""
 
 
 class TooLarge(Exception):
-    """The file is larger than what is read as one text."""
+    """The file is too large to be read as one text."""
 
 
 class Contended(Exception):
@@ -32,8 +32,10 @@ class Contended(Exception):
 
 
 class Rewritten(NamedTuple):
-    """A file's real path, and its content before and after.  `links` counts its names; the other ones keep the former
-    content."""
+    """A file's real path, and its content before and after.
+
+    `links` counts its hard links; the other links keep the old content.
+    """
 
     path: str
     before: bytes
@@ -42,12 +44,12 @@ class Rewritten(NamedTuple):
 
 
 def content_hash(data: bytes) -> str:
-    """What `if_match` is compared with: SHA-256, in hexadecimal."""
+    """Return the SHA-256 in hexadecimal, which `if_match` is compared with."""
     return hashlib.sha256(data).hexdigest()
 
 
 def check_match(data: bytes, if_match: str | None) -> None:
-    """Raises OperationError where a client means another content than this one."""
+    """Raise OperationError if the client expects different content."""
     found = content_hash(data)
     if if_match is not None and if_match.strip().lower().removeprefix("sha256:") != found:
         raise OperationError(
@@ -57,21 +59,21 @@ def check_match(data: bytes, if_match: str | None) -> None:
 
 
 def read_whole(path: str, roots: Roots, most: int = MAX_BYTES) -> bytes:
-    """The bytes of a regular file. Raises OSError, OutsideRoots, Denied, TooLarge."""
+    """Return the bytes of a regular file. Raises OSError, OutsideRoots, Denied, TooLarge."""
     descriptor, status = roots.open(path)
     with open(descriptor, "rb") as file:
         return bounded(file, status.st_size, most)
 
 
 def bounded(file: BinaryIO, size: int, most: int) -> bytes:
-    """All of an open file that had `size` bytes.  Raises OSError, TooLarge."""
+    """Return the whole content of an open file that had `size` bytes. Raises OSError, TooLarge."""
     if size > most:
-        raise TooLarge(f"{size} bytes, more than the {most} that are read")
-    data = file.read(size + 1)  # not `most`: what is asked for is allocated first, 1 ms for 16 MiB
+        raise TooLarge(f"{size} bytes, more than the limit of {most}")
+    data = file.read(size + 1)  # not `most`: the requested size is allocated first, 1 ms for 16 MiB
     if len(data) > size:
         data += file.read(most + 1 - len(data))
     if len(data) > most:
-        raise TooLarge(f"grew to more than {most} bytes while it was read")
+        raise TooLarge(f"grew beyond {most} bytes while it was read")
     return data
 
 
@@ -79,22 +81,22 @@ def rewrite(
     path: str, roots: Roots, change: Callable[[bytes], bytes], *, field: str = "path", if_match: str | None = None,
     dry_run: bool = False, replacing: Callable[[Rewritten], None] | None = None, most: int = MAX_BYTES,
 ) -> Rewritten:  # fmt: skip
-    """Replace the content of a regular file below the roots by `change` of it; blocks.
+    """Replace the content of a regular file below the roots with `change` of it; blocks.
 
-    A symbolic link is followed to its target, which must be below the roots too, and stays a link.
+    A symbolic link is followed to its target, which must also be below the roots, and remains a link.
 
     Args:
-        change: called again where another program changed the file meanwhile.
-        replacing: called just before the file is replaced, while other edits wait; again where that has to be repeated.
+        change: called again if another program changed the file meanwhile.
+        replacing: called just before the file is replaced, while other edits wait, and again if that is retried.
 
     Raises:
-        Denied: it may not be written, with the field.
+        Denied: the file may not be written; names the field.
         OSError, OutsideRoots, TooLarge, Contended: nothing was written.
-        OperationError: `if_match` is of another content; and as `change`.
+        OperationError: `if_match` does not match; and whatever `change` raises.
     """
     for _ in range(_ATTEMPTS):
         real = os.path.realpath(path)
-        # First, so that no folder outside the roots is locked.
+        # Checked first, so that no folder outside the roots is locked.
         before = read_whole(real, roots, most)
         roots.check(real, write=True, field=field)
         try:
@@ -111,20 +113,20 @@ def rewrite(
             continue
         except CannotReplace as error:
             raise Contended(str(error)) from None
-    raise Contended(f"{printable(path)} is being written by others without pause")
+    raise Contended(f"{printable(path)} is continuously written by other programs")
 
 
 def create(path: str, roots: Roots, content: bytes, *, field: str = "path") -> None:
-    """Make a file at a real path where nothing is, and the directories that lead to it; blocks.
+    """Create a file at a real path that does not exist, and its parent directories; blocks.
 
     Raises:
-        Denied: it may not be written, with the field.
-        FileExistsError: something is there.
+        Denied: the file may not be written; names the field.
+        FileExistsError: the path exists.
         OSError, OutsideRoots, Contended: nothing was written.
     """
     root = roots.root_of(path)
     if root is None or not roots.holds(path):
-        raise OutsideRoots(f"{printable(path)} is outside the roots: {', '.join(roots.reachable) or 'there is none'}")
+        raise OutsideRoots(f"{printable(path)} is outside the roots: {', '.join(roots.reachable) or 'there are none'}")
     roots.check(path, write=True, field=field)
     above, name = os.path.split(path)
     with open_below(roots, root, os.path.relpath(above, root), sync=True) as folder:
@@ -137,8 +139,10 @@ def create(path: str, roots: Roots, content: bytes, *, field: str = "path") -> N
 
 @contextlib.contextmanager
 def open_below(roots: Roots, top: str, path: str, *, sync: bool = False) -> Iterator[int]:
-    """The folder at a path below another, made (with `sync` on disk) where it is missing; no link is followed.  Raises
-    OSError, OutsideRoots, Denied."""
+    """Open the folder at a path below another, creating missing ones (with `sync`, on disk). No link is followed.
+
+    Raises OSError, OutsideRoots, Denied.
+    """
     descriptor = roots.open_folder(top, write=True)
     try:
         for part in path.split("/"):
@@ -158,7 +162,7 @@ def open_below(roots: Roots, top: str, path: str, *, sync: bool = False) -> Iter
 
 @contextlib.contextmanager
 def told(path: str, field: str = "path") -> Iterator[None]:
-    """Have what goes wrong with a file told as an OperationError that names it and the field."""
+    """Convert errors about a file to OperationErrors that name the file and the field."""
     try:
         yield
     except LinckiaError:
@@ -169,5 +173,5 @@ def told(path: str, field: str = "path") -> Iterator[None]:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise OperationError(f"`{field}`: {path[:1000]}: {why}", field=field) from None
     except (OutsideRoots, Contended) as error:
-        # These name it.
+        # The messages of these errors already name it.
         raise OperationError(f"`{field}`: {error}", field=field) from None

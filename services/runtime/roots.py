@@ -1,16 +1,17 @@
-"""The roots: which real paths a service may read, write and list.  All services with roots ask this one.
+"""The roots: which real paths a service may read, write and list. All services with roots use this module.
 
-A path is admitted if it lies below a root and is not *denied*: by the kernel (the data directory, the settings files,
-the installation) or by the user's `deny`.  The innermost root that holds a path says whether it may be written.
+A path is admitted if it lies below a root and is not *denied*, either by the kernel (the data directory, the settings
+files, the installation) or by the user's `deny`. The innermost root that contains a path decides whether it may be
+written.
 
-A path is checked with every link followed, and a file once more by its open descriptor, so that no link, `..` or rename
-in between leads past the check.  A denied folder below a root is recognised by its path, whatever its case, and by its
-identity (device and inode), so neither a bind mount nor a rename of a folder above it uncovers it.  A hard link, made
-by others, of a file *inside* a denied folder is not recognised.  landlock, the second wall, admits a whole root: rules
-for the children of the root in its place would refuse every file that is made beside them later.
+A path is checked with every link resolved, and a file again by its open descriptor, so that no link, `..` or concurrent
+rename bypasses the check. A denied folder below a root is recognised by its path, ignoring case, and by its identity
+(device and inode), so neither a bind mount nor a rename of a parent folder exposes it. A hard link that others made to
+a file *inside* a denied folder is not recognised. Landlock, the second barrier, admits a whole root: rules for the
+root's children instead would deny every file created next to them later.
 
-A call of a client whose grant is limited to some roots (`proto.grants`) reaches those alone: each check looks at the
-grant of the task, or of the thread, that it is made in.
+A call from a client whose grant is limited to some roots (`proto.grants`) reaches only those: each check uses the grant
+of the task or thread that makes it.
 """
 
 from __future__ import annotations
@@ -34,26 +35,26 @@ Identity = tuple[int, int]
 
 
 class OutsideRoots(Exception):
-    """It is not a regular file, or a link leads out of the roots; the message names it."""
+    """The path is not a regular file, or a link leads out of the roots; the message names it."""
 
 
 class Denied(OutsideRoots, Forbidden):
-    """It lies below a root, and may not be reached, or not be written; the message names it and says why."""
+    """The path lies below a root but may not be accessed or written; the message names it and gives the reason."""
 
 
 def is_below(real: str, roots: Sequence[str]) -> bool:
-    """Whether a real path is a root or lies below one."""
+    """Return True if a real path is a root or lies below one."""
     return any(real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in roots)
 
 
 class Roots(tuple[str, ...]):
-    """The real paths of the roots, and what below them is out of reach.
+    """The real paths of the roots, and the exclusions below them.
 
     Args:
         paths: the roots.
-        read_only: those of them that may not be written.
-        denied: real paths that are neither read, written nor listed, with all below them.
-        patterns: the same as patterns of a .gitignore file, matched against absolute paths, whatever their case.
+        read_only: the roots that may not be written.
+        denied: real paths that are not read, written or listed, including everything below them.
+        patterns: denied paths as .gitignore patterns, matched against absolute paths, ignoring case.
     """
 
     def __new__(cls, paths: Iterable[str | os.PathLike[str]] = (), **limits: Iterable[str]) -> Self:
@@ -83,32 +84,32 @@ class Roots(tuple[str, ...]):
 
     @classmethod
     def of(cls, launch: LaunchConfig) -> Self:
-        """Those that a launch configuration names."""
+        """Return the roots named by a launch configuration."""
         return cls(launch.roots, read_only=launch.read_only, denied=launch.denied, patterns=launch.denied_patterns)
 
-    # Questions about real paths
+    # Checks of real paths
 
     def holds(self, real: str) -> bool:
-        """Whether a real path is a root or lies below one, of those that the client may reach."""
+        """Return True if a real path is a root that the client may reach, or lies below one."""
         return is_below(real, self) and not _is_beyond(real)
 
     @property
     def reachable(self) -> tuple[str, ...]:
-        """The roots of the client that is served: these, or those that its grant is limited to."""
+        """The roots that the current client may reach: all of them, or those that its grant is limited to."""
         limited = grants.roots()
         return tuple(root for root in limited if is_below(root, self)) if limited else tuple(self)
 
     def root_of(self, real: str) -> str | None:
-        """The root that a path belongs to: of two inside each other, the inner one."""
+        """Return the root that a path belongs to; of nested roots, the inner one."""
         return max((root for root in self if is_below(real, (root,))), key=len, default=None)
 
     @property
     def hides_some(self) -> bool:
-        """Whether anything below the roots may be denied by its name."""
+        """True if anything below the roots may be denied by name."""
         return bool(self._near) or self._spec is not None
 
     def hides(self, real: str) -> bool:
-        """Whether a path is denied by its name; for walks, which come to it from above."""
+        """Return True if a path is denied by name; for walks, which arrive from above."""
         if not self.hides_some:
             return False
         folded = _folded(real)
@@ -117,13 +118,13 @@ class Roots(tuple[str, ...]):
         )
 
     def hidden_in(self, folder: str) -> Callable[[str], bool] | None:
-        """Which names in a folder, that is not hidden itself, are; None, which most answer, where none is."""
+        """Return a test for hidden names in a visible folder; None if it hides none, which is the usual case."""
         if self._spec is None and _folded(folder.rstrip(os.sep) or os.sep) not in self._above:
             return None
         return lambda name: self.hides(os.path.join(folder, name))
 
     def refusal(self, real: str, *, write: bool = False, status: os.stat_result | None = None) -> str:
-        """Why a path below a root may not be read (or written); empty where it may. `status`: of the open file."""
+        """Return why a path below a root may not be read (or written); empty if it may. `status` is the open file's."""
         if _is_beyond(real):
             return f"{printable(real)} may not be reached: it is outside the roots of this token"
         if self.hides(real) or (self._identities and self._is_identified(real, status)):
@@ -133,26 +134,26 @@ class Roots(tuple[str, ...]):
         return ""
 
     def check(self, real: str, *, write: bool = False, field: str | None = None) -> None:
-        """Raises Denied where a path below a root may not be read, or not be written."""
+        """Raise Denied if a path below a root may not be read or written."""
         if refusal := self.refusal(real, write=write):
             raise Denied(refusal, field=field)
 
     def refusal_of_all(self, real: str) -> str:
-        """Why an entry may not be moved or removed with all that is in it; empty where it may."""
+        """Return why an entry may not be moved or removed with its content; empty if it may."""
         if refusal := self.refusal(real, write=True):
             return refusal
         folded = _folded(real)
         inside = next((path for path in self.denied if is_below(_folded(path), (folded,))), None)
         if inside is None and self._spec is not None:
             inside = next(filter(self.hides, _all_in(real)), None)
-        return f"{printable(real)} holds {printable(inside)}, which may not be reached" if inside else ""
+        return f"{printable(real)} contains {printable(inside)}, which may not be reached" if inside else ""
 
     def _is_identified(self, real: str, status: os.stat_result | None) -> bool:
-        """Whether it, or a folder above it, is one that is denied under whatever name."""
+        """Return True if a path or a folder above it is denied by its identity, whatever its name."""
         if status is not None and _identity(status) in self._identities:
             return True
         path = real
-        # Where nothing that is denied lies below a root, there is nothing to uncover, and no file pays for the look.
+        # If nothing denied lies below a root, nothing can be exposed, and no file pays for the check.
         while self._near:
             try:
                 found = os.lstat(path)
@@ -169,9 +170,9 @@ class Roots(tuple[str, ...]):
     # Opening
 
     def open(self, path: str) -> tuple[int, os.stat_result]:
-        """An open descriptor of a regular file, and its status.
+        """Return an open descriptor of a regular file, and its status.
 
-        Never blocks on a pipe, never follows a link out of the roots. Raises OSError, OutsideRoots, Denied.
+        Never blocks on a pipe and never follows a link out of the roots. Raises OSError, OutsideRoots, Denied.
         """
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         try:
@@ -185,8 +186,10 @@ class Roots(tuple[str, ...]):
         return descriptor, status
 
     def open_folder(self, path: str, above: int | None = None, *, write: bool = False) -> int:
-        """An open descriptor of a folder, or of one by its name in the open one `above`; no link is followed at its
-        end. Raises OSError, OutsideRoots, Denied."""
+        """Return an open descriptor of a folder, given by its path or by its name in the open folder `above`.
+
+        The last component is not followed if it is a link. Raises OSError, OutsideRoots, Denied.
+        """
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(path, flags, dir_fd=above)
         try:
@@ -205,21 +208,21 @@ class Roots(tuple[str, ...]):
 
 
 def _is_beyond(real: str) -> bool:
-    """Whether the client that is served is limited to roots that do not hold a real path."""
+    """Return True if the current client's grant is limited to roots that do not contain a real path."""
     limited = grants.roots()
     return bool(limited) and not is_below(real, limited)
 
 
 def _opened(paths: Iterable[str]) -> Iterator[int]:
-    """Held open, so that the inode of what is denied is not given to another file."""
+    """Hold descriptors open, so that the inode of a denied path is not reused for another file."""
     for path in paths:
         with contextlib.suppress(OSError):
             yield os.open(path, os.O_PATH | os.O_CLOEXEC)
 
 
 def _folded(path: str) -> str:
-    # On a file system without case another spelling is the same file. Where there is case, a name that differs from
-    # a denied one in nothing else is denied too.
+    # On a case-insensitive file system, another spelling is the same file. On a case-sensitive one, a name that differs
+    # from a denied one only in case is denied too.
     return path.casefold()
 
 
@@ -234,14 +237,14 @@ def _all_in(real: str) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=8)
 def _spec(patterns: tuple[str, ...]) -> GitIgnoreSpec:
-    # Not at the start: few have patterns, and every service would pay for the import.
+    # Imported late: few configurations have patterns, and every service would pay for the import.
     from linckia.services.runtime.gitignore import gitignore
 
     return gitignore(patterns)
 
 
 def real_path_of(descriptor: int, path: str) -> str:
-    """The real path of an open file: from the operating system where `/proc` is there, so no rename can intervene."""
+    """Return the real path of an open file; from `/proc` if available, so no rename can intervene."""
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")
     except OSError:
@@ -249,7 +252,7 @@ def real_path_of(descriptor: int, path: str) -> str:
 
 
 def is_text_name(path: str) -> bool:
-    """Whether a path is valid UTF-8."""
+    """Return True if a path is valid UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -258,5 +261,5 @@ def is_text_name(path: str) -> bool:
 
 
 def printable(path: str) -> str:
-    """A path that can be shown whatever its bytes are."""
+    """Return a path in a form that can be displayed whatever its bytes are."""
     return os.fsencode(path).decode("utf-8", "replace")

@@ -1,10 +1,10 @@
-"""What a service process may touch, decided at its launch and never widened: landlock, seccomp, user, resource limits.
+"""The sandbox of a service process, fixed at launch and never widened: landlock, seccomp, user, resource limits.
 
-Landlock (Linux 5.13) leaves it the folders it was given; seccomp the system calls that its purpose needs
-(`services.runtime.syscalls`): no program, no process, no other process's memory, limits or signals, and no socket but
-what it is handed, unless the network is its purpose.  Both are applied before the first thread starts, and what the
-operating system cannot do is said in the answer, never passed over.  Landlock does not stop stat, chmod or utime, so
-the checks on real paths in the services stay.
+Landlock (Linux 5.13) limits the process to the folders that it was given. Seccomp limits it to the system calls that
+its purpose needs (`services.runtime.syscalls`): no programs, no processes, no access to other processes' memory, limits
+or signals, and no sockets except inherited ones, unless networking is its purpose. Both apply before the first thread
+starts. Anything that the operating system does not support is reported, never skipped silently. Landlock does not
+restrict stat, chmod or utime, so the services' own checks of real paths remain necessary.
 
 Sources: landlock(7), seccomp(2), linux/landlock.h, linux/filter.h.
 """
@@ -41,12 +41,12 @@ _TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _FILE_ONLY = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _ACCESS_BITS_BY_ABI = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
-"""How many of the access rights each version of the interface knows, the newest for all later ones."""
+"""Number of access rights in each version of the interface; later versions use the newest."""
 
 _BIND_TCP, _CONNECT_TCP = 0b01, 0b10
-"""From version 4."""
+"""Available from version 4."""
 _SCOPE_BITS = 0b11
-"""Abstract Unix sockets and signals to processes outside, from version 6."""
+"""Abstract Unix sockets and signals to processes outside the sandbox, from version 6."""
 
 _SYSTEM_FOLDERS = (
     "/usr", "/lib", "/lib64", "/bin", "/opt", "/sys",
@@ -56,16 +56,16 @@ _SYSTEM_FOLDERS = (
     "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys", "/proc/filesystems", "/proc/version",
     "/proc/driver", "/proc/devices", "/proc/modules",
 )  # fmt: skip
-"""Read only: shared libraries, time zones, certificates, what torch reads of the processor.  Not the rest of /etc,
-which holds secrets where the kernel runs as root, nor other processes under /proc."""
+"""Read-only: shared libraries, time zones, certificates, and processor details for torch. The rest of /etc is left out
+because it holds secrets when the kernel runs as root, and so are other processes in /proc."""
 _DEVICES = ("/dev/null", "/dev/urandom", "/dev/random")
-"""Not /dev/shm nor /tmp, where what a process leaves fills memory or a disk that others need; nor /dev/zero, whose
-memory is shared and counted nowhere."""
+"""Without /dev/shm and /tmp, where leftover files fill memory or disk that others need, and without /dev/zero, whose
+shared memory is not counted anywhere."""
 _GPU_DEVICES = "nvidia*"
 
 RESERVE_BYTES = 512 * 1024**2
 RESERVE_A_CORE_BYTES = 32 * 1024**2
-"""What is counted and not used: stacks of worker threads, and heaps that were given room to grow."""
+"""Memory that counts but is not used: stacks of worker threads, and heaps with room to grow."""
 
 STANDBY_THREADS = 64
 
@@ -73,30 +73,30 @@ _log = logging.getLogger("linckia.service")
 
 
 def landlock_version() -> int:
-    """Version of the landlock interface; 0 where the operating system has none."""
+    """Return the version of the landlock interface; 0 if the operating system has none."""
     version = libc().syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
     return max(0, int(version))
 
 
 def has_seccomp() -> bool:
-    """Whether a seccomp filter for this processor can be installed."""
+    """Return True if a seccomp filter for this processor can be installed."""
     return (
         sys.platform == "linux" and syscalls.is_known(platform.machine()) and Path("/proc/sys/kernel/seccomp").exists()
     )
 
 
 def confine(limits: Confinement, data_dir: Path) -> str:
-    """Give up all but what `limits` names and the service's own folder; answers the limits in force, for `status`.
+    """Give up everything except what `limits` names and the service's own folder.
 
-    Raises OSError where the operating system has a wall but refuses to build it: a service that cannot be confined as
-    it should be does not start.
+    Returns the limits in force, for `status`. Raises OSError if the operating system supports a barrier but fails to
+    apply it: a service that cannot be confined as configured does not start.
     """
     private = data_dir / SCRATCH_FOLDER
     if private.is_symlink() or (private.exists() and not private.is_dir()):
-        # A process that was taken over has left that, and no other would start.
+        # Left by a previous process that was replaced; no other process would start.
         private.unlink()
     private.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # /tmp belongs to everybody; temporary files of SQLite and libraries go to the service's own folder.
+    # Everybody can write to /tmp, so temporary files of SQLite and libraries go to the service's own folder.
     os.environ["TMPDIR"] = os.environ["SQLITE_TMPDIR"] = tempfile.tempdir = str(private)
     _move_temporary_files_of_sqlite(private)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -106,14 +106,14 @@ def confine(limits: Confinement, data_dir: Path) -> str:
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
     in_force = []
     as_root = os.geteuid() == 0
-    # While they can still be: the folders are root's to give away and to open.
+    # Done before the privileges are dropped: only root can give the folders away and open them.
     owned = not as_root or privileges.own(data_dir, limits.user)
     version = landlock_version()
     if version:
         _restrict_files(version, limits, data_dir)
         in_force.append(f"landlock {version}")
     if as_root:
-        # A folder that has no owners may be another user's.
+        # A folder that does not keep owners may belong to another user.
         user, files = (limits.user, limits.files_of_others) if owned else (None, "write")
         in_force.append(privileges.give_up(user, files))
     if has_seccomp():
@@ -123,23 +123,25 @@ def confine(limits: Confinement, data_dir: Path) -> str:
 
 
 def _move_temporary_files_of_sqlite(folder: Path) -> None:
-    """An SQLite that a zygote has loaded read the environment then, and looks for a folder that it may write to by
-    access(2), which knows nothing of landlock: large sorts and updates would fail for ever.
+    """Make SQLite use `folder` for temporary files.
 
-    Raises OSError where an SQLite cannot be told.
+    An SQLite loaded by the zygote read the environment there. It picks a writable folder with access(2), which does not
+    know about landlock, so large sorts and updates would fail permanently.
+
+    Raises OSError if an SQLite does not accept the setting.
     """
     quoted = str(folder).replace("'", "''")
     for module in filter(None, map(sys.modules.get, ("sqlite3", "apsw"))):
         connect = module.connect if module.__name__ == "sqlite3" else module.Connection
         db = connect(":memory:")
         try:
-            # Said to be deprecated, and the one way there is: for the whole process, not for this connection.
+            # Deprecated, but the only way; it applies to the whole process, not to this connection.
             db.execute(f"PRAGMA temp_store_directory = '{quoted}'")
             told = db.execute("PRAGMA temp_store_directory").fetchone()
         finally:
             db.close()
         if told is None or told[0] != str(folder):
-            raise OSError(errno.ENOTSUP, f"{module.__name__} cannot be told where to keep temporary files")
+            raise OSError(errno.ENOTSUP, f"{module.__name__} does not accept a folder for temporary files")
 
 
 def _restrict_files(version: int, limits: Confinement, data_dir: Path) -> None:
@@ -177,10 +179,10 @@ def _allow(ruleset: int, path: str, access: int) -> None:
 
 
 def _shared_folders() -> tuple[str, ...]:
-    """What every service may read: this interpreter, its packages, these services, and the system's libraries.
+    """Return the folders that every service may read: interpreter, packages, these services, and system libraries.
 
     Packages may be outside the environment: a user's own (`pip install --user`), or named by a `.pth` file. Folders
-    that PYTHONPATH names stay closed, since they may hold anything.
+    from PYTHONPATH stay closed, since they may contain anything.
     """
     paths = sysconfig.get_paths()
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -201,16 +203,16 @@ def _install_filter(limits: Confinement) -> None:
         watches=limits.watches,
     )
     instructions = ctypes.create_string_buffer(code)
-    # struct sock_fprog: the number of instructions, and where they are.
+    # struct sock_fprog: the number of instructions and their address.
     prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, struct.pack("@HP", count, ctypes.addressof(instructions)))
 
 
 def bound_memory(launch: LaunchConfig) -> None:
-    """Have an allocation fail that would pass the bound; for this process and all that it starts, for good.
+    """Limit the memory of this process and its children permanently; allocations beyond the limit fail.
 
-    A burst outruns the supervisor, which looks once a second. What is private and can be written to counts (RLIMIT_DATA
-    of setrlimit(2)): heaps and stacks, used or not; not files that are mapped, nor addresses that are only reserved, as
-    torch, FAISS and allocators do. Where a GPU's driver maps what it likes, there is no bound.
+    A burst is faster than the supervisor, which checks once a second. Private writable memory counts (RLIMIT_DATA of
+    setrlimit(2)): heaps and stacks, used or not. Mapped files do not count, nor do addresses that are only reserved, as
+    torch, FAISS and allocators do. With a GPU there is no limit, because its driver maps large regions.
     """
     if launch.memory_limit_bytes is None or launch.mode == "cuda":
         return
@@ -222,15 +224,16 @@ def bound_memory(launch: LaunchConfig) -> None:
 
 
 def bound_files(launch: LaunchConfig) -> None:
-    """No file is to be larger than the disk that the service may hold; those of roots are not its own."""
+    """Limit the size of a file to the service's disk quota; services that write to roots have no limit."""
     if launch.disk_limit_bytes is not None and len(launch.read_only) == len(launch.roots):
         resource.setrlimit(resource.RLIMIT_FSIZE, (launch.disk_limit_bytes, launch.disk_limit_bytes))
 
 
 def bound_threads(launch: LaunchConfig) -> None:
-    """Have the system refuse threads to a service with a user of its own (RLIMIT_NPROC, which counts a user's threads).
+    """Limit the threads of a service with a user of its own (RLIMIT_NPROC, which counts a user's threads).
 
-    It is past the limit at which the supervisor, which looks once a second, ends it, and leaves room for its standby.
+    The limit lies above the one at which the supervisor, which checks once a second, ends the service, and leaves room
+    for its standby.
     """
     if launch.thread_limit is not None and launch.confinement is not None and launch.confinement.user is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
@@ -240,6 +243,6 @@ def bound_threads(launch: LaunchConfig) -> None:
 
 
 def end_out_of_memory(doing: str) -> NoReturn:
-    """End at once: what else is in hand would fail of it as well, here and there."""
+    """End immediately: every other in-flight task would also fail for lack of memory."""
     _log.error("%s needed more memory than the system allows this process", doing)
     os._exit(EXIT_OUT_OF_MEMORY)

@@ -1,7 +1,7 @@
-"""Feeding a collection of the search from a service's own database: what is the same for all that do it.
+"""Feeds a search collection from a service's own database: the parts that are the same for all services.
 
-The database has an outbox, whose `number` grows with each row, and the table `setting(name, value)`; each change leaves
-a row in its own transaction. A feed says what its rows come to now, and the rest is done here.
+The database has an outbox table, whose `number` increases with each row, and the table `setting(name, value)`; each
+change adds a row in its own transaction. A subclass turns rows into updates for the search.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from linckia.services.runtime.outbox import Outbox, pages
 T = TypeVar("T")
 
 MOST_DROPPED = 4096
-"""Groups that one call may delete."""
+"""Most groups that one call may delete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What the search is to be told next, and `settings` to keep once it was."""
+    """The next update for the search, and `settings` to store once it is delivered."""
 
     numbers: tuple[int, ...] = ()
     put: list[Group] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Due:
 
 
 class Behind(NamedTuple):
-    """An outbox: how much is in it, and the first and the last number; 0 where it is empty."""
+    """The backlog of an outbox: its size, and its first and last number (0 if it is empty)."""
 
     waiting: int
     first: int
@@ -51,7 +51,7 @@ class Behind(NamedTuple):
 
 
 class Held(Protocol):
-    """A `services.runtime.database.Database`, or what stands before one."""
+    """A `services.runtime.database.Database`, or an object that wraps one."""
 
     async def read(self, query: Query[T]) -> T: ...
 
@@ -59,11 +59,11 @@ class Held(Protocol):
 
 
 class SearchFeed(ABC):
-    """A feed of `services.runtime.outbox`, and the outbox that runs it.
+    """A feed for `services.runtime.outbox`, and the outbox that runs it.
 
     Args:
-        database: of the service. It keeps the outbox in `table`.
-        gather_s: as `Outbox` has it.
+        database: the service's database, which has the outbox `table`.
+        gather_s: see `Outbox`.
     """
 
     def __init__(
@@ -77,20 +77,20 @@ class SearchFeed(ABC):
 
     @abstractmethod
     def due(self, db: apsw.Connection) -> Due | None:
-        """What the next rows of the outbox come to, as things are now; None where it has none."""
+        """Return the update for the next rows of the outbox in their current state; None if it is empty."""
 
     @abstractmethod
     def put_right(self, db: apsw.Connection, theirs: set[str]) -> list[str]:
-        """Queue what is here and not among `theirs`, the ids of the search's groups; answers those not known here."""
+        """Queue the groups missing from `theirs`, the ids that the search has. Returns those that are unknown here."""
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Deliver until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.outbox.watch_epoch, self._epoch)
             await self.outbox.run()
 
     async def caught_up(self, patience_s: float) -> int:
-        """Until the search knows all that is kept now, at most `patience_s`; answers how much it does not know."""
+        """Wait at most `patience_s` until the search has everything stored now. Returns how many rows are left."""
         if not (last := (await self.database.read(self.behind)).last):
             return 0
 
@@ -101,11 +101,11 @@ class SearchFeed(ABC):
         return (await self.database.read(partial(self.behind, last=last))).waiting
 
     def behind(self, db: apsw.Connection, last: int = 2**62) -> Behind:
-        """What of the outbox came no later than `last`."""
+        """Return the part of the outbox up to the number `last`."""
         of = "count(*), coalesce(min(number), 0), coalesce(max(number), 0)"
         return Behind(*next(db.execute(f"SELECT {of} FROM {self._table} WHERE number<=?", (last,))))
 
-    # As `services.runtime.outbox.Feed` has it
+    # Methods of `services.runtime.outbox.Feed`
 
     async def compare(self) -> None:
         of = self.collection

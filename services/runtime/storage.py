@@ -1,7 +1,7 @@
-"""Failures of the disk under a service, told as such to the caller: full, over quota, read-only, failing, damaged.
+"""Disk failures reported to callers as such: full, over quota, read-only, failing, damaged.
 
-Libraries report them in their own ways (`OSError`, the result codes of SQLite). Work in the background pauses on a full
-disk, and goes on when there is room (`patiently`).
+Libraries report them in different ways (`OSError`, SQLite result codes). Background work pauses on a full disk and
+continues when there is room (`patiently`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _ERRNO = {
     errno.ENOSPC: _FULL, errno.EDQUOT: "the disk quota is used up", errno.EROFS: _READ_ONLY, errno.EIO: _FAILS,
 }  # fmt: skip
 _SQLITE = {apsw.SQLITE_FULL: _FULL, apsw.SQLITE_READONLY: _READ_ONLY, apsw.SQLITE_IOERR: _FAILS}
-"""https://www.sqlite.org/rescode.html; a quota that is used up is an I/O error to SQLite."""
+"""https://www.sqlite.org/rescode.html; SQLite reports an exhausted quota as an I/O error."""
 
 FULL_PAUSE_S = 0.5
-"""Between two attempts on a full disk: work goes on within a second of room being made."""
+"""Pause between attempts on a full disk, so that work resumes within a second of room being made."""
 
 _log = logging.getLogger("linckia.service")
 
@@ -39,13 +39,13 @@ class DiskFull(OperationError):
 
 
 class Damaged(OperationError):
-    """A file that cannot be made again from other data has a part that cannot be read. Nothing was done."""
+    """Part of a file that cannot be recreated from other data is unreadable. Nothing was done."""
 
 
 async def patiently(env: Environment, name: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work` to its end; where the disk cannot take a write, pause and run it again.
+    """Run `work` to completion; if the disk cannot take a write, pause and run it again.
 
-    `work` must be one that may be begun again after any of its steps. While it pauses, `status` shows why.
+    It must be safe to restart `work` after any of its steps. During a pause, `status` shows the reason.
 
     Raises whatever else `work` raises.
     """
@@ -66,15 +66,15 @@ async def patiently(env: Environment, name: str, work: Callable[[], Awaitable[No
 
 
 def trouble_of(error: BaseException) -> str:
-    """What is wrong with the disk, in words, where `error` (or a cause or a member of it) says so; else ''."""
+    """Return the disk problem that `error`, one of its causes or a member of its group reports; else empty."""
     return next((said for each in _all_of(error) if (said := _said(each))), "")
 
 
 def starved_of(error: BaseException) -> str:
-    """What the process can have no more of, where `error`, or what it was raised for, says so: files or threads."""
+    """Return what the process has run out of, files or threads, according to `error` or its causes; else empty."""
     each: BaseException | None = error
     seen: set[int] = set()
-    # One that is raised again while what it led to is handled is its own context's context.
+    # An exception that is raised again while its consequence is handled appears in its own context.
     while each is not None and id(each) not in seen:
         seen.add(id(each))
         if isinstance(each, OSError) and each.errno == errno.EMFILE:
@@ -82,29 +82,29 @@ def starved_of(error: BaseException) -> str:
         if isinstance(each, RuntimeError) and str(each) == "can't start new thread":
             return "threads"
         if isinstance(each, apsw.CantOpenError):
-            # Which does not tell why.
+            # SQLite does not say why.
             try:
                 os.close(os.dup(0))
             except OSError:
                 return "open files"
-        # Also where it was raised `from None`, as what clients are told is.
+        # The context counts even with `from None`, which errors for clients use.
         each = each.__cause__ or each.__context__
     return ""
 
 
 def disk_full(error: BaseException, path: Path, executed: Executed = Executed.NO) -> DiskFull | None:
-    """The failure of what the disk under `path` did not take; None for any other error than the disk's.
+    """Return the failure for a disk error under `path`; None for any other error.
 
     Args:
-        executed: `maybe` where no transaction has undone all of it.
+        executed: `maybe` if no transaction has rolled back everything.
     """
     trouble = trouble_of(error)
     if not trouble:
         return None
     undone = executed is Executed.NO
-    where = f"({path}): nothing was done, and" if undone else f"({path}, or where the call writes to);"
+    where = f"({path}): nothing was done." if undone else f"({path}, or where the call writes to)."
     return DiskFull(
-        f"{trouble} {where} what was acknowledged before is kept. Make room, and call again",
+        f"{trouble} {where} Acknowledged changes are kept. Make room and call again",
         executed=executed,
         retry_after_ms=int(FULL_PAUSE_S * 1000) if undone else None,
     )

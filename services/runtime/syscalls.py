@@ -1,13 +1,14 @@
-"""The system calls that a service may make, and the seccomp filter that admits no other.
+"""The system calls that a service may make, and the seccomp filter that admits no others.
 
-An allowlist: what every service needs, and what each purpose adds. It is generous with calls that touch nothing but
-the process itself and what landlock left it, those too that only another libc or a newer kernel would make: a refusal
-in the middle of a library is a defect of ours. Calls that can reach another process, its memory or the system are not
-there, or only with arguments that cannot: seccomp sees numbers, never what a pointer leads to.
+This is an allowlist: the calls that every service needs, and those that each purpose adds. It is generous with calls
+that only affect the process itself and what landlock allows, including calls that only another libc or a newer kernel
+would make: a refusal in the middle of a library would be our defect. Calls that can reach another process, its memory
+or the system are left out or admitted only with harmless arguments; seccomp sees numbers, never the data behind a
+pointer.
 
-A process is no service's to make: programs cannot be started, and `clone` makes threads only. clone3, whose flags lie
-behind a pointer, "is not implemented", so that libc takes clone; likewise whatever is newer than `_NEWEST`, for which
-programs have a way without. All else is EPERM.
+Services cannot create processes: programs cannot be started, and `clone` makes threads only. clone3, whose flags are
+behind a pointer, returns ENOSYS, so that libc falls back to clone. The same holds for calls newer than `_NEWEST`, for
+which programs have a fallback. All other calls return EPERM.
 
 Sources: seccomp(2), syscalls(2), linux/filter.h, asm/unistd_64.h, asm-generic/unistd.h, the default profile of moby.
 """
@@ -71,39 +72,39 @@ _BASE = """
 """
 
 _NETWORK = "socket/41/198 connect/42/203 sendmmsg/307/269"
-"""Connections of its own to the Internet's addresses; name servers are asked by several messages at once."""
+"""Outgoing connections to Internet addresses; resolvers send several messages at once."""
 
 _CONNECTIONS = "accept/43/202 accept4/288/242 listen/50/201"
-"""Clients of listening sockets that it is handed; asyncio calls `listen` on those again."""
+"""Accepting clients on inherited listening sockets; asyncio calls `listen` on them again."""
 
 _GPU = "memfd_create/319/279 socket/41/198 bind/49/200 listen/50/201 accept4/288/242"
-"""CUDA has memory, and a socket on which it listens, for other processes that share memory with it.  Without `connect`
-it reaches none by that; on packets in sequence, so that nothing can be sent to an address either."""
+"""CUDA shares memory with other processes through memory files and a listening socket. Without `connect`, it reaches no
+other process. Only SOCK_SEQPACKET is allowed, so that nothing can be sent to an address either."""
 
 _ATTRIBUTES = """
     fchmod/91/52 fchown/93/55 fchownat/260/54 utimensat/280/88 fsetxattr/190/7 fremovexattr/199/16 mknodat/259/33
 """
-"""Modes, owners, times and attributes, which landlock does not guard: for services that write files of the roots.  By
-descriptor, which takes an open file, wherever that will do."""
+"""Modes, owners, times and attributes, which landlock does not guard, for services that write files below the roots.
+Calls that take an open descriptor are preferred."""
 
 _WATCHES = "inotify_init/253/- inotify_init1/294/26 inotify_add_watch/254/27 inotify_rm_watch/255/28"
-"""Of which a user has so many, whatever program takes them."""
+"""inotify instances and watches are limited per user, across all programs."""
 
 _ADDED = {"watches": _WATCHES, "network": _NETWORK, "connections": _CONNECTIONS, "gpu": _GPU, "attributes": _ATTRIBUTES}
 
 _CLONE3 = 435
 _NEWEST = 471
-"""Of the numbers that were looked through; newer calls have the same number on every processor."""
+"""The newest call number that was reviewed; newer calls have the same number on every processor."""
 
 _THREAD, _NAMESPACES = 0x00010000, 0x7E020080
 _AF_UNIX, _AF_INET, _AF_INET6, _SOCK_STREAM, _SOCK_DGRAM, _SOCK_SEQPACKET = 1, 2, 10, 1, 2, 5
 _ANY_FLAGS = 0xFFFFFFFF ^ 0o2004000
-"""All of a socket's type but SOCK_CLOEXEC and SOCK_NONBLOCK."""
+"""All bits of a socket's type except SOCK_CLOEXEC and SOCK_NONBLOCK."""
 _FASTOPEN = 0x20000000
 _SETOWN, _SETOWN_EX = 8, 15
 _FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX = 0x8901, 0x8902, 0x5412, 0x541C
 _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
-"""Whether it is a terminal and how large (TCGETS, TIOCGWINSZ), FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
+"""Terminal check and size (TCGETS, TIOCGWINSZ), FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
 _PDEATHSIG, _DUMPABLE = 1, 4
 _SHARED_ANONYMOUS = 0x21
 _FORMAT, _FIFO = 0o170000, 0o010000
@@ -114,7 +115,7 @@ _ALLOW, _REFUSE, _MISSING = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | e
 
 
 class _Check(NamedTuple):
-    """That an argument, or its upper half, is one of these values, or (not `wanted`) none of them."""
+    """Requires that an argument, or its upper half, is one of these values, or none of them if not `wanted`."""
 
     argument: int
     values: tuple[int, ...]
@@ -124,12 +125,12 @@ class _Check(NamedTuple):
 
 
 def is_known(machine: str) -> bool:
-    """Whether the numbers of this processor are here."""
+    """Return True if the call numbers of this processor are known."""
     return machine in _ARCH
 
 
 def numbers(machine: str, **purposes: bool) -> dict[str, int]:
-    """The calls that a service may make, by name; its purposes are those of `_ADDED`."""
+    """Return the numbers of the calls that a service may make, by name; `purposes` are the keys of `_ADDED`."""
     column = list(_ARCH).index(machine) + 1
     added = (_ADDED[purpose] for purpose, on in purposes.items() if on)
     entries = (word.split("/") for text in (_BASE, *added) for word in text.split())
@@ -137,9 +138,9 @@ def numbers(machine: str, **purposes: bool) -> dict[str, int]:
 
 
 def _checks(own_pid: int, *, network: bool, gpu: bool) -> dict[str, tuple[_Check, ...]]:
-    """What the arguments of a call must be; all other calls are admitted whatever theirs are."""
+    """Return the required arguments of calls; all other calls are admitted with any arguments."""
     own, own_or_0 = (_Check(0, (own_pid,)),), (_Check(0, (0, own_pid)),)
-    # Which kind of number the next one is: here, that of a process.
+    # The first argument says what the next number identifies; here, a process.
     of_processes = {"setpriority": 0, "ioprio_set": 1}
     families = (_AF_INET, _AF_INET6) if network else (_AF_UNIX,)
     types = (_SOCK_STREAM, _SOCK_DGRAM) if network else (_SOCK_SEQPACKET,)
@@ -149,11 +150,12 @@ def _checks(own_pid: int, *, network: bool, gpu: bool) -> dict[str, tuple[_Check
         **dict.fromkeys(("prlimit64", "move_pages", "migrate_pages", "get_robust_list"), own_or_0),
         **{name: (_Check(0, (kind,)), _Check(1, (0, own_pid))) for name, kind in of_processes.items()},
         "clone": (_Check(0, (_THREAD,), _THREAD | _NAMESPACES),),
-        # The tie to the kernel's life, and its look at what is open here.
+        # They keep the parent-death signal and the access to the process's own /proc entries.
         "prctl": (_Check(0, (_PDEATHSIG, _DUMPABLE), wanted=False),),
-        # The owner of a descriptor is sent a signal, any signal, whoever it is.
+        # The owner of a descriptor is sent a signal, and may be any process.
         "fcntl": (_Check(1, (_SETOWN, _SETOWN_EX), wanted=False),),
-        # Likewise; typing into a terminal; and the flags of files, which their owner changes by any descriptor.
+        # The same for ioctl; also typing into a terminal, and file flags, which a file's owner may change by any
+        # descriptor.
         "ioctl": (_Check(1, _IOCTLS),),
         # A pair of datagram sockets could send to any socket's path.
         "socketpair": (_Check(0, (_AF_UNIX,)), _Check(1, (_SOCK_STREAM,), _ANY_FLAGS)),
@@ -161,10 +163,10 @@ def _checks(own_pid: int, *, network: bool, gpu: bool) -> dict[str, tuple[_Check
         "mknodat": (_Check(2, (_FIFO,), _FORMAT),),
     }
     if gpu:
-        # Its driver is spoken to by these alone.
+        # The GPU driver is controlled only by ioctl.
         checks["ioctl"] = (_Check(1, (_FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX), wanted=False),)
     else:
-        # Memory that no bound and no count has: it stays while it is in no process's address space.
+        # Memory that no limit counts: it persists while it is in no process's address space.
         checks["mmap"] = (_Check(3, (_SHARED_ANONYMOUS,), _SHARED_ANONYMOUS, wanted=False),)
     if not network:
         checks |= {
@@ -175,10 +177,11 @@ def _checks(own_pid: int, *, network: bool, gpu: bool) -> dict[str, tuple[_Check
 
 
 def program(machine: str, own_pid: int, **purposes: bool) -> tuple[int, bytes]:
-    """The filter for a process, as the number of its instructions and these; `purposes` as in `numbers`.
+    """Return the filter for a process: the number of its instructions, and the instructions. `purposes` as in
+    `numbers`.
 
-    Calls whose arguments are looked at come first. The rest are spans of numbers with one answer each, which Linux
-    works out once, when the filter is installed (5.11 and newer): they cost nothing afterwards.
+    Calls with argument checks come first. The rest are spans of numbers with one verdict each, which Linux evaluates
+    once, when the filter is installed (5.11 and newer), so they cost nothing afterwards.
     """
     allowed = numbers(machine, **purposes)
     checks = _checks(own_pid, network=purposes.get("network", False), gpu=purposes.get("gpu", False))
@@ -194,26 +197,26 @@ def program(machine: str, own_pid: int, **purposes: bool) -> tuple[int, bytes]:
 
 
 def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
-    """struct sock_filter."""
+    """Encode a struct sock_filter."""
     return struct.pack("=HBBI", code, if_true, if_false, value)
 
 
 def _looking(check: _Check) -> Iterator[bytes]:
-    """Go on where the check holds, and refuse where it does not."""
-    # struct seccomp_data: the arguments, in eight bytes each, from the sixteenth.
+    """Continue if the check holds; refuse otherwise."""
+    # struct seccomp_data: the arguments, eight bytes each, from offset 16.
     yield _instruction(_LOAD, 16 + 8 * check.argument + 4 * check.upper)
     if check.mask != 0xFFFFFFFF:
         yield _instruction(_AND, check.mask)
     left = len(check.values)
     for value in check.values:
         left -= 1
-        # Past the other values, and past the refusal, or onto it.
+        # Jump past the remaining values, and past the refusal or onto it.
         yield _instruction(_EQUAL, value, left + check.wanted, 0 if check.wanted or left else 1)
     yield _instruction(_RETURN, _REFUSE)
 
 
 def _spans(allowed: Mapping[str, int]) -> Iterator[tuple[int, int]]:
-    """From the highest numbers down to 1: from which number on calls have another answer than those below."""
+    """Yield spans from the highest number down to 1: each is the number where the verdict changes."""
     answers = dict.fromkeys(allowed.values(), _ALLOW) | {_CLONE3: _MISSING, _NEWEST + 1: _MISSING}
     for number in range(_NEWEST + 1, 0, -1):
         if (answer := answers.get(number, _REFUSE)) != answers.get(number - 1, _REFUSE):

@@ -1,4 +1,4 @@
-"""Times as people and programs write them (`EXAMPLES`), to nanoseconds and back as RFC 3339 in UTC."""
+"""Converts times as people and programs write them (`EXAMPLES`) to nanoseconds, and back to RFC 3339 in UTC."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ _WORDS = re.compile(r"[^\W\d_]{2}")
 EXAMPLES = (
     "`2024-06-15T10:30:00Z`, `2024-06-15T10:30`, `2024-06-15`, Unix seconds, or words: `now`, `today`, `yesterday`, "
     "`2 hours ago`, `3 days ago`, `last 7 days`, `this week`, `last week`, `last month`, `last Monday`, "
-    "`September 2024`; in UTC where no zone is given"
+    "`September 2024`; in UTC if no zone is given"
 )
 
 
 def parse(given: str | int | float, *, end: bool = False, now: float | None = None) -> int:
-    """Nanoseconds since 1970; a date, or what words name, is its first instant, or with `end` its last.
+    """Return nanoseconds since 1970. A date or a named period is its first instant, or its last with `end`.
 
-    `now` is Unix seconds, for words; by default the system's. Days are those of UTC. Raises ValueError where it is no
-    time.
+    `now`, in Unix seconds, is the reference for words; by default the system's time. Days are UTC days. Raises
+    ValueError if `given` is not a time.
     """
     if isinstance(given, int | float):
         return _unix(str(given))
@@ -66,14 +66,14 @@ def parse(given: str | int | float, *, end: bool = False, now: float | None = No
             seconds = date_ranges.moment(text, time.time() if now is None else now, end=end)
             ns = round(Decimal(seconds) * 1_000_000) * 1000
             return _bounded(ns + 999 if end and ns % NS == NS - 1000 else ns)
-    raise ValueError(f"{given[:100]!r} is no time; write {EXAMPLES}")
+    raise ValueError(f"{given[:100]!r} is not a time; write {EXAMPLES}")
 
 
 def after(text: str, from_ns: int) -> int | None:
-    """`from_ns` and a duration ("30d", "6 months") later, in nanoseconds since 1970; None: the text is no duration.
+    """Return `from_ns` plus a duration ("30d", "6 months"), in nanoseconds since 1970; None if `text` is no duration.
 
-    Months, quarters and years are those of the calendar: a month after 31 January is the last day of February.
-    Raises ValueError for a number with an unknown unit; "m" is one, since it could be minutes or months.
+    Months, quarters and years are calendar units: a month after 31 January is the last day of February. Raises
+    ValueError for a number with an unknown unit, including "m", which could be minutes or months.
     """
     if (match := _DURATION.fullmatch(text.strip().lower())) is None:
         return None
@@ -92,7 +92,7 @@ def after(text: str, from_ns: int) -> int | None:
 
 
 def instant(given: str | int | float | None, field: str, *, end: bool = False) -> int | None:
-    """The same of what a caller gave, if anything. Raises InvalidParams, which names the field."""
+    """Parse an optional parameter with `parse`. Raises InvalidParams, which names the field."""
     if given is None:
         return None
     try:
@@ -102,7 +102,7 @@ def instant(given: str | int | float | None, field: str, *, end: bool = False) -
 
 
 def between(field: str, since: str | int | float | None, until: str | int | float | None) -> list[Filter]:
-    """The conditions on a field of Unix seconds that a search with `since` and `until` puts. Raises InvalidParams."""
+    """Return filters on a field of Unix seconds for a search with `since` and `until`. Raises InvalidParams."""
     first, last = instant(since, "since"), instant(until, "until", end=True)
     # In whole microseconds: as a float, the last nanosecond of a day would be the next day.
     found = [] if first is None else [Filter(field=field, at_least=first / NS)]
@@ -114,7 +114,7 @@ def _unix(text: str) -> int:
         ns = Decimal(text) * NS
         return _bounded(int(ns))
     except (InvalidOperation, OverflowError, ValueError):
-        raise ValueError(f"{text[:100]} is no time in Unix seconds") from None
+        raise ValueError(f"{text[:100]} is not a time in Unix seconds") from None
 
 
 def _midnight(date: str) -> int:
@@ -144,7 +144,7 @@ def _bounded(ns: int) -> int:
 
 
 def rfc3339(ns: int) -> str:
-    """UTC, as `2024-06-15T10:30:00Z`, with the part of a second where there is one."""
+    """Format as UTC, for example `2024-06-15T10:30:00Z`, with a fraction of a second if there is one."""
     seconds, part = divmod(ns, NS)
     # datetime ends with the year 9999, nanoseconds in 64 bits with 2262.
     text = (_EPOCH + datetime.timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
@@ -152,5 +152,5 @@ def rfc3339(ns: int) -> str:
 
 
 def rfc3339_or_none(ns: int | None) -> str | None:
-    """As `rfc3339`; None where there is no time."""
+    """Format with `rfc3339`; None stays None."""
     return None if ns is None else rfc3339(ns)

@@ -1,6 +1,6 @@
-"""Walking folders as their ignore files say, for the services that take what is below a user's folder.
+"""Walks folders under their ignore files, for services that process a user's folders.
 
-No symbolic link is followed, nothing that the roots hide is seen, and the entries of a folder come by name.
+Symbolic links are not followed, entries that the roots hide are skipped, and each folder's entries are sorted by name.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from linckia.services.runtime.roots import Roots
 
 
 class Folder(NamedTuple):
-    """A folder that a walk comes to.
+    """A folder that a walk visits.
 
-    `below` is its path as the rules count it, ending in `/`, or empty where they begin; `rules` are those of the
-    folders above, and in a listing its own as well.
+    `below` is its path relative to the top of the walk, ending in `/`, or empty for the top itself. `rules` are those
+    of the folders above; in a listing they include the folder's own.
     """
 
     path: str
@@ -26,7 +26,7 @@ class Folder(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What is in a folder. The walk goes on in those of `folders` that its caller leaves there."""
+    """The content of a folder. A caller may remove entries from `folders` to keep the walk out of them."""
 
     folder: Folder
     folders: list[os.DirEntry[str]]
@@ -37,11 +37,11 @@ def walk(
     roots: Roots, top: Folder, failed: Callable[[str, OSError], None],
     *, honour_ignores: bool = True, not_used: Callable[[str, Exception], None] | None = None,
 ) -> Iterator[Listing]:  # fmt: skip
-    """A folder and those below it, each before what is in it; blocks.
+    """Yield a folder and those below it, each before its content; blocks.
 
     Args:
-        failed: told of each folder that cannot be listed, by its path.
-        not_used: told of each ignore file that cannot be read.
+        failed: called with the path of each folder that cannot be listed.
+        not_used: called for each ignore file that cannot be read.
     """
     pending = [top]
     while pending:
@@ -68,5 +68,5 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir(follow_symlinks=False)
     except OSError:
-        # Among the others it fails in the same way, where that is told.
+        # As a non-folder, it fails again later and is reported there.
         return False

@@ -1,10 +1,11 @@
-"""A zygote: a process that has imported what its services need, uses none of it, and forks them.
+"""A zygote: a process that imports the modules of its services, uses none of them, and forks the services.
 
     python -m services.runtime.zygote CONFIG_FD CONTROL_FD
 
-It has one thread, and checks so before each fork: a lock held by another thread would stay locked in the child for
-ever. It forks twice, so that the service becomes a child of the kernel (a subreaper), which the operating system tells
-of its death; the zygote's own death concerns no service. A module that cannot be imported is reported and left out.
+It has one thread, and checks that before each fork: a lock held by another thread would stay locked in the child
+forever. It forks twice, so that the service becomes a child of the kernel (a subreaper), which the operating system
+notifies of its death; the zygote's own death does not affect any service. A module that cannot be imported is reported
+and skipped.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ EXIT_FAILED = 1
 EXIT_KERNEL_GONE = 3
 
 ADOPTION_TIMEOUT_S = 5.0
-"""The first of the two forks ends in milliseconds; past this the kernel is no subreaper, and the service would not die
-with it."""
+"""Time for adoption by the kernel. The first of the two forks ends in milliseconds; after this time the kernel is not a
+subreaper, and the service would not die with it."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Fork)
 
 
 class Library:
-    """What this process has loaded for its children, and what it is still to load."""
+    """The modules that this process has loaded for its children, and those still to load."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._left = list(modules)
@@ -61,25 +62,25 @@ class Library:
         return not self._left
 
     def load(self, name: str) -> None:
-        """Import a module, and have done what every child would do first (`handlers.WarmUp`)."""
+        """Import a module, and run its `warm_up` (`handlers.WarmUp`)."""
         if name in self._left:
             self._left.remove(name)
         try:
             module = importlib.import_module(name)
             getattr(module, "warm_up", lambda: None)()
-        except Exception as error:  # noqa: BLE001  # whatever a module raises, the others are loaded
+        except Exception as error:  # noqa: BLE001  # whatever a module raises, load the others
             traceback.print_exc()
             self._failed[name] = f"{type(error).__name__}: {error}"
 
     def load_next(self, name: str = "") -> None:
-        """Of those that are left, the one of that name if it is, or without a name the next."""
+        """Load the named module if it is not loaded yet; without a name, load the next one."""
         if name in self._left or not name:
             self.load(name or self._left[0])
 
     def settle(self) -> None:
-        """Nothing more is to come, but what all children have in common."""
+        """Do the common work that follows the last module."""
         for op in ops.load().values():
-            # msgspec keeps what it learns of a type with the type.
+            # msgspec caches what it learns about a type on the type.
             msgspec.msgpack.Decoder(op.params)
         gc.collect()
         gc.freeze()
@@ -90,12 +91,12 @@ class Library:
 
 
 def threads() -> int:
-    """Of this process, those that C libraries started included."""
+    """Return the number of threads of this process, including those that C libraries started."""
     return len(os.listdir("/proc/self/task"))
 
 
 def serve(control: socket.socket, parent_pid: int, library: Library) -> None:
-    """Fork what is asked for until the kernel closes its end; from the first time on, load what is left meanwhile."""
+    """Serve fork requests until the kernel closes its end; after the first one, load remaining modules in between."""
     told, asked = False, False
     while True:
         while asked and not library.is_complete() and not select.select([control], [], [], 0)[0]:
@@ -129,7 +130,7 @@ def _answer(packet: bytes, fds: list[int], parent_pid: int, library: Library) ->
 
 
 def _fork_orphan(work: Callable[[], None]) -> int:
-    """Have a grandchild, which the kernel adopts, do `work` and end; answers its pid.  Raises OSError."""
+    """Run `work` in a grandchild that the kernel adopts. Returns its pid. Raises OSError."""
     receive, send = os.pipe()
     try:
         first = os.fork()
@@ -165,20 +166,20 @@ def _fork_again(send: int, work: Callable[[], None]) -> NoReturn:
 
 
 def _become(request: Fork, fds: Sequence[int], parent_pid: int) -> NoReturn:
-    """In the forked child: be the service, or wait to be."""
+    """Become the service, or its standby, in the forked child."""
     code = EXIT_FAILED
     try:
-        # Its own session and process group: what it spawns dies with it, and nothing else does.
+        # Its own session and process group, so that exactly its own children die with it.
         os.setsid()
         fd, log_fd, *handoff = fds
         _take_descriptors(log_fd, (fd, *handoff))
         os.environ.update(request.env)
         if heaps := request.env.get(HEAPS):
-            # Read when a process starts from nothing, and not again.
+            # It is only read when a process starts from scratch.
             limit_heaps(int(heaps))
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if "numpy.random" in sys.modules:
-            # `random` seeds itself again after a fork; numpy's old generator would repeat in every child.
+            # `random` reseeds itself after a fork; numpy's legacy generator would repeat in every child.
             importlib.import_module("numpy.random").seed()
         _await_adoption(parent_pid)
         gc.freeze()
@@ -193,7 +194,7 @@ def _become(request: Fork, fds: Sequence[int], parent_pid: int) -> NoReturn:
 
 
 def _take_descriptors(log_fd: int, kept: Sequence[int]) -> None:
-    """Standard output and error become the log; all others but those `kept` are closed."""
+    """Redirect standard output and error to the log, and close all descriptors except `kept`."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(log_fd, 1)
@@ -215,14 +216,14 @@ def _await_adoption(parent_pid: int) -> None:
 
 
 def live(launch: ZygoteConfig, control_fd: int) -> int:
-    """Load, say so, and fork until the kernel closes its end; the exit code."""
+    """Load modules, report, and fork until the kernel closes its end. Returns the exit code."""
     try:
         die_with(launch.parent_pid, f"zygote-{launch.name}")
     except KernelGone:
         return EXIT_KERNEL_GONE
     with socket.socket(fileno=control_fd) as control:
-        # Objects that live for ever are kept out of the collector's sight, which would write to their pages and so
-        # unshare them.
+        # Long-lived objects are hidden from the garbage collector, which would write to their pages and so unshare
+        # them.
         gc.disable()
         library = Library(launch.modules)
         for name in launch.preload:

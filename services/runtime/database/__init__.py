@@ -1,4 +1,4 @@
-"""SQLite as every service uses it: see `database.Database`."""
+"""SQLite for services; see `database.Database`."""
 
 from linckia.proto.durable import sync_folder
 from linckia.services.runtime.database.database import Change, Database, Query

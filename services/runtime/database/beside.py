@@ -1,8 +1,8 @@
-"""Files beside a database: as it was before its tables were migrated, and what was put aside as damaged.
+"""Copies kept next to a database: the file before a migration, and files set aside as damaged.
 
-The former, `NAME.before-vN`, is the way back should the new version not serve; a start after `KEPT_S` removes it. To go
-back: stop Linckia, move the copy over the database, remove `NAME-wal` and `NAME-shm`, and start the version that wrote
-it.
+`NAME.before-vN` is the copy made before a migration, in case the new version does not work. The first start after
+`KEPT_S` removes it. To go back: stop Linckia, move the copy over the database, remove `NAME-wal` and `NAME-shm`, and
+start the version that wrote it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _log = logging.getLogger("linckia.service")
 
 
 def keep(connection: apsw.Connection, path: Path, version: int) -> None:
-    """Copy the open database at `path` before it becomes `version`; blocks. The copy is whole, or not there.
+    """Copy the open database at `path` before it is migrated to `version`; blocks. The copy is complete or absent.
 
-    Raises apsw.Error, OSError: the disk cannot take it, or a page is damaged.
+    Raises apsw.Error or OSError if the disk cannot take it or a page is damaged.
     """
     part = path.with_name(f"{path.name}.before-v{version}.part")
     mode = stat.S_IMODE(path.stat().st_mode)
@@ -37,7 +37,7 @@ def keep(connection: apsw.Connection, path: Path, version: int) -> None:
         with contextlib.closing(apsw.Connection(str(part))) as copy:
             with copy.backup("main", connection, "main") as steps:
                 steps.step()
-            # Otherwise the copy has a log of its own as soon as it is looked at.
+            # Without this, the copy gets its own log as soon as anyone opens it.
             copy.pragma("journal_mode", "delete")
         part.replace(part.with_suffix(""))
     except BaseException:
@@ -47,7 +47,7 @@ def keep(connection: apsw.Connection, path: Path, version: int) -> None:
 
 
 def forget(path: Path) -> None:
-    """Remove the copies of the database at `path` that have been kept for long enough."""
+    """Remove the copies of the database at `path` whose retention period is over."""
     for copy in path.parent.glob(f"{path.name}.before-v*"):
         with contextlib.suppress(OSError):
             if copy.stat().st_mtime < time.time() - KEPT_S:
@@ -55,27 +55,33 @@ def forget(path: Path) -> None:
 
 
 def damaged_files(path: Path) -> list[Path]:
-    """What was put aside of the database at `path`, the oldest first; each name ends with its time in nanoseconds."""
+    """Return the damaged files set aside for the database at `path`, oldest first.
+
+    Each name ends with the time in nanoseconds.
+    """
     return sorted(path.parent.glob(f"{path.name}.damaged-*"))
 
 
 @contextlib.contextmanager
 def opened(aside: Path) -> Iterator[apsw.Connection]:
-    """The damaged database, to read. Raises apsw.Error."""
-    # Without its log: SQLite must write nothing beside it.
+    """Open a damaged database for reading. Raises apsw.Error."""
+    # Ignore the log: SQLite must not write any file next to it.
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     with contextlib.closing(apsw.Connection(f"{aside.as_uri()}?immutable=1", flags=flags)) as old:
         yield old
 
 
 def readable(old: apsw.Connection, query: str, order: str) -> tuple[list[tuple[Any, ...]], bool]:
-    """The rows of `query` up to the first page that is damaged, and by `order` from behind; whether that is all."""
+    """Read the rows of `query` up to the first damaged page, then from the other end in reverse `order`.
+
+    Returns the rows, and True if they are complete.
+    """
     rows: list[tuple[Any, ...]] = []
     for each in (query, f"{query} ORDER BY {order} DESC"):
         try:
-            # Not `list.extend`: what was read before an error is kept.
+            # Not `list.extend`, so that rows read before an error are kept.
             for row in old.execute(each):
-                rows.append(row)  # as said
+                rows.append(row)
         except apsw.Error as error:
             _log.warning("damaged: %s: %s", query, error)
         else:

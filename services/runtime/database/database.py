@@ -1,8 +1,8 @@
-"""One SQLite database of a service: one writer, several readers, all in worker threads.
+"""One SQLite database of a service: one writer and several readers, all in worker threads.
 
-What `write` returned is on disk (WAL, `synchronous=FULL`). Changes that arrive while a commit is under way share the
-next one, each undone alone if it fails: many small writes pay for one fsync. A full disk is the typed failure
-`DiskFull`: the transaction is undone, reads go on, and the next write may succeed. Damage: see `file`.
+When `write` returns, the change is on disk (WAL, `synchronous=FULL`). Changes that arrive during a commit share the
+next one, so many small writes pay for one fsync; a change that fails is rolled back alone. A full disk raises
+`DiskFull`: the transaction is rolled back, reads continue, and the next write may succeed. For damage, see `file`.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ Change = Callable[[apsw.Connection], T]
 Query = Callable[[apsw.Connection], T]
 
 STEPS_BETWEEN_CHECKS = 50_000
-"""Of SQLite's virtual machine, between two looks at whether a read was cancelled: a fraction of a millisecond."""
+"""SQLite virtual machine steps between checks for cancellation of a read: a fraction of a millisecond."""
 
 MAX_SHARED = 512
-"""Changes in one transaction; more would make the first of them wait."""
+"""Most changes in one transaction; with more, the first change would wait too long."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A change that waits for its transaction."""
+    """A change that is queued for a transaction."""
 
     change: Change[Any]
     after: Callable[[Any], object] | None
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
-    """Of its caller: another's thread may do the work, and what the caller's client may do stays what it is."""
+    """The caller's context. Another caller's thread may run the change, and the client's grant must still apply."""
     woken: trio.Event = field(default_factory=trio.Event)
     settled: bool = False
-    # Of whatever type the change answers; `Database.write` gives it back as that.
+    # The result has the type that the change returns; `Database.write` restores it.
     result: Any = None
     error: BaseException | None = None
 
 
 class _GroupCommit:
-    """Changes that share transactions: those that arrive while one is under way share the next."""
+    """Group commit: changes that arrive during a transaction share the next one."""
 
     def __init__(self, database: Database) -> None:
         self.limit = trio.CapacityLimiter(1)
@@ -70,7 +70,7 @@ class _GroupCommit:
         return mine.result
 
     async def _lead(self) -> None:
-        """Commit what is queued, then hand over to the first of those that came meanwhile."""
+        """Commit the queued changes, then hand leadership to the first change that arrived meanwhile."""
         self._committing = True
         batch, self._queue = self._queue[:MAX_SHARED], self._queue[MAX_SHARED:]
         try:
@@ -97,7 +97,7 @@ class _GroupCommit:
                 else:
                     for each in batch:
                         self._apply(connection, each)
-        except Exception as error:  # noqa: BLE001  # raised again where each change was asked for
+        except Exception as error:  # noqa: BLE001  # raised again for the caller of each change
             for each in batch:
                 each.error = each.error or (error if each is batch[0] else _copied(error))
 
@@ -107,7 +107,7 @@ class _GroupCommit:
             each.result = each.context.run(each.change, connection)
         except Exception as error:
             if not connection.in_transaction or isinstance(error, (*DISK, *DAMAGE)):
-                # The disk's fault, or SQLite has undone all of it: it fails for every change.
+                # The disk failed, or SQLite rolled back the whole transaction: every change fails.
                 raise
             each.error = error
             connection.execute("ROLLBACK TO one")
@@ -115,24 +115,24 @@ class _GroupCommit:
 
 
 class Database(DatabaseFile):
-    """The open database."""
+    """An open database."""
 
     version = 0
-    """Rises with each commit."""
+    """Increases with each commit."""
 
     @functools.cached_property
     def _writes(self) -> _GroupCommit:
         return _GroupCommit(self)
 
-    # For tasks
+    # Methods for tasks
 
     async def write(self, change: Change[T], after: Callable[[T], object] | None = None) -> T:
-        """Run `change` in a transaction, perhaps with others; once this returns, it is on disk.
+        """Run `change` in a transaction, possibly shared with other changes; once this returns, it is on disk.
 
-        An exception out of `change` undoes what it did, and nothing of the others'. `after` is called with its result
-        in the same thread right after the commit, before the next transaction begins.
+        An exception raised by `change` rolls back its own work and no other change. `after` is called with the result,
+        in the same thread, right after the commit and before the next transaction begins.
 
-        Cancellation: before the change is queued nothing is done; after that it is done, and this returns.
+        Cancellation: before the change is queued, nothing is done; after that, the change completes and this returns.
 
         Raises:
             DiskFull: nothing was changed.
@@ -159,7 +159,7 @@ class Database(DatabaseFile):
         return await trio.to_thread.run_sync(run, limiter=self._read_limit)
 
     async def exclusive(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run `work` with the writer's connection, outside of a transaction, while nothing else is written."""
+        """Run `work` with the writer's connection, outside any transaction, while all other writes wait."""
 
         def run() -> T:
             with self._turn, self._failures():
@@ -168,7 +168,7 @@ class Database(DatabaseFile):
         return await trio.to_thread.run_sync(run, limiter=self._writes.limit)
 
     async def checkpoint(self) -> bool:
-        """Move the log into the database and truncate it; False where a reader still needs it."""
+        """Move the log into the database and truncate it. Returns False if a reader still needs the log."""
 
         def truncate(connection: apsw.Connection) -> bool:
             connection.set_busy_timeout(0)
@@ -189,16 +189,16 @@ class Database(DatabaseFile):
         await trio.to_thread.run_sync(self._close_idle, limiter=self._read_limit)
         await self.exclusive(lambda connection: connection.execute("PRAGMA shrink_memory").fetchall())
 
-    # For worker threads
+    # Methods for worker threads
 
     @contextlib.contextmanager
     def transaction(self, committed: Callable[[], object] | None = None) -> Iterator[apsw.Connection]:
-        """One transaction; it is on disk once the block is left. An exception undoes all of it.
+        """Run a transaction, which is on disk once the block is left. An exception rolls it back.
 
         `committed` is called right after the commit, before the next transaction begins.
 
         Raises:
-            DiskFull: a statement or the commit found no room; nothing was changed.
+            DiskFull: there was no room for a statement or the commit; nothing was changed.
             Damaged, Unavailable: see `reader`.
         """
         with self._failures(), self._turn:
@@ -208,7 +208,7 @@ class Database(DatabaseFile):
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
-                # After some errors (a full disk) SQLite has rolled back already.
+                # After some errors (such as a full disk), SQLite has already rolled back.
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
@@ -218,7 +218,7 @@ class Database(DatabaseFile):
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[apsw.Connection]:
-        """A connection that reads one consistent state.  Raises as `reader` does."""
+        """Provide a connection that reads one consistent state. Raises the same errors as `reader`."""
         with self.reader() as connection:
             connection.execute("BEGIN")
             try:
@@ -229,7 +229,7 @@ class Database(DatabaseFile):
 
 
 def _copied(error: Exception) -> Exception:
-    """The same failure for one more task: an exception object belongs to one traceback."""
+    """Copy an exception for another task, since an exception object has only one traceback."""
     if not isinstance(error, LinckiaError):
         return error
     copied = copy.copy(error)

@@ -1,8 +1,8 @@
-"""The file of one database: its connections, and what becomes of it when a page of it is damaged or the disk is full.
+"""The file of one database: its connections, and recovery from damaged pages and full disks.
 
-A damaged page is noticed at whichever statement reads it. A *derived* database is then put aside and begun again, and
-`rebuilt` says so until the service has refilled it; a *source* database is kept, serves what can be read, and answers
-`Damaged`, with the file and the remedy, for the rest.
+A damaged page is noticed by the first statement that reads it. A *derived* database is then set aside and recreated,
+and `rebuilt` gives the reason until the service has refilled it. A *source* database stays in place and serves what can
+be read; the rest raises `Damaged`, which names the file and the remedy.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from linckia.services.runtime.storage import Damaged, disk_full
 
 BUSY_TIMEOUT_MS = 10_000
 LOG_BYTES = 64 * 1024 * 1024
-"""Of the log, what is kept on disk for the next changes after a checkpoint."""
+"""Size at which the log stays on disk after a checkpoint, ready for the next changes."""
 
 KEPT_ASIDE = 3
-"""Of what was put aside as damaged: a disk that damages files again and again must not be filled by that."""
+"""Damaged files kept, so that a disk which keeps damaging files does not fill up with copies."""
 
 RETRY_MS = 100
 
@@ -40,9 +40,9 @@ _log = logging.getLogger("linckia.service")
 
 
 class DatabaseFile:
-    """The open file: one connection that writes, and as many that read as are used at the same time.
+    """An open database file: one connection that writes, and as many readers as are in use at the same time.
 
-    Opening blocks; a damaged file or a full disk does not keep it from opening.
+    Opening blocks. It succeeds even if the file is damaged or the disk is full.
     """
 
     def __init__(
@@ -58,27 +58,28 @@ class DatabaseFile:
         on_rebuilt: Callable[[], object] | None = None,
         on_damage: Callable[[str], object] | None = None,
     ) -> None:
-        """
+        """Open the file, creating it if necessary.
+
         Args:
-            readers: how many threads read at the same time, or a limiter that several databases share.
-            pragmas: for every connection, such as `cache_size`.
+            readers: how many threads read at the same time, or a limiter shared by several databases.
+            pragmas: set on every connection, such as `cache_size`.
             setup: called with every new connection.
             attached: databases that readers see under these names.
-            on_rebuilt: called on trio's thread when a derived database was begun again while it was in use.
-            on_damage: called there when a source database is found damaged, with what `damage` says.
+            on_rebuilt: called on trio's thread when a derived database was recreated while in use.
+            on_damage: called on trio's thread with the text of `damage` when a source database is found damaged.
 
         Raises:
-            UnknownVersion: a source database, or one that keeps what users made, of a version that cannot be migrated.
-            OSError, apsw.CantOpenError: the file cannot be opened, or a damaged one not put aside.
+            UnknownVersion: a source database, or one that keeps users' data, has a version that cannot be migrated.
+            OSError, apsw.CantOpenError: the file cannot be opened, or a damaged one cannot be set aside.
         """
         self.path = path
         self.kind = kind
         self.rebuilt = ""
-        """Why the file was begun again; the service clears it once it has refilled it."""
+        """Why the file was recreated; the service clears this once it has refilled the database."""
         self.damage = ""
-        """What is known to be damaged in a source database, with the remedy."""
+        """Known damage in a source database, with the remedy."""
         self.generation = 0
-        """Rises each time the file is begun again."""
+        """Increases each time the file is recreated."""
         self._schema = schema
         self._pragmas = dict(pragmas or {})
         self._setup = setup
@@ -87,12 +88,12 @@ class DatabaseFile:
         self._on_damage = on_damage
         self._read_limit = trio.CapacityLimiter(readers) if isinstance(readers, int) else readers
         self._turn = threading.RLock()
-        """Held by the thread that uses the writer."""
+        """Held by the thread that uses the writer connection."""
         self._swap = threading.RLock()
-        """Held while the file is put aside and begun again, and while a reader opens it."""
+        """Held while the file is set aside and recreated, and while a reader opens it."""
         self._writer: apsw.Connection | None = None
         self._idle: list[tuple[tuple[int, ...], apsw.Connection]] = []
-        """Readers that are not in use, each with the generations of the files that it reads."""
+        """Idle readers, each with the generations of the files that it has open."""
         self._closed = False
         try:
             self._open()
@@ -109,7 +110,7 @@ class DatabaseFile:
             _log.error("%s cannot be opened yet: %s", path, error)
 
     def size_bytes(self) -> int:
-        """Of the database with its log."""
+        """Return the size of the database including its log."""
         files = [self.path, self._beside("-wal")]
         return sum(file.stat().st_size for file in files if file.exists())
 
@@ -123,11 +124,11 @@ class DatabaseFile:
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[apsw.Connection]:
-        """A connection that only reads, each statement the newest state, for a worker thread.
+        """Provide a read-only connection for a worker thread; each statement sees the newest state.
 
         Raises:
-            Damaged: what it needs of a source database cannot be read.
-            Unavailable: a derived database was damaged, and has just been begun again.
+            Damaged: data needed from a source database cannot be read.
+            Unavailable: a derived database was damaged and has just been recreated.
             DiskFull: the file cannot be opened.
         """
         with self._failures():
@@ -142,12 +143,12 @@ class DatabaseFile:
                     connection.close()
 
     def is_damaged(self) -> bool:
-        """Check every page, for a derived database; one that is damaged is begun again."""
+        """Check every page of a derived database, and recreate it if it is damaged."""
         if self.kind is Kind.SOURCE:
             return False
         generation = self.generation
         try:
-            # A connection of its own: the pool's have pages in their caches as they were before.
+            # Use a new connection: the pooled ones have pages in their caches from before the damage.
             with self._failures(), contextlib.closing(self._open_reader()) as connection:
                 ((verdict,),) = connection.execute("PRAGMA quick_check(1)").fetchall()
         except Unavailable:
@@ -157,10 +158,10 @@ class DatabaseFile:
         return verdict != "ok"
 
     def begin_again(self, reason: str, generation: int | None = None) -> None:
-        """Put a derived database aside, damaged or useless as it is, and begin an empty one; blocks.
+        """Set aside a damaged or useless derived database and create an empty one; blocks.
 
-        With the `generation` in which it was found so, nothing where another thread has done it since, and
-        `on_rebuilt` is called, as it was in use.
+        If `generation` is given and another thread has recreated the file since then, this does nothing.
+        Otherwise the database was in use, and `on_rebuilt` is called.
         """
         with self._turn, self._swap:
             if generation is not None and generation != self.generation:
@@ -174,18 +175,18 @@ class DatabaseFile:
             self.rebuilt = reason
             self.generation += 1
             with contextlib.suppress(*DISK):
-                # Otherwise the next call tries again.
+                # If this fails, the next call tries again.
                 self._open()
         if generation is not None and self._on_rebuilt is not None:
             trio.from_thread.run_sync(self._on_rebuilt)
 
     def _put_aside(self, reason: str) -> None:
-        """Rename the file, so that it can be examined. Its log is removed: it would be a stranger's to the next one."""
+        """Rename the file so that it can be examined, and remove its log, which does not belong to the next file."""
         before = beside.damaged_files(self.path)
-        # The newest by its name, also where the clock was put back.
+        # Make the name sort last even if the clock was set back.
         stamp = max([time.time_ns(), *(int(file.name.rpartition("-")[2]) + 1 for file in before[-1:])])
         new = self.path.with_name(f"{self.path.name}.damaged-{stamp}")
-        _log.error("%s cannot be used (%s): put aside as %s and rebuilt", self.path, reason, new.name)
+        _log.error("%s cannot be used (%s): set aside as %s and rebuilt", self.path, reason, new.name)
         self.path.replace(new)
         for suffix in ("-wal", "-shm"):
             self._beside(suffix).unlink(missing_ok=True)
@@ -201,7 +202,7 @@ class DatabaseFile:
 
     def _idle_reader(self) -> tuple[tuple[int, ...], apsw.Connection] | None:
         while self._idle:
-            with contextlib.suppress(IndexError):  # Another thread took the last.
+            with contextlib.suppress(IndexError):  # Another thread took the last one.
                 of, connection = self._idle.pop()
                 if of == self._generations():
                     return of, connection
@@ -214,7 +215,7 @@ class DatabaseFile:
                 self._idle.pop()[1].close()
 
     def _opened(self) -> apsw.Connection:
-        """The writer."""
+        """Return the writer connection."""
         if self._writer is None:
             with self._turn:
                 if self._writer is None:
@@ -225,7 +226,7 @@ class DatabaseFile:
     def _open(self) -> None:
         fresh = not self.path.exists()
         if fresh:
-            # Nobody else may read it; SQLite gives its logs the same mode.
+            # Create it readable by its owner only; SQLite gives its logs the same mode.
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
         connection = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
         try:
@@ -245,7 +246,7 @@ class DatabaseFile:
         self._writer = connection
 
     def _open_reader(self) -> apsw.Connection:
-        # The first statement opens the log, by its name: it must be that of this file, and not of the next one.
+        # The first statement opens the log by name, so the file must not be replaced before that.
         with self._swap:
             connection = self._connect(apsw.SQLITE_OPEN_READWRITE)
             connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
@@ -262,7 +263,7 @@ class DatabaseFile:
         try:
             connection.set_busy_timeout(BUSY_TIMEOUT_MS)
             connection.pragma("synchronous", "full")
-            # A sort must not need room on the disk.
+            # Sorting must not need disk space.
             connection.pragma("temp_store", "memory")
             for name, value in self._pragmas.items():
                 connection.pragma(name, value)
@@ -275,13 +276,13 @@ class DatabaseFile:
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
-        """Turn errors of the disk and of damaged pages into failures that a caller can act on."""
+        """Turn disk errors and damaged pages into failures that a caller can act on."""
         generation = self.generation
         try:
             yield
         except DAMAGE as error:
             if getattr(error, "extendedresult", 0) == apsw.SQLITE_CORRUPT_VTAB:
-                # A damaged full-text index: its owner rebuilds it from the tables.
+                # A full-text index is damaged: its owner rebuilds it from the tables.
                 raise
             raise self._damaged(error, generation) from error
         except DISK as error:

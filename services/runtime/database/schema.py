@@ -1,4 +1,4 @@
-"""What a database holds: its tables, how older ones become them, and whether they can be made again."""
+"""The schema of a database: its tables, its migrations, and whether its data can be derived again."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import apsw
 from linckia.proto.errors import OperationError
 
 Migration = str | Callable[[apsw.Connection], object]
-"""SQL, or a function that works inside the transaction of the migration."""
+"""SQL, or a function that runs inside the migration's transaction."""
 
 
 class Kind(enum.Enum):
-    """What is lost with a damaged file."""
+    """How much is lost if the file is damaged."""
 
     SOURCE = "source"
-    """The only copy: a damaged file is kept and served as far as it can be read."""
+    """The only copy of its data: a damaged file stays in place and is served as far as it can be read."""
 
     DERIVED = "derived"
-    """Follows from other data: a damaged file is put aside, and an empty one begun for the service to refill."""
+    """Derived from other data: a damaged file is set aside, and the service refills an empty one."""
 
 
 class UnknownVersion(OperationError):
@@ -30,11 +30,11 @@ class UnknownVersion(OperationError):
 
 @dataclass(frozen=True)
 class Schema:
-    """The newest tables, and how to reach them.
+    """The current tables and the migrations that lead to them.
 
-    `migrations` maps a version to what brings it to the next one. A derived database without a migration is rebuilt.
-    `begin` writes the first rows, in the transaction that makes the tables. `keeps`: a derived database that also holds
-    what users made, so that one of an unknown version is not begun again.
+    `migrations` maps each version to the step that leads to the next one. A derived database without a migration is
+    rebuilt. `begin` inserts the first rows, in the transaction that creates the tables. `keeps` marks a derived
+    database that also holds users' data, so that an unknown version is not replaced by an empty file.
     """
 
     version: int
@@ -44,19 +44,19 @@ class Schema:
     keeps: bool = False
 
     def is_behind(self, connection: apsw.Connection) -> bool:
-        """Whether the open file has to be migrated."""
+        """Return True if the open file has to be migrated."""
         return 0 < int(connection.pragma("user_version")) < self.version
 
     def apply(self, connection: apsw.Connection) -> None:
-        """Bring the open file to `version`, in one transaction.
+        """Migrate the open file to `version` in one transaction.
 
         Raises:
-            UnknownVersion: there is no way from its version to this one.
-            apsw.Error: the file is damaged, or the disk cannot take it.
+            UnknownVersion: no migration leads from the file's version to this one.
+            apsw.Error: the file is damaged, or the disk cannot take the change.
         """
         found = int(connection.pragma("user_version"))
         if found == self.version:
-            # Reads the schema, and so finds one that is damaged.
+            # This reads the schema, and so detects a damaged one.
             connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
             return
         connection.execute("BEGIN IMMEDIATE")

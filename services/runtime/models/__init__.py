@@ -1,1 +1,1 @@
-"""What every service with a model in it needs: finding the weights, batching, the choice of precision."""
+"""Shared code of services that run a model: finding the weights, batching, choosing the precision."""

@@ -1,8 +1,9 @@
-"""Turns waiting texts into batches: interactive requests first, fair among callers, bounded in time and in number.
+"""Groups waiting texts into batches: interactive requests first, fair between callers, bounded in time and number.
 
-Batches are sized by tokens so that each takes about `target_s`: a query waits for one batch of a bulk, never for all of
-it. A batch that fails is halved until only the text at fault fails. When the model itself is lost (a GPU error other
-than memory, a batch that never ends) `run` raises, and the process ends: the next generation answers what waited.
+Batches are sized in tokens so that each takes about `target_s`: a query waits for one bulk batch, never for the whole
+bulk request. A batch that fails is halved until only the faulty text fails. If the model itself is lost (a GPU error
+other than out-of-memory, a batch that never ends), `run` raises and the process ends; the next generation serves the
+requests that were waiting.
 """
 
 from __future__ import annotations
@@ -28,30 +29,30 @@ Rows = npt.NDArray[np.float32]
 """One row for each text, shape (texts, width)."""
 
 MAX_PROMPT_BATCHES_IN_A_ROW = 8
-"""After so many, one batch of the bulk lane is computed: queries without end must not starve ingestion."""
+"""After this many prompt batches in a row, one bulk batch runs, so that endless queries do not starve ingestion."""
 
 CONTENDED = 1.25
-"""Wall time of a batch by its processor time, beyond which other programs want the processors.  Work in the background
-then gives way: it rests `GIVES_WAY` times as long as it had to wait for them, and at most `LONGEST_REST_S`."""
+"""Ratio of a batch's wall time to its processor time above which other programs need the processors. Background work
+then yields: it rests `GIVES_WAY` times as long as it had to wait, and at most `LONGEST_REST_S`."""
 GIVES_WAY = 2.0
 LONGEST_REST_S = 1.0
 
 HEALTHY_WITHIN_S = 60.0
-"""For the answer to one text, however many wait."""
+"""Limit for the answer to one text, however many texts wait."""
 
 _LEAST_SHARE = 512
-"""Tokens that are worth a batch of their own where they could share one."""
+"""Smallest number of tokens worth a batch of their own when several runners share a queue."""
 
 
 class Lane(enum.Enum):
-    """Interactive requests, and work in the background."""
+    """The priority of a request: interactive, or background work."""
 
     PROMPT = "prompt"
     BULK = "bulk"
 
 
 class Model(Protocol[T_contra]):
-    """One loaded model, whose texts know their length in tokens (`len`).
+    """One loaded model. `len` of a text is its length in tokens.
 
     Methods block; several worker threads may call them at once.
     """
@@ -60,14 +61,14 @@ class Model(Protocol[T_contra]):
     def device(self) -> str: ...
 
     def compute(self, texts: Sequence[T_contra]) -> Rows:
-        """Shape (texts, width), float32.  Raises whatever the model raises."""
+        """Return float32 rows, shape (texts, width). Raises whatever the model raises."""
 
     def recover(self, error: Exception) -> bool:
-        """Make ready for the next batch after `error`; False where the process must end instead."""
+        """Prepare for the next batch after `error`. Returns False if the process must end instead."""
 
 
 class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How large batches and queues may become."""
+    """Size limits of batches and queues."""
 
     target_s: float = 0.05
     first_tokens: int = 1024
@@ -77,16 +78,16 @@ class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelLost(Exception):
-    """The model in this process gives no valid answers any more; only a new process helps."""
+    """The model in this process no longer gives valid answers; only a new process helps."""
 
 
 class _Request(Generic[T]):
-    """The texts of one caller, shortest first, and their rows as they come."""
+    """The texts of one caller, shortest first, and the rows computed so far."""
 
     def __init__(self, texts: Sequence[T], width: int) -> None:
         self.texts = texts
         self.rows: Rows = np.zeros((len(texts), width), dtype=np.float32)
-        # Neighbours of like length share a batch, which is what makes attention over it cheap.
+        # Neighbours of similar length share a batch, which makes attention over it cheap.
         order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
         self.todo = collections.deque(order)
         self.tokens = sum(map(len, texts))
@@ -107,11 +108,11 @@ class _Request(Generic[T]):
 
 
 class _Queue(Generic[T]):
-    """Requests of one lane, ordered by when each would be done if it ran alone from its arrival on, in tokens.
+    """The requests of one lane, ordered by when each would finish if it had run alone since its arrival, in tokens.
 
-    So a small request overtakes a large one in progress, a large one is overtaken by no more than its own size, and of
-    equal ones the first is finished first: in turns, all would end at the last moment.  (Demers, Keshav and Shenker,
-    Analysis and Simulation of a Fair Queueing Algorithm, 1989, with one clock for all callers.)
+    A small request therefore overtakes a large one in progress, a large one is overtaken by no more than its own size,
+    and equal ones finish one after the other: round robin would finish all of them at the last moment. (Demers, Keshav
+    and Shenker, Analysis and Simulation of a Fair Queueing Algorithm, 1989, with one clock for all callers.)
     """
 
     def __init__(self) -> None:
@@ -132,7 +133,7 @@ class _Queue(Generic[T]):
             request.todo.clear()
 
     def take(self, budget: int) -> list[tuple[_Request[T], int]]:
-        """At least one text, then as many as fit into `budget` tokens."""
+        """Take at least one text, then as many as fit into `budget` tokens."""
         taken: list[tuple[_Request[T], int]] = []
         spent = 0
         while self.requests:
@@ -150,11 +151,11 @@ class _Queue(Generic[T]):
 
 
 class Batcher(Generic[T]):
-    """The queue in front of one or more models of the same weights; each of them has a task in `run`.
+    """The queue in front of one or more models with the same weights; each model has its own `run` task.
 
     Args:
-        width: numbers that the model answers for each text.
-        verb: the model's work on a text, for error messages (`embedded`, `ranked`).
+        width: size of the vector that the model returns for each text.
+        verb: what the model does to a text, for error messages (`embedded`, `ranked`).
     """
 
     def __init__(self, width: int, limits: BatchLimits, *, verb: str = "computed") -> None:
@@ -166,7 +167,7 @@ class Batcher(Generic[T]):
         self._prompt_in_a_row = 0
         self._runners = 0
         self.tokens_per_s = limits.first_tokens / limits.target_s
-        """The speed of one model, by the batches seen lately."""
+        """The speed of one model, measured on recent batches."""
         self.last_batch_at = trio.current_time()
 
     @property
@@ -174,19 +175,19 @@ class Batcher(Generic[T]):
         return sum(queue.tokens for queue in self._queues.values())
 
     def admit(self, lane: Lane, tokens: int) -> None:
-        """Raises Overloaded, with the time the queue will take, where `tokens` more would wait too long.
+        """Raise Overloaded, with the expected waiting time, if another `tokens` tokens would wait too long.
 
-        An empty lane admits any request: one that is large has to run at some time.
+        An empty lane admits any request, since even a large one must run at some time.
         """
         waiting = self._queues[lane].tokens
         if waiting and waiting + tokens > self._limits.max_waiting_tokens:
             wait_ms = int(1000 * waiting / self.tokens_per_s)
-            raise Overloaded(f"{waiting} tokens wait for the model already", retry_after_ms=wait_ms)
+            raise Overloaded(f"{waiting} tokens already wait for the model", retry_after_ms=wait_ms)
 
     async def compute(self, texts: Sequence[T], lane: Lane) -> Rows:
-        """The model's answers for `texts`, shape (texts, width), in their order.
+        """Return the model's rows for `texts`, shape (texts, width), in the same order.
 
-        Cancellation: texts that still wait are dropped; other requests go on.
+        Cancellation: texts that still wait are dropped; other requests continue.
 
         Raises:
             Overloaded: too many tokens wait.
@@ -211,7 +212,7 @@ class Batcher(Generic[T]):
         return request.rows
 
     async def run(self, model: Model[T], only: Lane | None = None) -> None:
-        """Feed `model` until cancelled, from one lane alone where `only` names it.  Raises ModelLost."""
+        """Feed `model` until cancelled; if `only` is given, from that lane alone. Raises ModelLost."""
         limiter = trio.CapacityLimiter(1)
         self._runners += only is None
         while True:
@@ -225,8 +226,8 @@ class Batcher(Generic[T]):
             started = trio.current_time()
             outcomes: list[Rows | Exception] | None = None
             spent_s = 0.0
-            # Shielded: an orderly end waits for the batch, since a thread inside torch must not outlive the
-            # interpreter. A thread in a kernel that hangs cannot be stopped; it is abandoned, and the process crashes.
+            # Shielded: an orderly shutdown waits for the batch, since a thread inside torch must not outlive the
+            # interpreter. A thread stuck in a GPU kernel cannot be stopped; it is abandoned, and the process crashes.
             with trio.CancelScope(shield=True, deadline=started + self._limits.stuck_after_s):
                 outcomes, spent_s = await trio.to_thread.run_sync(
                     _compute, model, texts, abandon_on_cancel=True, limiter=limiter
@@ -241,13 +242,13 @@ class Batcher(Generic[T]):
                 await self._rest(GIVES_WAY * (elapsed_s - CONTENDED * spent_s))
 
     async def _rest(self, seconds: float) -> None:
-        """Leave the processor to others for so long, or until an interactive request comes."""
+        """Leave the processor to others for this long, or until an interactive request arrives."""
         with trio.move_on_after(min(seconds, LONGEST_REST_S)):
             while not self._queues[Lane.PROMPT].requests:
                 await self._next_arrival()
 
     async def _next_arrival(self) -> None:
-        # One event for all runners: replaced before it is set, it would wake only the last of them.
+        # One event for all runners: if it were replaced before it is set, only the last of them would wake.
         if self._arrived.is_set():
             self._arrived = trio.Event()
         await self._arrived.wait()
@@ -261,32 +262,32 @@ class Batcher(Generic[T]):
         return bulk.take(self._share(Lane.BULK))
 
     def _share(self, lane: Lane) -> int:
-        """Tokens that one runner takes now: the last tokens of a queue are shared, so that no runner is idle."""
+        """Return how many tokens one runner takes now. The end of a queue is shared, so that no runner is idle."""
         part = -(-self._queues[lane].tokens // max(1, self._runners))
         return min(self.budget, max(_LEAST_SHARE, part))
 
     @property
     def budget(self) -> int:
-        """Tokens that one batch may hold, by the speed seen so far."""
+        """Return the size of one batch in tokens, based on the measured speed."""
         return max(64, min(self._limits.max_tokens, int(self.tokens_per_s * self._limits.target_s)))
 
     def _learn(self, tokens: int, elapsed_s: float) -> None:
         self.last_batch_at = trio.current_time()
-        # A small batch is mostly overhead and says nothing of large ones.
+        # A small batch is mostly overhead and says nothing about large ones.
         if tokens >= self.budget // 2 and elapsed_s > 0:
             self.tokens_per_s += 0.2 * (tokens / elapsed_s - self.tokens_per_s)
 
 
 def _compute(model: Model[T], texts: Sequence[T]) -> tuple[list[Rows | Exception], float]:
-    """The same as `compute_isolating`, with the processor time that this thread took."""
+    """Call `compute_isolating`, and also return the processor time that this thread used."""
     began = time.thread_time()
     return compute_isolating(model, texts), time.thread_time() - began
 
 
 def compute_isolating(model: Model[T], texts: Sequence[T]) -> list[Rows | Exception]:
-    """A row or the error for each text: a batch that fails is halved and tried again.
+    """Return a row or an error for each text: a batch that fails is halved and retried.
 
-    Blocks.  Raises ModelLost where the model cannot recover from an error.
+    Blocks. Raises ModelLost if the model cannot recover from an error.
     """
     try:
         rows = model.compute(texts)
@@ -297,7 +298,7 @@ def compute_isolating(model: Model[T], texts: Sequence[T]) -> list[Rows | Except
             return [error]
         half = len(texts) // 2
         return compute_isolating(model, texts[:half]) + compute_isolating(model, texts[half:])
-    unsound = ArithmeticError("the model's answer is not a finite number")
+    unsound = ArithmeticError("the model's answer contains a number that is not finite")
     return [row if np.isfinite(row).all() else unsound for row in rows]
 
 
@@ -309,12 +310,12 @@ async def watch_health(
     *,
     every_s: float = 30.0,
 ) -> None:
-    """Compute `canary` after each `every_s` without a batch; raises ModelLost where its answer has changed.
+    """Compute `canary` after each `every_s` without a batch. Raises ModelLost if its answer has changed.
 
     A process that answers pings may still have lost its model; only a forward pass shows it.
 
     Args:
-        same: whether two rows are the same but for rounding.
+        same: returns True if two rows are equal except for rounding.
     """
     while True:
         await trio.sleep_until(batcher.last_batch_at + every_s)

@@ -1,8 +1,8 @@
-"""A model as it lies on this machine, in a folder or in the local Hugging Face cache, and its tokenizer.
+"""A model on this machine, in a folder or the local Hugging Face cache, and its tokenizer.
 
-Nothing here touches the network. Weights are safetensors or they are refused: a pickle runs code when it is read. A
-published `tokenizer.json` may carry settings of its own for cutting and padding (one pads everything to 128 and cuts
-there); neither is taken over.
+Nothing here uses the network. Weights must be safetensors: loading a pickle runs code. A published `tokenizer.json` may
+contain its own settings for truncation and padding (one pads everything to 128 tokens and truncates there); they are
+ignored.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Ids = npt.NDArray[np.int32]
 """Token ids of one text, special tokens included."""
 
 _CHARACTERS_A_TOKEN = 16
-"""First guess at how much of a long text suffices; three to five are usual, and a wrong guess only costs another
-look."""
+"""First guess at how much of a long text suffices. Three to five are usual, and a wrong guess only costs a second
+attempt."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One model on disk, read but not loaded.
+    """The files of one model, read but not loaded.
 
-    `max_tokens` counts the special tokens too; `config` is the model's `config.json`.
+    `max_tokens` includes the special tokens; `config` is the model's `config.json`.
     """
 
     name: str
@@ -43,21 +43,21 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def family(self) -> str:
-        """The architecture's name, as `model_type` has it."""
+        """The name of the architecture, from `model_type`."""
         return str(self.config.get("model_type", ""))
 
 
 def read_checkpoint(name: str, folder: Path) -> Checkpoint:
-    """The model of `folder`.
+    """Read the model in `folder`.
 
-    Raises ModelMissing: something that is needed is not there, or only in a form that is refused.
+    Raises ModelMissing if a required file is missing or only present in a refused format.
     """
     config = read_json(folder / "config.json")
     if not config:
-        raise ModelMissing(f"{folder} holds no config.json, so it is no model folder", field="model")
+        raise ModelMissing(f"{folder} has no config.json, so it is not a model folder", field="model")
     tokenizer = folder / "tokenizer.json"
     if not tokenizer.is_file():
-        raise ModelMissing(f"{folder} holds no tokenizer.json; save the model's fast tokenizer there", field="model")
+        raise ModelMissing(f"{folder} has no tokenizer.json; save the model's fast tokenizer there", field="model")
     return Checkpoint(
         name=name, folder=folder, weights=_weights(folder), tokenizer=tokenizer, config=config,
         max_tokens=most_tokens(folder, config),
@@ -65,17 +65,17 @@ def read_checkpoint(name: str, folder: Path) -> Checkpoint:
 
 
 def load_transformer(files: Checkpoint, kind: str, dtype: object) -> Any:
-    """The model in torch by `kind`, one of transformers' `Auto…` classes, in torch's `dtype`.
+    """Load the model into torch with `kind`, one of transformers' `Auto…` classes, as torch's `dtype`.
 
-    No code of a model repository is ever run, and nothing is fetched.
+    Code from a model repository is never run, and nothing is downloaded.
 
-    Raises ModelMissing: transformers cannot load it.
+    Raises ModelMissing if transformers cannot load it.
     """
-    # A second of imports, which other models do without.
+    # This import takes a second, and other models do not need it.
     import transformers
     from transformers.utils.logging import disable_progress_bar
 
-    # It would be lines in a log.
+    # The progress bar would fill the log.
     disable_progress_bar()
     try:
         model = getattr(transformers, kind).from_pretrained(
@@ -87,7 +87,10 @@ def load_transformer(files: Checkpoint, kind: str, dtype: object) -> Any:
 
 
 def fingerprint(files: Checkpoint, *rest: object) -> str:
-    """Names a model by what decides its answers: weights, tokenizer, configuration and `rest`.  Reads all weights."""
+    """Identify a model by everything that affects its output: weights, tokenizer, configuration and `rest`.
+
+    Reads all weights.
+    """
     digest = hashlib.sha256()
     for path in (*files.weights, files.tokenizer):
         with path.open("rb") as file:
@@ -108,13 +111,14 @@ def _weights(folder: Path) -> tuple[Path, ...]:
             raise ModelMissing(f"{folder} lacks {', '.join(missing)} of its weights", field="model")
         return paths
     if pickles := [path.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in folder.glob(pattern)]:
-        why = f"{folder} holds its weights only as a pickle ({pickles[0]}), which runs code when it is read"
-        raise ModelMissing(f"{why} and is never loaded; save them as model.safetensors", field="model")
-    raise ModelMissing(f"{folder} holds no model.safetensors", field="model")
+        why = f"{folder} has its weights only as a pickle ({pickles[0]}), and loading a pickle runs code"
+        raise ModelMissing(f"{why}: it is never loaded; save the weights as model.safetensors", field="model")
+    raise ModelMissing(f"{folder} has no model.safetensors", field="model")
 
 
 def open_tokenizer(files: Checkpoint, *, cut: str = "longest_first") -> Tokenizer:
-    """The tokenizer of a model, set to cut (`only_second`: of a pair, the second text alone) and not to pad."""
+    """Open the tokenizer of a model, set to truncate and not to pad. `only_second` truncates the second text of a
+    pair."""
     tokenizer = Tokenizer.from_file(str(files.tokenizer))
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length=files.max_tokens, strategy=cut)
@@ -124,9 +128,10 @@ def open_tokenizer(files: Checkpoint, *, cut: str = "longest_first") -> Tokenize
 def encode_cut(
     tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int, *, before: str | None = None
 ) -> list[Encoding]:
-    """The encoding of each text, or of each pair (`before`, text), as if all of it had been tokenized.
+    """Encode each text, or each pair (`before`, text), with the same result as if the whole text had been tokenized.
 
-    A text of megabytes is not tokenized to keep 256 tokens of it. Blocks, without the interpreter's lock.
+    Long texts are cut first, so that megabytes are not tokenized to keep 256 tokens. Blocks, and releases the
+    interpreter lock.
     """
 
     def given(text: str) -> str | tuple[str, str]:

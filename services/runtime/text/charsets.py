@@ -1,6 +1,6 @@
-"""The character set of a text: by its byte order mark, as UTF-8, as it declares, or by what its bytes most look like.
+"""Detects the character set of a text by its byte order mark, as UTF-8, by its declaration, or from its bytes.
 
-A guess can be wrong.  So every answer names the set and the reason, and the bytes are kept.
+A guess can be wrong, so every result gives the reason, and the original bytes are kept.
 """
 
 # ruff: noqa: RUF001  # Letters and signs of many scripts are what this is about.
@@ -18,18 +18,18 @@ SAMPLE_BYTES: Final = 65_536
 _HEAD_BYTES: Final = 4096
 _TAIL_BYTES: Final = 3000
 _CERTAIN: Final = 0.5
-"""The least score, of 1 at most, by which a set is detected."""
+"""Lowest score, out of 1, at which a set counts as detected."""
 
 _DAMAGED: Final = 0.1
-"""The most characters beyond ASCII, of all, that may be damaged in a text of a set."""
+"""Highest share of the non-ASCII characters that may be damaged in a text of a set."""
 _DAMAGED_UTF8: Final = 0.4
-"""The same for UTF-8, which no other text looks like by chance."""
+"""The same limit for UTF-8, which no other text resembles by chance."""
 
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"),
 )  # fmt: skip
-"""UTF-32 first: its mark begins with that of UTF-16."""
+"""UTF-32 comes first: its mark begins with that of UTF-16."""
 
 _DECLARED: Final = tuple(
     re.compile(pattern, re.IGNORECASE)
@@ -52,7 +52,7 @@ _BROADER: Final = {
     "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949", "iso8859-1": "cp1252",
     "ascii": "cp1252", "iso8859-9": "cp1254", "big5": "cp950", "iso8859-11": "cp874", "tis-620": "cp874",
 }  # fmt: skip
-"""Sets that include the declared one, and that texts are often written in which declare the narrower one."""
+"""Supersets of the declared sets, which texts that declare the narrower set often use."""
 _NAMES: Final = {
     "ansinew": "cp1252", "applemac": "mac_roman", "gb_2312-80": "gb18030", "chinese-gbk": "gb18030",
     "japanese-shift-jis": "cp932", "sjis": "cp932", "x-sjis": "cp932", "windows-31j": "cp932", "x-euc-jp": "euc_jp",
@@ -67,23 +67,24 @@ _WIDE: Final = ("utf-16", "utf-32")
 
 
 class Charset(NamedTuple):
-    """`codec` is the name of Python's; `mark` the byte order mark that the text begins with."""
+    """A detected character set: `codec` is Python's name for it, `mark` the byte order mark at the start of the
+    text."""
 
     codec: str
     reason: Reason
     mark: bytes = b""
 
     def decode(self, data: bytes) -> str:
-        """The text without its mark; bytes that the set does not have become U+FFFD."""
+        """Decode without the mark; invalid bytes become U+FFFD."""
         return data[len(self.mark) :].decode(self.codec, "replace")
 
 
 def charset_of(data: bytes, *, is_cut: bool = False) -> Charset:
-    """The character set of a text; with `is_cut`, `data` is only its beginning, whose last character may be cut off."""
+    """Detect the character set of a text. `is_cut` means that `data` is a prefix, which may end within a character."""
     if (marked := marked_charset(data)) is not None:
         return marked
     is_utf8 = data.isascii() or _fits(data, "utf-8", is_cut)
-    # Seven bits are enough for some sets, which begin each change of script with an escape.
+    # Some 7-bit sets begin each change of script with an escape.
     if is_utf8 and b"\x1b" not in data:
         return Charset("utf-8", "utf-8")
     if (declared := _declared(data)) is not None and (not is_utf8 or declared.startswith(("iso2022", "hz"))):
@@ -100,24 +101,25 @@ def charset_of(data: bytes, *, is_cut: bool = False) -> Charset:
 
 
 def marked_charset(data: bytes) -> Charset | None:
-    """The character set that a byte order mark says, if there is one."""
+    """Return the character set that a byte order mark indicates, if there is one."""
     return next((Charset(name, "mark", mark) for mark, name in _MARKS if data.startswith(mark)), None)
 
 
 def codec_of(name: str) -> str | None:
-    """The codec of Python that a declared name means, if there is one for text."""
+    """Return the Python codec for a declared name, if it is a text codec."""
     plain = _LATIN.sub(r"latin\1", _LINE_ENDS.sub("", name.strip().lower()))
     try:
         found = codecs.lookup(_NAMES.get(plain, plain))
     except LookupError:
         return None
-    # A declaration in single bytes cannot be right about wide ones.
+    # A declaration written in single bytes cannot be right about a wide encoding.
     is_text = found._is_text_encoding and found.name not in _NEVER and not found.name.startswith(_WIDE)
     return found.name if is_text else None
 
 
 def _declared(data: bytes) -> str | None:
-    """What a text declares in the way of HTML, XML, CSS, TeX, Python, Emacs or Vim; None if no codec is meant."""
+    """Return the codec that the text declares as HTML, XML, CSS, TeX, Python, Emacs or Vim do; None if there is
+    none."""
     head, tail = data[:_HEAD_BYTES], data[-_TAIL_BYTES:]
     for pattern in _DECLARED:
         if match := pattern.search(head):
@@ -136,7 +138,7 @@ def _fits(data: bytes, codec: str, is_cut: bool) -> bool:
 
 
 def _nearly_fits(data: bytes, codec: str, is_cut: bool) -> bool:
-    """Whether all of the bytes fit but a few, which damage explains."""
+    """Return True if all bytes fit except for a few, which damage explains."""
     if _fits(data, codec, is_cut):
         return True
     with contextlib.suppress(LookupError, UnicodeError):
@@ -148,11 +150,11 @@ def _nearly_fits(data: bytes, codec: str, is_cut: bool) -> bool:
 
 
 def _has_c1(data: bytes) -> bool:
-    """Whether there is a byte that is a control character in ISO 8859."""
+    """Return True if there is a byte that ISO 8859 defines as a control character."""
     return any(0x80 <= byte < 0xA0 for byte in data)
 
 
-# Detection: each set that all bytes fit is scored by how usual its characters are.
+# Detection: each set that all bytes fit gets a score for how common its characters are.
 
 _HAN: Final = frozenset(
     "的一是不了在人有我他这个们中来上大为和国地到以说时要就出会可也你对生能而子那得于着下自之年过发后作里用道行所然家种事成方多经么去法学如都"
@@ -172,14 +174,17 @@ _HEBREW: Final = frozenset("יוהלארתשמבנםדחקעכפ")
 _LETTERS: Final = re.compile(r"[^\W\d_]+")
 _FEW: Final = 3
 _LETTERS_OF_WORDS: Final = 2
-"""The least length of words on average."""
+"""Shortest plausible average word length."""
 _SIGNS: Final = frozenset("“”‘’„‚–—…€°§©®™«»£¥·•ªº½¼¾¿¡±²³µ×")
 _WIDE_SIGNS: Final = frozenset("、。「」・ー，：；？！（）《》“”　―～【】")
 
 
 def _script(text: str, first: str, last: str, usual: frozenset[str]) -> float:
-    """The score of an alphabet with small letters.  A capital after a small letter and a letter beside a Latin one are
-    signs of another set, and so are letters that do not make words."""
+    """Score an alphabet with lower-case letters.
+
+    A capital after a lower-case letter, a letter next to a Latin one, and letters that do not form words all indicate
+    another set.
+    """
     total = words = score = 0.0
     for word in _LETTERS.findall(text):
         if word.isascii():
@@ -197,12 +202,12 @@ def _script(text: str, first: str, last: str, usual: frozenset[str]) -> float:
                 score += weight if small in usual else weight / 2
                 has_small |= not is_capital
     total += sum(not one.isascii() for one in _LETTERS.sub("", text))
-    # A letter or two say nothing.
+    # A letter or two are not enough evidence.
     return score / total if total > _FEW and total >= _LETTERS_OF_WORDS * words else 0
 
 
 def _western(text: str) -> float:
-    """Letters with accents stand beside plain ones."""
+    """Score a Western text, in which accented letters appear next to plain ones."""
     total = score = 0.0
     around = f" {text} "
     for at, one in enumerate(text, 1):
@@ -221,7 +226,7 @@ def _western(text: str) -> float:
 def _east(
     usual: Callable[[str], bool], encoding: str, low: int, high: int, *, trail: int = 0xA1, common: float = 0.6
 ) -> Callable[[str], float]:
-    """The score of a set whose common characters have a first byte from `low` to `high`, and a second from `trail`."""
+    """Score a set whose common characters have a first byte from `low` to `high` and a second byte from `trail`."""
 
     def score_of(text: str) -> float:
         total = score = 0.0
@@ -259,7 +264,7 @@ _SETS: Final[tuple[tuple[str, float, Callable[[str], float]], ...]] = (
     ("iso8859-7", 0.85, lambda text: _script(text, "ά", "ώ", _GREEK)),
     ("cp1255", 1, lambda text: _script(text, "א", "ת", _HEBREW)),
 )  # fmt: skip
-"""Each with how usual it is beside others that the same bytes fit, and the score of a text in it."""
+"""Codecs, each with a weight for how common it is among sets that fit the same bytes, and its scoring function."""
 
 
 def _detected(data: bytes, *, is_cut: bool) -> str | None:

@@ -1,9 +1,9 @@
-"""A text cut into pieces that are found and embedded one by one, each with the lines it stands in.
+"""Cuts a text into pieces that are found and embedded separately, each with its line numbers.
 
-A piece is as long as the model reads with its title and headings before it. It ends where a heading begins; a long
-section is cut between its blocks, then at blank lines, between lines, between sentences; short neighbours are put
-together, and each remembers its parts, so that a hit can still name its heading and lines. A piece has as many line
-breaks as its lines say. Data (base64 and the like) says nothing to a model or to a reader: its beginning stays.
+A piece is as long as the model can read together with its title and headings. It ends where a heading begins. A long
+section is cut between its blocks, then at blank lines, between lines and between sentences. Short neighbours are
+merged, and each piece remembers its parts, so that a hit can still name its heading and lines. A piece has as many line
+breaks as its line numbers imply. Data such as base64 means nothing to a model or a reader: only its beginning stays.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from typing import NamedTuple
 from linckia.services.runtime.models.measure import Measure
 
 VERSION = 1
-"""Rises when the same text would be cut in other places."""
+"""Increases when the same text would be cut in different places."""
 
 AHEAD = 512
-"""Pieces that may wait for their vectors while texts are cut again: those of all others are found as they were."""
+"""Pieces that may wait for their vectors while texts are cut again; all others can still be found as before."""
 
 AGAIN_S = 1.0
-"""Between two looks at how many do."""
+"""Seconds between checks of how many pieces wait."""
 
 SHORT_SHARE = 1 / 4
-"""Of the window: a shorter piece is put together with its neighbour where both fit."""
+"""Share of the window below which a piece is merged with its neighbour if both fit."""
 
 PREFIX_CHARS = 240
-"""Of a title, and of a heading path, that are embedded with each piece."""
+"""Characters of a title, and of a heading path, that are embedded with each piece."""
 
 KEPT_CHARS = 64
-"""Of a run of data; a query for it is looked up by so many."""
+"""Characters kept of a run of data; a query for it is looked up by this many."""
 
 _RUN = re.compile(r"[A-Za-z0-9+/=_-]{60,}")
 _HEXADECIMAL = re.compile(r"[0-9a-fA-F]+")
 _CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
 _CHANGES = 0.25
-"""From a small letter to a capital, or between letters and digits, for each character: of base64 0.4, of hexadecimal
-digits 0.5, of a name or a path less than 0.2."""
+"""Rate of changes per character from lower to upper case or between letters and digits, above which text is data.
+Base64 has 0.4, hexadecimal digits 0.5, a name or a path less than 0.2."""
 _CHANGES_INSIDE = 0.18
-"""After a line of data: of one line of base64 in 300 it is below `_CHANGES` by chance."""
+"""The limit after a line of data: one base64 line in 300 falls below `_CHANGES` by chance."""
 
 _MARK = "…[{} characters of data left out]"
 _MARKED = re.compile(rf"[A-Za-z0-9+/=_-]{{{KEPT_CHARS}}}…\[\d+ characters of data left out\]")
 _ENDINGS = (re.compile(r".*(?:[.!?;]\s|[。！？；])", re.DOTALL), re.compile(r".*(?:\s|[、，])", re.DOTALL))  # noqa: RUF001
-"""Of a sentence, or else of a word; full-width marks end sentences too."""
+"""Ends of a sentence, or else of a word; full-width marks end sentences too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Lines (from 1, inclusive) of the file under one heading; `path` is the headings from the outermost in."""
+    """Lines (from 1, inclusive) of the file under one heading; `path` is the headings, outermost first."""
 
     first: int
     last: int
@@ -62,7 +62,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A piece of a text; `parts` are in the order of their lines, `tokens` without title and headings."""
+    """A piece of a text; `parts` are in line order, `tokens` excludes title and headings."""
 
     text: str
     tokens: int
@@ -78,7 +78,7 @@ class Section:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The headings that all parts stand under."""
+        """The headings that all parts share."""
         levels = zip(*(part.path for part in self.parts), strict=False)
         return tuple(level[0] for level in itertools.takewhile(lambda level: len(set(level)) == 1, levels))
 
@@ -93,7 +93,7 @@ class Block(NamedTuple):
 
 
 def cut(lines: Sequence[str], blocks: Sequence[Block], title: str, measure: Measure) -> list[Section]:
-    """The text as pieces that the model reads whole under `title`; lines outside of all blocks are left out."""
+    """Cut a text into pieces that the model reads whole under `title`; lines outside all blocks are left out."""
     budget = functools.lru_cache(256)(functools.partial(_budget, title, measure))
     text = _Lines(lines, measure)
     pieces = (
@@ -105,7 +105,7 @@ def cut(lines: Sequence[str], blocks: Sequence[Block], title: str, measure: Meas
 
 
 def reading(title: str, heading: str, text: str) -> str:
-    """What of a piece is embedded: its title and heading path before its text, each once, and no data."""
+    """Return the text that is embedded for a piece: its title, heading path and text, each once, without data."""
     lines: list[str] = []
     for line in (title.strip()[:PREFIX_CHARS].strip(), heading.strip()[-PREFIX_CHARS:].strip()):
         if line and not text.lstrip().startswith(line) and not any(line in other for other in lines):
@@ -115,9 +115,9 @@ def reading(title: str, heading: str, text: str) -> str:
 
 
 def without_data(lines: Sequence[str]) -> tuple[list[str], int]:
-    """The lines, each run of data cut to its beginning, and how many characters of data were left out.
+    """Truncate each run of data in the lines. Returns the lines, and how many characters were left out.
 
-    A line of nothing but data after another such line is left blank.
+    A line that is all data and follows another such line becomes blank.
     """
     kept: list[str] = []
     total = 0
@@ -143,19 +143,19 @@ def without_data(lines: Sequence[str]) -> tuple[list[str], int]:
 
 def _is_data(run: str, changes: float) -> bool:
     sample = run[:2000]
-    # A digest is something to be found.
+    # A digest is worth searching for.
     if len(run) <= KEPT_CHARS and _HEXADECIMAL.fullmatch(run):
         return False
     return sample.isdigit() or len(_CHANGE.findall(sample)) >= changes * len(sample)
 
 
 def _budget(title: str, measure: Measure, path: tuple[str, ...]) -> int:
-    """Tokens of a text that stands under these headings; some in any case."""
+    """Return how many tokens a text under these headings may have; always at least a few."""
     return max(measure.window // 4, measure.window - measure(reading(title, " > ".join(path), "")))
 
 
 def _runs(blocks: Sequence[Block]) -> Iterator[tuple[tuple[str, ...], list[Block]]]:
-    """The blocks under each heading, the heading's own first, with its path."""
+    """Yield the heading path and blocks of each heading, its own block first."""
     stack: list[tuple[int, str]] = []
     run: list[Block] = []
     for block in blocks:
@@ -170,11 +170,11 @@ def _runs(blocks: Sequence[Block]) -> Iterator[tuple[tuple[str, ...], list[Block
 
 
 _UNEVEN = 1.1
-"""How much longer than the average a unit may be: it ends with a line or a sentence."""
+"""How much longer than the average a unit may be, so that it can end with a line or a sentence."""
 
 
 class _Unit(NamedTuple):
-    """Lines (from 0, inclusive), or a piece of one, as text with `last - first` line breaks."""
+    """Lines (from 0, inclusive), or part of one, as text with `last - first` line breaks."""
 
     first: int
     last: int
@@ -186,7 +186,7 @@ class _Unit(NamedTuple):
         return _Unit(self.first, other.last, self.tokens + other.tokens, text)
 
     def trimmed(self) -> _Unit:
-        """Without blank lines around it."""
+        """Return the unit without blank lines around it."""
         end = len(self.text.rstrip())
         start = self.text.rfind("\n", 0, len(self.text) - len(self.text.lstrip())) + 1
         first, last = self.first + self.text.count("\n", 0, start), self.last - self.text.count("\n", end)
@@ -194,12 +194,12 @@ class _Unit(NamedTuple):
 
 
 class _Lines:
-    """The lines of a text, each with its tokens, its end included."""
+    """The lines of a text, each with its tokens, line break included."""
 
     def __init__(self, lines: Sequence[str], measure: Measure) -> None:
         self._lines = lines
         self._measure = measure
-        # A line of pages is counted when it is cut.
+        # A line as long as pages is counted only when it is cut.
         self._long = 8 * measure.window
         self._sizes = [
             0 if not line.strip() else measure(f"{line}\n") if len(line) <= self._long else len(line) // 4
@@ -207,11 +207,11 @@ class _Lines:
         ]
 
     def split(self, run: Sequence[Block], budget: int) -> Iterator[_Unit]:
-        """The blocks of one heading as units of at most `budget` tokens, and of about the same size."""
+        """Split the blocks of one heading into units of at most `budget` tokens and similar size."""
         head = self._unit(run[0].first, run[0].end) if run[0].level else None
         if head is not None and head.tokens > budget // 2:
             head = None
-        # A heading alone says nothing: it stays with the text that follows it.
+        # A heading alone means little, so it stays with the text that follows it.
         budget -= head.tokens if head is not None else 0
         rest = run[head is not None :]
         total = sum(sum(self._sizes[block.first : block.end]) for block in rest)
@@ -232,7 +232,7 @@ class _Lines:
         return _Unit(first, end - 1, sum(self._sizes[first:end]), "\n".join(self._lines[first:end]))
 
     def _units(self, block: Block, limit: int) -> Iterator[_Unit]:
-        """A block in units of at most `limit` tokens, cut where it shows least."""
+        """Split a block into units of at most `limit` tokens, at the least disruptive places."""
         start, total = block.first, 0
         for number in range(block.first, min(block.end, len(self._lines))):
             size = self._sizes[number]
@@ -251,7 +251,7 @@ class _Lines:
 
 
 def _best_break(lines: Sequence[str], start: int, end: int) -> int:
-    """The line before which it shows least that the lines from `start` to `end` were cut; in their second half."""
+    """Return the line in the second half of a range before which a cut is least disruptive."""
 
     def weight(number: int) -> tuple[int, int]:
         after_blank = not lines[number - 1].strip()
@@ -262,7 +262,7 @@ def _best_break(lines: Sequence[str], start: int, end: int) -> int:
 
 
 def bites(number: int, line: str, budget: int, measure: Callable[[str], int]) -> Iterator[_Unit]:
-    """One long line in pieces that end with a sentence or a word where there is one, else anywhere."""
+    """Split one long line into pieces that end with a sentence or a word if possible, else anywhere."""
     start, guess = 0, 4 * budget
     while start < len(line):
         end = min(len(line), start + guess)
@@ -273,13 +273,13 @@ def bites(number: int, line: str, budget: int, measure: Callable[[str], int]) ->
             end = next((match.end() for match in found if match is not None), end)
         if line[start:end].strip():
             yield _Unit(number, number, tokens, line[start:end])
-        # What comes next is likely to be as dense; a look at much more than is taken would be for nothing.
+        # The next piece is likely to be as dense; counting much more than is taken would be wasted work.
         guess = min(8 * budget, max(16, (end - start) * 5 // 4))
         start = end
 
 
 def _merged(pieces: Iterator[Section], budget: Callable[[tuple[str, ...]], int], short: int) -> list[Section]:
-    """Short neighbours put together where the sum is still one piece."""
+    """Merge short neighbours if the result still fits into one piece."""
     merged: list[Section] = []
     for piece in pieces:
         last = merged[-1] if merged else None

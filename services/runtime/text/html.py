@@ -1,4 +1,4 @@
-"""What a reader of an HTML page sees, in linear time, which the parser of the standard library does not take."""
+"""Extracts the visible text of an HTML page in linear time, which the standard library's parser does not guarantee."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOO_LARGE = re.compile(r"&#(?:[0-9]{8,}|[xX][0-9A-Fa-f]{8,});?")
 
 
 def plain(text: str) -> str:
-    """The text of a page: headings as Markdown has them, the cells of a table in one line."""
+    """Return the text of a page, with headings as in Markdown and each table row on one line."""
     text = text[:MAX_TEXT_CHARS]
     found: list[str] = []
     position = skipping = 0
@@ -34,7 +34,7 @@ def plain(text: str) -> str:
         else:
             end = text.find(">", match.end()) + 1
         if end <= match.end():
-            # It has no end, and is no markup.
+            # It is never closed, so it is not markup.
             break
         position = end
         if name in _RAW and not match["end"]:

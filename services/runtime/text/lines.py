@@ -1,4 +1,4 @@
-"""Lines of texts: ranges of them as clients write them, `10-80`, `10-`, `-80` and `10`, and unified diffs."""
+"""Line ranges as clients write them (`10-80`, `10-`, `-80`, `10`), and unified diffs."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ MAX_CHARACTERS = 16_000
 _LF_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _RANGE_START = re.compile(r"(?<=[-+])[0-9]+")
 _CONTEXT = 3
-"""Lines around what differs."""
+"""Lines of context around a difference."""
 _MAX_LINES = 20_000
-"""Of what differs, on both sides: more are not compared, in a time that may grow with their square."""
+"""Most differing lines, on both sides together, that are compared, because the time may grow with their square."""
 
 _RANGE = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
 
 
 def span(lines: str, first: int, last: int, field: str = "lines") -> tuple[int, int]:
-    """The first and the last line that are meant, where no end is named those of the whole.  Raises InvalidParams."""
+    """Return the first and last line of a range; an open end is the end of the whole text. Raises InvalidParams."""
     match = _RANGE.fullmatch(lines)
     if match is None or not (match[1] or match[3]):
-        raise InvalidParams(f"parameter `{field}`: 10-80, 10-, -80 or 10, not {lines[:40]!r}", field=field)
+        raise InvalidParams(f"parameter `{field}`: expected 10-80, 10-, -80 or 10, not {lines[:40]!r}", field=field)
     begin = int(match[1]) if match[1] else first
     return begin, int(match[3]) if match[3] else last if match[2] else begin
 
 
 def unified(before: str, after: str, name: str) -> str:
-    """The unified diff from `before` to `after`, "" where they are equal. Lines end at LF only, as in other tools."""
+    """Return the unified diff from `before` to `after`, empty if they are equal. Lines end at LF only, as in other
+    tools."""
     return _diff(_LF_LINE.findall(before), _LF_LINE.findall(after), name)
 
 
 def shortly(before: str, after: str, name: str) -> str:
-    """`unified`, of `MAX_CHARACTERS` at most: what is cut is said in a last line."""
+    """Return `unified`, truncated to `MAX_CHARACTERS`; a last line reports the truncation."""
     old, new = _LF_LINE.findall(before), _LF_LINE.findall(after)
     head, tail = _common(old, new)
     if len(old) + len(new) - 2 * (head + tail) > _MAX_LINES:
@@ -46,7 +47,7 @@ def shortly(before: str, after: str, name: str) -> str:
 
 
 def _diff(old: list[str], new: list[str], name: str) -> str:
-    """Only the part that differs is compared: ten times as quick on a file of 1 MB."""
+    """Compare only the part that differs: ten times as fast on a file of 1 MB."""
     head, tail = _common(old, new)
     first, keep = max(head - _CONTEXT, 0), max(tail - _CONTEXT, 0)
     lines = unified_diff(old[first : len(old) - keep], new[first : len(new) - keep], name, name, n=_CONTEXT)
@@ -58,7 +59,7 @@ def _diff(old: list[str], new: list[str], name: str) -> str:
 
 
 def _common(old: list[str], new: list[str]) -> tuple[int, int]:
-    """How many lines are the same at the beginning, and of the others at the end."""
+    """Return how many lines are equal at the beginning, and how many of the rest at the end."""
     shortest = min(len(old), len(new))
     head = tail = 0
     while head < shortest and old[head] == new[head]:

@@ -1,6 +1,6 @@
-"""Markdown as blocks: headings with their levels, all else with its lines, and which lines are code.
+"""Splits Markdown into blocks: headings with their levels, other blocks with their lines, and which lines are code.
 
-By the block rules of a CommonMark parser, so that a `#` in a code fence, a list or a comment is no heading.
+It uses the block rules of a CommonMark parser, so a `#` in a code fence, a list or a comment is not a heading.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from linckia.services.runtime.text.cutting import Block
 
 _PARSER = MarkdownIt("commonmark")
 _PARSER.core.ruler.enableOnly(["normalize", "block"])
-# As a paragraph, a link's definition keeps its lines.
+# Treated as a paragraph, a link definition keeps its lines.
 _PARSER.disable("reference")
 
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\s]*(?:\s+\"[^\"]*\")?\)")
@@ -34,7 +34,7 @@ class Outline(NamedTuple):
 
 
 def outline(text: str) -> Outline:
-    """The outline of `text` (line breaks are `\\n`)."""
+    r"""Return the outline of `text`, whose line breaks are `\n`."""
     blocks: list[Block] = []
     code: list[tuple[int, int]] = []
     tokens = _PARSER.parse(text)
@@ -51,7 +51,7 @@ def outline(text: str) -> Outline:
 
 
 def plain(inline: str) -> str:
-    """A heading as it reads: without the marks of links, emphasis and code."""
+    """Return the text of a heading without the markup of links, emphasis and code."""
     text = _WIKILINK.sub(r"\1", _LINK.sub(r"\1", inline[:1000]))
     text = _EMPHASIS.sub(r"\2", text.replace("`", ""))
     return " ".join(text.split())[:300]

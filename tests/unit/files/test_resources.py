@@ -156,7 +156,7 @@ async def test_ranges_take_in_both_ends(tmp_path: Path) -> None:
         assert await within("2024-06-15T12:30+02:00", "2024-06-15T10:30") == 1
         assert await within(None, "2024-06-14") == 0
         assert await within("2020-01-01", None, "added_at") == 8
-        with pytest.raises(InvalidParams, match="`min`: 'soon' is no time"):
+        with pytest.raises(InvalidParams, match="`min`: 'soon' is not a time"):
             await within("soon", None)
         with pytest.raises(InvalidParams, match="there are: added_at, ctime, mtime"):
             validate(ResourceTimeRange, {"name": "all", "field": "atime"})

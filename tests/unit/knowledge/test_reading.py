@@ -126,7 +126,7 @@ async def test_file_too_large_to_read_is_named_and_stops_no_other(tmp_path: Path
         assert [(problem.path, problem.reason) for problem in status.problems] == [
             (
                 str(root / "big.md"),
-                f"not indexed: {MAX_BYTES + 1} bytes, more than the {MAX_BYTES} that are read",
+                f"not indexed: {MAX_BYTES + 1} bytes, more than the limit of {MAX_BYTES}",
             )
         ]
         with pytest.raises(OperationError, match=r"^File cannot be read: big\.md: \d+ bytes"):

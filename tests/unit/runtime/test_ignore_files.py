@@ -21,7 +21,7 @@ def test_name_that_is_not_utf_8_is_matched_like_any_other() -> None:
 def test_pattern_that_cannot_be_understood_is_passed_over_and_the_others_count() -> None:
     rules = rules_from(["a[z-a]\n*.log\n"], None, 0)
     assert rules.ignores("x.log", is_folder=False)
-    with pytest.raises(ValueError, match="not a valid"):
+    with pytest.raises(ValueError, match="is not a valid"):
         Rules(["a[z-a]"], [])
 
 

@@ -41,7 +41,7 @@ async def test_notes_are_searched_by_words_for_a_time(tmp_path: Path) -> None:
         assert await found(since="3 days ago") == {"new", "older"}
         assert await found(since="last 7 days", until="yesterday") == {"older"}
         assert await found(until="4 days ago") == {"old"}
-        with pytest.raises(InvalidParams, match=r"`since`: 'someday' is no time; write .*`yesterday`"):
+        with pytest.raises(InvalidParams, match=r"`since`: 'someday' is not a time; write .*`yesterday`"):
             await found(since="someday")
 
 
