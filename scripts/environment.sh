@@ -1,16 +1,16 @@
-# Sourced by the scripts beside it: sets `root` and `python`, and defines `ensure_environment [EXTRA]`, which sets up
-# .venv where it is missing or older than pyproject.toml.  Everything it prints goes to stderr, since the stdout of
-# `linckia stdio` belongs to the protocol.
+# Sourced by the other scripts: sets `root` and `python`, and defines `ensure_environment [EXTRA]`, which sets up .venv
+# if it is missing or older than pyproject.toml. All output goes to stderr, since the stdout of `linckia stdio` belongs
+# to the protocol.
 
 root=$(cd -- "${BASH_SOURCE[0]%/*}/.." && pwd -P) || return 1
 python=$root/.venv/bin/python
 
-# The newest that all pinned dependencies have wheels for comes first.
+# The newest version for which all pinned dependencies have wheels comes first.
 _candidates=(${LINCKIA_PYTHON:-} python3.13 python3.12 python3.11 python3.14 python3)
 
 ensure_environment() {
     local extra=${1:-} a='' b='' have='' candidate
-    # The stamp is what it was made from, word for word: nothing to hash, and a moved checkout shows as well.
+    # The stamp lists the inputs of the set-up verbatim, so nothing is hashed, and a moved checkout is noticed too.
     if [[ -x $python && -f $root/.venv/linckia-stamp$extra ]]; then
         IFS= read -rd '' a <"$root/pyproject.toml"
         IFS= read -rd '' b <"$root/scripts/constraints.txt"

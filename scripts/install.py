@@ -1,7 +1,8 @@
-"""Makes `.venv` complete for this checkout: the set-up that the scripts beside it run when it is missing or stale.
+"""Completes `.venv` for this checkout; the scripts in this folder run it if the environment is missing or stale.
 
-Standard library only, run by the system's Python.  One at a time (a file lock), and whatever interrupts it, the next
-run mends: the stamp that says "complete" is written last, and packages with files missing are installed again.
+It uses the standard library only and runs on the system's Python. A file lock allows one run at a time. The next run
+repairs any interruption: the stamp that says "complete" is written last, and packages with missing files are installed
+again.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 TORCH_CPU_INDEX_TIMEOUT_S = 8
-"""Long enough for a slow line, short enough not to matter where that index cannot be reached."""
+"""Long enough for a slow connection, short enough not to matter if that index cannot be reached."""
 
 NEEDED_BYTES = {"cpu": 3 * 2**30, "cuda": 12 * 2**30}
-"""Measured 1.9 GiB and about 9 GiB, and pip unpacks beside what it downloads."""
+"""Measured 1.9 GiB and about 9 GiB, plus the room that pip needs to unpack its downloads."""
 
 OLDEST_PIP = (23, 1)
-"""From here on `--dry-run --report` reads a wheel's metadata without downloading the wheel."""
+"""From this version on, `--dry-run --report` reads a wheel's metadata without downloading the wheel."""
 
 
 class SetupFailed(Exception):
-    """The message says what happened and what to do next."""
+    """Set-up failed; the message says what happened and what to do next."""
 
 
 def say(text: str) -> None:
@@ -51,7 +52,7 @@ def stamp_path(extra: str) -> Path:
 
 
 def wanted_stamp() -> str:
-    """What `environment.sh` compares with, word for word."""
+    """Return the stamp that `environment.sh` compares, word for word."""
     return f"{ROOT}\n{(ROOT / 'pyproject.toml').read_text()}{CONSTRAINTS.read_text()}"
 
 
@@ -64,8 +65,8 @@ def is_complete(extra: str) -> bool:
 
 @contextlib.contextmanager
 def only_one() -> Iterator[None]:
-    """Hold the set-up's lock; says so where another set-up has it."""
-    # Beside .venv and not inside, since .venv may be made again.
+    """Hold the set-up's lock; prints a message if another set-up has it."""
+    # It lies next to .venv rather than inside, since .venv may be recreated.
     with (ROOT / ".venv-lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,16 +77,16 @@ def only_one() -> Iterator[None]:
 
 
 def pip(*arguments: str, timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
-    """Run pip quietly, for what it answers."""
+    """Run pip quietly, and return its output."""
     command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
 def pip_install(*arguments: str) -> None:
-    """Run `pip install` for people to watch.
+    """Run `pip install` with visible output.
 
     Raises:
-        SetupFailed: pip's own words stand above it.
+        SetupFailed: pip's own message is printed above it.
     """
     bar = "on" if sys.stderr.isatty() else "off"
     quiet = [] if sys.stderr.isatty() else ["--quiet"]
@@ -93,13 +94,13 @@ def pip_install(*arguments: str) -> None:
     done = subprocess.run([*command, *arguments], stdout=sys.stderr, stdin=subprocess.DEVNULL, check=False)
     if done.returncode:
         raise SetupFailed(
-            "pip could not install what is needed (its message is above). With the network back, or room on the disk, "
-            "run the same command again: what was already installed stays."
+            "pip could not install the requirements (its message is above). Once the network works and the disk has "
+            "room, run the same command again: packages that were installed stay."
         )
 
 
 def make_venv() -> None:
-    """Raises SetupFailed."""
+    """Create the virtual environment. Raises SetupFailed."""
     if usable():
         return
     say(f"making {VENV} with Python {'.'.join(map(str, sys.version_info[:3]))}")
@@ -117,7 +118,7 @@ def make_venv() -> None:
 
 
 def usable() -> bool:
-    """Whether .venv has a Python that is new enough, with pip."""
+    """Return True if .venv has a Python that is new enough, with pip."""
     probe = "import sys, pip; sys.exit(sys.version_info < (3, 11))"
     try:
         return subprocess.run([str(PYTHON), "-c", probe], capture_output=True, check=False).returncode == 0
@@ -132,13 +133,13 @@ def site_packages() -> Path:
 
 
 def forget_torn_packages(site: Path) -> None:
-    """Make pip install again whatever an interrupted run left in pieces.
+    """Make pip reinstall packages that an interrupted run left incomplete.
 
-    pip takes a package for installed as soon as its metadata is there, even where half of its files are not.
+    pip considers a package installed as soon as its metadata exists, even if half of its files are missing.
     """
     for metadata in site.glob("*.dist-info"):
         if not all((metadata / name).is_file() for name in ("METADATA", "RECORD", "INSTALLER")) or torn(metadata):
-            say(f"{metadata.name.removesuffix('.dist-info')} was left in pieces; it will be installed again")
+            say(f"{metadata.name.removesuffix('.dist-info')} is incomplete; it will be installed again")
             shutil.rmtree(metadata)
 
 
@@ -155,7 +156,7 @@ def torn(metadata: Path) -> bool:
 
 
 def installed(site: Path) -> dict[str, str]:
-    """Versions by normalised name."""
+    """Return versions by normalised name."""
     found = {}
     for metadata in site.glob("*.dist-info"):
         name, _, version = metadata.name.removesuffix(".dist-info").rpartition("-")
@@ -168,7 +169,7 @@ def normal(name: str) -> str:
 
 
 def pinned(requirement: str) -> tuple[str, str]:
-    """Name and version of a pin, whatever extras it names."""
+    """Return name and version of a pinned requirement, without its extras."""
     name, _, version = requirement.partition("==")
     return normal(name.partition("[")[0]), version
 
@@ -180,10 +181,10 @@ def is_there(requirement: str, have: dict[str, str]) -> bool:
 
 
 def torch_kind() -> tuple[str, str]:
-    """`cpu` or `cuda`, and why.
+    """Return `cpu` or `cuda`, and the reason.
 
     Raises:
-        SetupFailed: LINCKIA_TORCH says something else.
+        SetupFailed: LINCKIA_TORCH has another value.
     """
     asked = os.environ.get("LINCKIA_TORCH", "")
     if asked:
@@ -191,12 +192,12 @@ def torch_kind() -> tuple[str, str]:
             raise SetupFailed(f"LINCKIA_TORCH is {asked!r}; it may be cpu or cuda")
         return asked, f"LINCKIA_TORCH={asked}"
     if Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi"):
-        return "cuda", "an NVIDIA GPU is here; LINCKIA_TORCH=cpu would say otherwise"
-    return "cpu", "no NVIDIA GPU found; LINCKIA_TORCH=cuda would say otherwise"
+        return "cuda", "an NVIDIA GPU was found; set LINCKIA_TORCH=cpu to override"
+    return "cpu", "no NVIDIA GPU was found; set LINCKIA_TORCH=cuda to override"
 
 
 def resolves_to_cpu(requirement: str, *options: str, timeout_s: float | None = None) -> bool | None:
-    """Whether pip would install a build without CUDA; None where it finds none at all."""
+    """Return True if pip would install a build without CUDA, None if it finds no build at all."""
     arguments = ("install", "--dry-run", "--quiet", "--no-deps", "--ignore-installed", "--report", "-", *options)
     try:
         answer = pip(*arguments, requirement, timeout_s=timeout_s)
@@ -210,15 +211,15 @@ def resolves_to_cpu(requirement: str, *options: str, timeout_s: float | None = N
 
 
 def install_torch(requirement: str) -> None:
-    """The build that fits this machine: CUDA's libraries are gigabytes that a machine without a GPU has no use for.
+    """Install the build that fits this machine, since CUDA's libraries are gigabytes and useless without a GPU.
 
     Raises:
-        SetupFailed: as `pip_install`.
+        SetupFailed: see `pip_install`.
     """
     kind, why = torch_kind()
     free = shutil.disk_usage(ROOT).free
     if free < NEEDED_BYTES[kind]:
-        say(f"only {free / 2**30:.1f} GiB free here; about {NEEDED_BYTES[kind] / 2**30:.0f} GiB are needed at the most")
+        say(f"only {free / 2**30:.1f} GiB free here; up to {NEEDED_BYTES[kind] / 2**30:.0f} GiB are needed")
     say(f"installing {requirement} for {kind} ({why})")
     if kind == "cpu" and resolves_to_cpu(requirement) is False:
         short = ("--retries", "0", "--timeout", str(TORCH_CPU_INDEX_TIMEOUT_S))
@@ -227,19 +228,19 @@ def install_torch(requirement: str) -> None:
         if resolves_to_cpu(build, *short, *elsewhere, timeout_s=6 * TORCH_CPU_INDEX_TIMEOUT_S):
             pip_install("--constraint", str(CONSTRAINTS), *elsewhere, build)
             return
-        say(f"{TORCH_CPU_INDEX} does not answer; taking the build with CUDA, which is larger and works as well")
+        say(f"{TORCH_CPU_INDEX} does not answer; installing the build with CUDA, which is larger but works as well")
     pip_install("--constraint", str(CONSTRAINTS), requirement)
 
 
 def set_up(extra: str) -> None:
-    """Raises SetupFailed."""
+    """Set up the environment. Raises SetupFailed."""
     began = time.monotonic()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     alone = {normal(name) for name in project["tool"]["linckia"]["setup"]["alone"]}
     wanted: list[str] = list(project["project"]["dependencies"])
     extras = project["project"].get("optional-dependencies", {})
     if extra and extra not in extras:
-        raise SetupFailed(f"there is no extra {extra!r} (LINCKIA_EXTRA); there are: {', '.join(extras)}")
+        raise SetupFailed(f"unknown extra {extra!r} (LINCKIA_EXTRA); use one of: {', '.join(extras)}")
     wanted += extras.get(extra, [])
 
     first = not VENV.exists()
@@ -256,7 +257,7 @@ def set_up(extra: str) -> None:
             say("bringing pip up to date")
             pip_install("--upgrade", "pip")
         install_missing(missing, alone)
-    # The checkout itself, without a build step: an edit is in force at the next start.
+    # The checkout itself, without a build step: an edit takes effect at the next start.
     (site / "linckia-checkout.pth").write_text(f"{IMPORT_ROOT}\n")
     check(wanted, site)
     compile_checkout()
@@ -283,15 +284,15 @@ def install_missing(missing: Sequence[str], alone: set[str]) -> None:
 
 
 def compile_checkout() -> None:
-    """So that the first start need not: an MCP client waits for that one."""
+    """Compile the checkout in advance, since an MCP client waits for the first start."""
     packages = [str(ROOT / name) for name in ("proto", "kernel", "services") if (ROOT / name).is_dir()]
     command = [str(PYTHON), "-m", "compileall", "-q", "-q", "-j", "0", *packages]
     if subprocess.run(command, stdout=sys.stderr, stdin=subprocess.DEVNULL, check=False).returncode:
-        say("this checkout could not be compiled beforehand; the first start will take a second longer")
+        say("this checkout could not be compiled in advance; the first start will take a second longer")
 
 
 def check(wanted: Sequence[str], site: Path) -> None:
-    """Raises SetupFailed where pip reported success and something is still missing."""
+    """Raise SetupFailed if pip reported success but something is still missing."""
     have = installed(site)
     if missing := [requirement for requirement in wanted if not is_there(requirement, have)]:
         raise SetupFailed(
@@ -312,10 +313,10 @@ def main() -> int:
         say(str(failure))
         return 1
     except OSError as error:
-        say(f"set-up failed: {error}. Put that right and run the same command again.")
+        say(f"set-up failed: {error}. Fix that and run the same command again.")
         return 1
     except KeyboardInterrupt:
-        say("interrupted; the next start goes on from here")
+        say("interrupted; the next start continues from here")
         return 130
     return 0
 

@@ -1,4 +1,4 @@
-"""Every coroutine test runs under trio; `autojump_clock` gives it a clock that jumps ahead whenever all tasks wait."""
+"""Runs every coroutine test under trio; `autojump_clock` provides a clock that jumps ahead whenever all tasks wait."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ import trio.testing
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # it has no types
 
-# Tests start hundreds of processes. Where this is set, each compiles every module that it imports: a second of a core
-# for each kernel.
+# Tests start hundreds of processes. With this variable set, each would compile every module that it imports: a second
+# of processor time per kernel.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Tests run side by side. OpenMP's threads wait for each other busily, and a team of two that shares its cores with
-# others takes several times as long as one thread.
+# Tests run in parallel. OpenMP's threads wait for each other busily, and two threads that share their cores with other
+# processes take several times as long as one.
 os.environ["OMP_NUM_THREADS"] = "1"
 for service in ("EMBED", "RERANK"):
     os.environ[f"LINCKIA_SERVICES__{service}__THREADS"] = "1"
 
-# What collection makes stays, all five thousand tests of it: to look through it again and again is half of its time.
+# Objects created during collection live until the end, five thousand tests of them: scanning them repeatedly takes half
+# of the collection's time.
 gc.disable()
 
-# How fast examples come is the machine's load, and no promise of ours.
+# The time per example depends on the machine's load, and is not part of our promises.
 settings.register_profile("all", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=300)
 settings.register_profile("some", settings.get_profile("all"), max_examples=50)
 settings.register_profile("fast", settings.get_profile("all"), max_examples=10)
@@ -49,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("all" if config.option.all else "some"))
     if config.option.seed is None:
-        # Workers have the environment of the process that starts them.
+        # Workers inherit the environment of the process that starts them.
         config.option.seed = int(os.environ.setdefault("TESTS_SEED", str(random.randrange(10_000))))
 
 
@@ -58,7 +59,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def sampled(config: pytest.Config, name: str, steps: Sequence[Step], most: int) -> list[Step]:
-    """At most so many of a sweep's steps, in order: its ends and others by the seed; with `--all` each of them."""
+    """Return at most `most` steps of a sweep in order: both ends, and others chosen by the seed; all steps with
+    `--all`."""
     if config.option.all or len(steps) <= most:
         return list(steps)
     chance = random.Random(f"{config.option.seed} {name}")
@@ -69,13 +71,13 @@ def sampled(config: pytest.Config, name: str, steps: Sequence[Step], most: int) 
 
 @pytest.fixture
 def sample(request: pytest.FixtureRequest) -> Callable[[Sequence[Step], int], list[Step]]:
-    """`sampled`, for the steps that a test goes through by itself."""
+    """Provide `sampled` for the steps that a test loops over by itself."""
     return functools.partial(sampled, request.config, request.node.nodeid)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the parameters of a test that is marked `sample(most)`, a sample."""
+    """Reduce the parameters of tests marked `sample(most)` to a sample."""
     chosen: list[pytest.Item] = []
     for name, group in groupby(items, lambda item: item.nodeid.partition("[")[0]):
         those = list(group)
@@ -95,7 +97,7 @@ TOGETHER = {
     "tests/unit/models/": "torch",
     "tests/unit/rerank/": "torch",
 }
-"""Folders whose tests share across files what is slow to start, and what that is."""
+"""Folders whose tests share something that is slow to start, and its name."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -104,7 +106,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 
 class _ByWhatIsShared(LoadFileScheduling):  # type: ignore[misc]  # its base has no types
-    """Tests of one file run in one process, and so do those of the folders that `TOGETHER` says share something."""
+    """Runs the tests of a file in one process, and likewise those of folders in `TOGETHER` that share something."""
 
     def _split_scope(self, nodeid: str) -> str:
         return next((what for folder, what in TOGETHER.items() if nodeid.startswith(folder)), nodeid.partition("::")[0])

@@ -1,7 +1,8 @@
-"""A labelled set of code in BEIR layout: functions of this interpreter's library, asked for as people ask on the web.
+"""A labelled set of code in BEIR layout: functions of this interpreter's library, with queries as people type on the
+web.
 
-The queries were written by hand, without a look at the functions' words (`code_queries.tsv`: module and function, then
-the query); nothing was fitted on them.
+The queries were written by hand without looking at the words in the functions (`code_queries.tsv`: module and function,
+then the query); nothing was fitted to them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ QUERIES = Path(__file__).with_name("code_queries.tsv")
 
 
 def write(folder: Path) -> Path:
-    """Make the set in `folder`; answers it."""
+    """Write the set to `folder`, and return the folder."""
     asked = [line.split("\t") for line in QUERIES.read_text(encoding="utf-8").splitlines()]
     library = Path(sysconfig.get_paths()["stdlib"])
     modules = sorted({wanted.partition(":")[0] for wanted, _ in asked})
@@ -31,12 +32,12 @@ def write(folder: Path) -> Path:
         for wanted, query in known:
             queries.write(json.dumps({"_id": f"q-{wanted}", "text": query}) + "\n")
             judged.write(f"q-{wanted}\t{wanted}\t1\n")
-    print(f"code: {len(there)} functions, {len(known)} of {len(asked)} queries (the others' are not in this version)")
+    print(f"code: {len(there)} functions, {len(known)} of {len(asked)} queries (the rest do not apply to this version)")
     return folder
 
 
 def functions(module: str, path: Path) -> Iterator[tuple[str, str]]:
-    """Names and texts of a module's functions and methods, from three lines on; of several of one name the first."""
+    """Yield names and texts of functions and methods with at least three lines; for equal names, the first."""
     source = path.read_text(encoding="utf-8")
     lines = source.splitlines()
     seen: set[str] = set()

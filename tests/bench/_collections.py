@@ -1,8 +1,8 @@
-"""Collections of any size for benchmarks, written straight into the databases of `retrieve` and `knowledge`.
+"""Collections of any size for benchmarks, written directly into the databases of `retrieve` and `knowledge`.
 
-Texts are words drawn by Zipf's law, vectors lie in clusters as those of texts do; both say that they are of the model
-in use, so that a kernel which is started over them has nothing left to do.  The services' own code makes the tables
-and the words; what is skipped is one transaction a batch, and the model.
+Texts are words drawn by Zipf's law, and vectors form clusters as those of texts do. Both are marked with the model in
+use, so that a kernel started on them has nothing left to do. The services' own code creates the tables and words; only
+the transaction per batch and the model are skipped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BLOCK = 10_000
 
 
 def word(n: int) -> str:
-    """The `n`th word, the most frequent first; pronounceable, so that tokenizers see what they see of text."""
+    """Return the `n`th word, most frequent first; words are pronounceable, so that tokenizers treat them like text."""
     syllables = ("ba", "ne", "ki", "lo", "tu", "ra", "se", "mi", "do", "ju", "fa", "ve", "zi", "po", "gu", "wa")
     found = ""
     n += 16
@@ -57,7 +57,7 @@ class Corpus:
         self._topics = self._dice.standard_normal((TOPICS, DIMENSIONS)).astype(np.float32)
 
     def blocks(self) -> Iterator[tuple[list[str], Matrix]]:
-        """Texts and unit vectors, some thousands at a time."""
+        """Yield texts and unit vectors, a few thousand at a time."""
         for start in range(0, self.count, _BLOCK):
             size = min(_BLOCK, self.count - start)
             drawn = np.searchsorted(self._cumulated, self._dice.random((size, WORDS)))
@@ -67,13 +67,13 @@ class Corpus:
             yield texts, vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
     def queries(self, count: int, words: int = 4) -> list[str]:
-        """Words as they are drawn for texts: some of them are in a tenth of all sections."""
+        """Draw queries from the same distribution as the texts: some words occur in a tenth of all sections."""
         drawn = np.searchsorted(self._cumulated, np.random.default_rng(7).random((count, words)))
         return [" ".join(row) for row in self._words[np.minimum(drawn, VOCABULARY - 1)]]
 
 
 def open_database(path: Path) -> apsw.Connection:
-    """A connection of its own to the database of a collection that no service has open."""
+    """Open a separate connection to a collection's database that no service has open."""
     db = apsw.Connection(str(path))
     db.pragma("journal_mode", "wal")
     SCHEMA.apply(db)
@@ -83,11 +83,11 @@ def open_database(path: Path) -> apsw.Connection:
 def fill_retrieve(
     path: Path, corpus: Corpus, sections: int, fingerprint: str, roots: tuple[str, list[str]], *, vectors: bool = True
 ) -> None:
-    """Make the database of a collection at `path`.
+    """Create the database of a collection at `path`.
 
     Args:
-        sections: of each note.
-        vectors: whether pieces have any.
+        sections: sections per note.
+        vectors: whether pieces have vectors.
         roots: the root, and the notes' paths below it.
     """
     root, paths = roots
@@ -128,7 +128,7 @@ def fill_retrieve(
 
 
 def fill_knowledge(path: Path, root: str, paths: list[str]) -> None:
-    """Make the database of notes at `path`, and short files that stand for them."""
+    """Create the database of notes at `path`, and short files in place of the notes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = []
     for n, below in enumerate(paths):
@@ -147,7 +147,7 @@ def fill_knowledge(path: Path, root: str, paths: list[str]) -> None:
 
 
 def notes_of(count: int, sections: int) -> list[str]:
-    """Paths of notes for so many sections."""
+    """Return paths of notes for this many sections."""
     return [f"area-{n % 100}/note-{n}.md" for n in range(-(-count // sections))]
 
 

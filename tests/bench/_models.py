@@ -1,4 +1,4 @@
-"""The models of a search, called in this process as their services would be."""
+"""The models of a search, called in this process as their services would call them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from linckia.services.runtime.models.device import Precision
 
 
 class InProcessEmbedder:
-    """The embedding model, called as the service would be."""
+    """The embedding model, called as the service would call it."""
 
     def __init__(self, precision: Precision = Precision.AUTO, backend: Backend = Backend.AUTO) -> None:
         self.model: Loaded = load(
@@ -51,7 +51,7 @@ class InProcessEmbedder:
 
 
 class InProcessRerankers:
-    """`embed` and `rerank` as a search calls them to have its candidates put in order."""
+    """`embed` and `rerank`, called as a search does to rank its candidates."""
 
     def __init__(self, embedder: InProcessEmbedder, model: str) -> None:
         self._embedder = embedder
@@ -82,7 +82,7 @@ class InProcessRerankers:
 
 
 def batches(order: Sequence[int], lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """`order` cut where the lengths add up to more than `budget`."""
+    """Split `order` where the sum of the lengths would exceed `budget`."""
     batch: list[int] = []
     spent = 0
     for index in order:

@@ -1,7 +1,6 @@
 """The peer: the MCP SDK's own high-level server with one echo tool in its own process, as most servers are written.
 
-python -m tests.bench._peer stdio
-python -m tests.bench._peer http PORT
+python -m tests.bench._peer stdio python -m tests.bench._peer http PORT
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ def main() -> None:
 
     @server.tool(name="mcp.echo")
     def echo(message: str) -> str:
-        """Answer with the text that was sent."""
+        """Return the given text."""
         return message
 
     if sys.argv[1] == "stdio":

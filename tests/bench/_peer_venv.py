@@ -1,7 +1,7 @@
-"""Throw-away environments for peers that do not get along with our own libraries.
+"""Separate environments for peers whose dependencies conflict with ours.
 
-Each is a virtual environment of its own in the user's cache folder, made once; behind its own packages it sees ours, so
-that torch (gigabytes) is neither downloaded nor kept twice and both sides compute with the same one.
+Each is a virtual environment in the user's cache folder, created once. After its own packages it sees ours, so that
+torch (gigabytes) is not downloaded or stored twice, and both sides compute with the same version.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 
 
 def environment(name: str, packages: Sequence[str], alone: Sequence[str] = ()) -> Path:
-    """The interpreter of the environment `name`; made where it is not there yet.
+    """Return the interpreter of the environment `name`, creating the environment if necessary.
 
     Args:
-        packages: installed with what they depend on.
+        packages: installed with their dependencies.
         alone: installed without, since they depend on torch or on versions that they do not need.
 
     Raises:
@@ -38,7 +38,7 @@ def environment(name: str, packages: Sequence[str], alone: Sequence[str] = ()) -
         if alone:
             subprocess.run([*pip, "--no-deps", *alone], check=True)
         site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-        # Its name sorts last, and what stands in a .pth file comes after the environment's own packages.
+        # Its name sorts last, and the paths in a .pth file come after the environment's own packages.
         (site / "zz-ours.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
         done.touch()
     return python

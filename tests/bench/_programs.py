@@ -1,4 +1,4 @@
-"""Programs that benchmarks compare with, and that no Python package brings."""
+"""Finds the programs that benchmarks compare with and that no Python package provides."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ DEBIAN_PACKAGES = {"rg": "ripgrep", "restic": "restic", "borg": "borgbackup"}
 
 
 def require(*programs: str) -> None:
-    """Call this before anything slow.  Raises SystemExit with the packages to install if a program is missing."""
+    """Check that the programs are installed; call this before anything slow.
+
+    Raises SystemExit, naming the packages to install, if a program is missing.
+    """
     if missing := [program for program in programs if shutil.which(program) is None]:
         packages = " ".join(DEBIAN_PACKAGES[program] for program in missing)
         raise SystemExit(

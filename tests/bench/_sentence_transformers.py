@@ -1,5 +1,7 @@
-"""sentence-transformers in a process of its own: JSON lines in (a list of texts, and whether their vectors are wanted),
-JSON lines out (the seconds it took, and the vectors).  Run by `embed_peers`, with the interpreter of its environment.
+"""Runs sentence-transformers in a separate process.
+
+It reads JSON lines (a list of texts, and whether their vectors are wanted) and writes JSON lines (the time in seconds,
+and the vectors). `embed_peers` starts it with the interpreter of its environment.
 """
 
 import json

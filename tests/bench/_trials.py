@@ -1,4 +1,4 @@
-"""What `retrieval_quality` tries beside nDCG: that exact words are found, and that scores mean what they say."""
+"""Trials of `retrieval_quality` besides nDCG: exact words must be found, and scores must be calibrated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _LEAST_CHARS = 5
 
 
 def words_of(texts: Mapping[str, str], holders: int, most: int) -> dict[str, list[str]]:
-    """Words that so many of the texts hold, as the index parts words, and the ids of these; always the same ones."""
+    """Return words, as the index splits them, that occur in exactly this many texts, with the texts' ids;
+    deterministic."""
     words = {id_: set(indexed(text).split()) for id_, text in texts.items()}
     counts = Counter(word for own in words.values() for word in own)
     rare = sorted(word for word, count in counts.items() if count == holders and len(word) >= _LEAST_CHARS)
@@ -40,7 +41,7 @@ class Calibration:
             self._right.append(relevant.get(id_, 0) > 0)
 
     def table(self) -> list[str]:
-        """By tenths of the scale: how many hits have such scores, how sure they are said to be, how many are right."""
+        """Return a table by tenths of the scale: the number of hits, their mean score, and the share that is right."""
         scores, right = np.array(self._scores), np.array(self._right)
         tenth = np.minimum((scores * 10).astype(int), 9)
         lines = ["scores of the first ten      hits   said  right"]

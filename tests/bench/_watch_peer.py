@@ -1,4 +1,4 @@
-"""`watchfiles` or `watchdog` in a process of its own, which prints the path of each change that it is told of."""
+"""Runs `watchfiles` or `watchdog` in a separate process, which prints the path of each change that it receives."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Peer:
         assert self._process.stdout is not None
         assert self._process.stdout.readline().strip() == _READY.encode()
         self._reader.start()
-        # It says so before its watches are all there.
+        # It reports ready before all its watches exist.
         time.sleep(1.0)
         return self
 
@@ -81,7 +81,7 @@ class Peer:
         self._process.send_signal(signal.SIGCONT)
 
     def until_quiet(self, patience_s: float) -> set[str]:
-        """All that was told, once nothing more comes."""
+        """Return all reported paths once no more arrive."""
         self._last = time.monotonic()
         while time.monotonic() - self._last < patience_s:
             time.sleep(0.1)

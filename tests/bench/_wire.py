@@ -1,5 +1,4 @@
-"""Raw clients for measuring: they cost little and the same for every server, and read nothing but the end of an
-answer."""
+"""Raw clients for measuring: cheap, equally so for every server, and reading nothing but the end of an answer."""
 
 from __future__ import annotations
 
@@ -28,19 +27,19 @@ def call_body(number: int) -> bytes:
 
 
 class Caller(Protocol):
-    """One way to one server."""
+    """A way to call one server."""
 
     def one_by_one(self, count: int) -> list[float]:
-        """Seconds of each of `count` calls, one after the other."""
+        """Return the seconds of each of `count` calls, one after the other."""
 
     def in_flight(self, count: int, width: int) -> float:
-        """Calls a second with `width` in flight, over `count` calls."""
+        """Return the calls per second with `width` in flight, over `count` calls."""
 
     def close(self) -> None: ...
 
 
 def checked(answer: bytes) -> bytes:
-    """The answer, if it is one; a benchmark of errors would be fast."""
+    """Return the answer if it is a result; a benchmark of errors would be fast."""
     if b"hello, sea star" not in answer or b'"error"' in answer or b'"isError":true' in answer:
         raise AssertionError(f"not the answer: {answer[:300]!r}")
     return answer
@@ -50,7 +49,7 @@ class Stdio:
     """A server on pipes."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        # Read as clients read: in pieces of what a pipe holds as it comes.
+        # Read as clients do: in pieces of what the pipe holds.
         self._process = subprocess.Popen(command, bufsize=65536, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -64,7 +63,7 @@ class Stdio:
         self._in.flush()
 
     def exchange(self, message: bytes) -> bytes:
-        """The answer to a request of any kind."""
+        """Return the answer to a request of any kind."""
         self._send(message)
         return self._out.readline()
 
@@ -97,7 +96,7 @@ class Stdio:
 
 
 class Http:
-    """A server on a port, with kept connections."""
+    """A server on a port, with persistent connections."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -117,7 +116,7 @@ class Http:
         return self._sockets[number]
 
     def _connect(self, width: int) -> None:
-        """New connections, each used once: servers close those that nobody has used for some seconds."""
+        """Open new connections and use each once: servers close connections that were idle for some seconds."""
         self.close()
         for number in range(width):
             checked(self._exchange(self._socket(number), call_body(number))[1])
@@ -140,7 +139,7 @@ class Http:
         return head, rest
 
     def ask(self, body: bytes) -> bytes:
-        """The answer's body to one request."""
+        """Return the body of the answer to one request."""
         return self._exchange(self._socket(0), body)[1]
 
     def one_by_one(self, count: int) -> list[float]:
@@ -188,7 +187,7 @@ class Http:
 
 
 def whole(received: bytes) -> bool:
-    """Whether an HTTP response has arrived in full."""
+    """Return True if an HTTP response has arrived completely."""
     head, found, body = received.partition(b"\r\n\r\n")
     if not found:
         return False

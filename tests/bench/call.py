@@ -1,7 +1,7 @@
-"""What the kernel costs: a call through client, kernel and service and back, beside the MCP SDK's own server.
+"""The kernel's overhead: a call through client, kernel and service and back, compared with the MCP SDK's own server.
 
-Linckia answers `mcp.echo` from a process of its own behind the kernel; the peer, the SDK's high-level server, answers
-an echo tool within itself.  All four servers run at once and are measured in turn, in rounds, by the same raw clients.
+Linckia serves `mcp.echo` in a separate process behind the kernel; the peer, the SDK's high-level server, serves an echo
+tool in its own process. All four servers run at once and are measured in turn, in rounds, by the same raw clients.
 
     scripts/bench call [--rounds N]
 """
@@ -54,7 +54,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        # Services and standbys that are still starting would take the processors from what is measured.
+        # Services and standbys that are still starting would compete for the processors.
         kernel = stack.enter_context(running(folder, options=HTTP))
         while (url := kernel.status()["http_url"]) is None:
             time.sleep(0.05)

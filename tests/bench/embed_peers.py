@@ -1,17 +1,16 @@
-"""Embedding as a client has it, through the real services, beside what people use instead, on the same model, texts
-and cores in the same run.
+"""Embedding through the real services, compared with common alternatives on the same model, texts and cores.
 
     scripts/bench embed_peers [../shared/cases/ir/scifact/corpus.jsonl] [--only throughput|query|http]
 
 - Throughput over passages of mixed lengths (log-normal, median 40 words) through `embed_texts`, by default and with
-  `precision = "fp32"`; the peer is sentence-transformers as it comes (fp32, all cores).
-- One query's time through `embed_texts`; the peers are sentence-transformers, transformers' `AutoModel` of the same
-  weights in this process, in fp32 and with its tokenizer before it, which is what people have who do without a service,
-  and the bare forward pass of our own encoder in this process, which shows what the way to the service costs. They take
-  turns, query by query, so that whatever else the machine does hits all.
+  `precision = "fp32"`; the peer is sentence-transformers with its defaults (fp32, all cores).
+- The time of one query through `embed_texts`. The peers are sentence-transformers; transformers' `AutoModel` with the
+  same weights in this process, in fp32 and with its tokenizer, as used by programs without a service; and the bare
+  forward pass of our own encoder in this process, which shows the cost of the way to the service. They take turns,
+  query by query, so that other work on the machine affects all of them.
 - `POST /v1/embeddings` with 1, 8 and 32 clients, one short text each; the peer is the server infinity-emb.
 
-Peers are installed on first use, into environments of their own (`_peer_venv`).
+Peers are installed on first use, into separate environments (`_peer_venv`).
 """
 
 from __future__ import annotations
@@ -49,14 +48,16 @@ from tests.bench._peer_venv import environment
 from tests.system.running import HTTP, RunningKernel, running
 
 AT_ONCE, CALLS = 64, 4
-"""Texts of one call, and calls in flight."""
+"""Texts per call, and calls in flight."""
 
 SETTLED_S = 6
 
 
 def corpus(path: Path | None, count: int) -> list[str]:
-    """Long passages: abstracts, or, where there is no corpus, words of this project's manual drawn by Zipf's law (of
-    words that are made up, the tokenizer would make two or three tokens each)."""
+    """Return long passages: abstracts, or without a corpus, words of this project's manual drawn by Zipf's law.
+
+    The tokenizer would split invented words into two or three tokens each.
+    """
     if path is not None:
         documents = [msgspec.json.decode(line) for line in path.open()]
         return [f"{each.get('title', '')} {each['text']}" for each in documents[:count]]
@@ -69,7 +70,7 @@ def corpus(path: Path | None, count: int) -> list[str]:
 
 
 def mixed(texts: Sequence[str]) -> list[str]:
-    """The texts cut to lengths as notes have them: log-normal, median 40 words."""
+    """Cut the texts to lengths typical of notes: log-normal, median 40 words."""
     source = random.Random(1)
     return [" ".join(text.split()[: max(3, int(source.lognormvariate(3.7, 0.9)))]) for text in texts]
 
@@ -94,7 +95,7 @@ class SentenceTransformers:
             raise AssertionError("sentence-transformers did not start")
 
     def encode(self, texts: Sequence[str], *, wanted: bool = False) -> tuple[float, Any]:
-        """Seconds, and the vectors where they are wanted."""
+        """Return the seconds, and the vectors if they are wanted."""
         self._in.write(json.dumps([list(texts), wanted]) + "\n")
         self._in.flush()
         taken, vectors = json.loads(self._out.readline())
@@ -106,7 +107,7 @@ class SentenceTransformers:
 
 
 def through_the_service(kernel: RunningKernel, texts: Sequence[str]) -> float:
-    """Texts a second, with a few calls in flight."""
+    """Return texts per second, with a few calls in flight."""
     calls = [list(texts[start : start + AT_ONCE]) for start in range(0, len(texts), AT_ONCE)]
     lock = threading.Lock()
 
@@ -141,7 +142,7 @@ def kernel_with(backend: Backend, precision: str) -> Iterator[RunningKernel]:
             },
         ) as kernel,
     ):
-        # What is still being prepared beside them would take the processors from what is measured.
+        # Services that are still being prepared would compete for the processors.
         time.sleep(SETTLED_S)
         yield kernel
 
@@ -163,7 +164,7 @@ def throughput(texts: Sequence[str], peer: SentenceTransformers, rounds: int, ba
 
 
 class Transformers:
-    """transformers' own classes in this process, as its examples have them."""
+    """transformers' own classes in this process, used as in its examples."""
 
     def __init__(self) -> None:
         from transformers import AutoModel, AutoTokenizer
@@ -173,7 +174,7 @@ class Transformers:
         self._model: Any = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32).eval()
 
     def encode(self, text: str) -> Any:
-        """Its unit vector, by the mean over its tokens."""
+        """Return the unit vector of a text, from the mean over its tokens."""
         with torch.inference_mode():
             inputs = self._tokenizer(text, return_tensors="pt")
             states = self._model(**inputs).last_hidden_state
@@ -216,7 +217,7 @@ def queries(texts: Sequence[str], peer: SentenceTransformers, model: Loaded, bac
 
 
 def clients(port: int, path: str, model: str, count: int, seconds: float) -> tuple[float, float]:
-    """Requests a second and median milliseconds of `count` clients over `seconds`."""
+    """Return requests per second and median milliseconds of `count` clients over `seconds`."""
     taken: list[float] = []
     give_up = time.perf_counter() + seconds
 
@@ -246,7 +247,7 @@ def clients(port: int, path: str, model: str, count: int, seconds: float) -> tup
 
 @contextlib.contextmanager
 def infinity() -> Iterator[int]:
-    """The peer's server; its port."""
+    """Run the peer's server; yields its port."""
     python = environment(
         "infinity",
         [
@@ -298,7 +299,7 @@ def servers(seconds: float) -> None:
         print("POST embeddings, requests/s (median ms)")
         for count in (1, 8, 32):
             pairs = []
-            # In turns, so that the machine's other work hits both.
+            # They take turns, so that the machine's other work hits both.
             for _ in range(2):
                 pairs.append(
                     (
@@ -315,15 +316,15 @@ def servers(seconds: float) -> None:
 
 
 def main() -> None:
-    # Of transformers, while it reads a hundred tensors.
+    # Hides transformers' progress bar for reading a hundred tensors.
     os.environ["TQDM_DISABLE"] = "1"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", nargs="?", type=Path, help="a corpus.jsonl with `title` and `text`")
     parser.add_argument("--count", type=int, default=512, help="passages")
-    parser.add_argument("--rounds", type=int, default=3, help="the best of so many")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each round of clients")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds, of which the best counts")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of each round of clients")
     parser.add_argument("--only", choices=["throughput", "query", "http"])
-    parser.add_argument("--backend", type=Backend, choices=list(Backend), default=Backend.AUTO, help="of embed")
+    parser.add_argument("--backend", type=Backend, choices=list(Backend), default=Backend.AUTO, help="backend of embed")
     given = parser.parse_args()
     texts = mixed(corpus(given.corpus, given.count))
     with tempfile.TemporaryDirectory() as folder:

@@ -1,12 +1,11 @@
-"""The index of the file system beside `find -printf`, `gdu` and `ncdu`: first scan, rescan, memory, sizes, filters.
+"""The file system index compared with `find -printf`, `gdu` and `ncdu`: scan, rescan, memory, sizes, filters.
 
     scripts/bench files [--entries 500000] [--folder DIR] [--rows 1000000]
 
-Scans are those of a kernel of its own; times are processor seconds, those of all its processes that scan, and wall in
-brackets.
+Scans run in a separate kernel. Times are processor seconds of all its scanning processes, with wall time in brackets.
 Peers that are not installed are named and left out. Sizes of 1,000 directories must equal those of `du`. Filters are
-the tools themselves over a resource set of `--rows` entries, p50 and p95 in milliseconds: each as the first question
-after a start, then again.
+the tools themselves over a resource set of `--rows` entries, p50 and p95 in milliseconds: each as the first call after
+a start, then repeatedly.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ EXTENSIONS = (".txt", ".jpg", ".py", ".mp4", ".JSON", "")
 
 
 def make_tree(root: Path, entries: int) -> None:
-    """Directories of a dozen files, four deep; sizes without content."""
+    """Make directories of a dozen files, four levels deep; files have sizes but no content."""
     made = number = 0
     while made < entries:
         folder = root / f"project{number // 400}/module{number // 20 % 20}/folder number {number % 20}"
@@ -69,7 +68,7 @@ def make_tree(root: Path, entries: int) -> None:
 
 
 def spent(kernel: RunningKernel) -> dict[str, float]:
-    """Processor seconds of each of `SCANNERS` until now."""
+    """Return the processor seconds of each of `SCANNERS` until now."""
     found = {}
     for name in SCANNERS:
         fields = Path(f"/proc/{kernel.service(name)['pid']}/stat").read_text().rpartition(")")[2].split()
@@ -78,13 +77,13 @@ def spent(kernel: RunningKernel) -> dict[str, float]:
 
 
 def memory_of(kernel: RunningKernel, name: str) -> float:
-    """The most that a service had in memory so far, in MiB."""
+    """Return the peak memory of a service so far, in MiB."""
     lines = Path(f"/proc/{kernel.service(name)['pid']}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
 class Scanned(NamedTuple):
-    """Entries, processor seconds of all processes, wall seconds, and what is to be said of it."""
+    """Entries, processor seconds of all processes, wall seconds, and a note."""
 
     entries: int
     cpu: float
@@ -93,7 +92,7 @@ class Scanned(NamedTuple):
 
 
 def scan(kernel: RunningKernel, tree: Path) -> Scanned:
-    """One that is asked for now."""
+    """Request a scan now, and wait for it."""
     before, began = spent(kernel), time.perf_counter()
     done = kernel.call("index", {"root": str(tree), "async": False, "force": True}, timeout_s=3600)
     wall = time.perf_counter() - began
@@ -103,7 +102,7 @@ def scan(kernel: RunningKernel, tree: Path) -> Scanned:
 
 
 def show(name: str, entries: int, cpu: float, wall: float, note: str = "") -> None:
-    """One line."""
+    """Print one line."""
     print(
         f"{name:<25} {cpu:6.2f} s ({wall:6.2f} s)  {entries / cpu:9,.0f} entries/cpu-s ({entries / wall:9,.0f}/s) ",
         note,
@@ -112,7 +111,7 @@ def show(name: str, entries: int, cpu: float, wall: float, note: str = "") -> No
 
 
 def timed(command: list[str]) -> tuple[float, float]:
-    """Processor and wall seconds of a command."""
+    """Return the processor and wall seconds of a command."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.perf_counter()
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, stdin=subprocess.DEVNULL)
@@ -121,7 +120,7 @@ def timed(command: list[str]) -> tuple[float, float]:
 
 
 def scans(tree: Path, data: Path) -> None:
-    """Ours, by a kernel of its own, and the peers', on a tree that is in the page cache."""
+    """Scan a tree in the page cache with a separate kernel and with the peers."""
     timed(["find", str(tree), "-printf", "%p %s\\n"])
     with running(data, [tree]) as kernel:
         first = scan(kernel, tree)
@@ -148,7 +147,7 @@ def scans(tree: Path, data: Path) -> None:
 
 
 def sizes(tree: Path, data: Path, chance: random.Random) -> None:
-    """1,000 directories beside `du`."""
+    """Compare the sizes of 1,000 directories with `du`."""
     db = apsw.Connection(str(data / "services/files/files.db"), flags=apsw.SQLITE_OPEN_READONLY)
     rows = list(db.execute("SELECT path, size, disk FROM node WHERE kind = 1 AND path >= ?", (str(tree),)))
     some = chance.sample(rows, min(1000, len(rows)))
@@ -165,7 +164,7 @@ def sizes(tree: Path, data: Path, chance: random.Random) -> None:
 
 
 def fill(database: Path, rows: int) -> None:
-    """Entries in the tables, without files: what filters work on."""
+    """Insert entries into the tables, without files, for the filters to work on."""
     db = open_database(database)
     with db.transaction() as connection:
         now = time.time_ns()
@@ -189,7 +188,7 @@ def fill(database: Path, rows: int) -> None:
                      extension[1:].lower(), now)
                 )  # fmt: skip
             connection.executemany("INSERT INTO entry VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", made)
-        # So that it counts as large.
+        # This makes the directory count as large.
         connection.execute("UPDATE entry SET files = ?, directories = ? WHERE id = 2", (folders * FILES_EACH, folders))
         set_id = sets.make(connection, "all")
         connection.execute("INSERT INTO member SELECT ?, id, ? FROM entry WHERE id > 2", (set_id, now))
@@ -197,13 +196,13 @@ def fill(database: Path, rows: int) -> None:
 
 
 def memory_mib() -> float:
-    """Of this process, but for pages of files, which the system takes back as it likes."""
+    """Return the memory of this process without file pages, which the system can reclaim."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:")) / 1024
 
 
 async def filters(folder: Path, rows: int, rounds: int) -> None:
-    """The tools over one set of all rows."""
+    """Run the tools on one set of all rows."""
     (folder / "files").mkdir(parents=True)
     fill(folder / "files/files.db", rows)
     asked: dict[str, Params[Any]] = {
@@ -237,27 +236,27 @@ def match(field: TextField, pattern: str, mode: TextMode) -> ResourceFuzzyMatch:
 
 
 async def show_calls(bench: Bench, name: str, params: Params[Any], rounds: int) -> None:
-    """Some calls of one kind."""
+    """Print the times of several calls of one kind."""
     show_times(name, [await timed_call(bench, params) for _ in range(rounds)])
 
 
 async def timed_call(bench: Bench, params: Params[Any]) -> float:
-    """Milliseconds."""
+    """Return the milliseconds of a call."""
     began = time.perf_counter()
     await bench.call(params, timeout_s=120)
     return (time.perf_counter() - began) * 1000
 
 
 def show_times(name: str, times: list[float]) -> None:
-    """Of calls, in milliseconds."""
+    """Print the times of calls in milliseconds."""
     p95 = statistics.quantiles(times, n=20)[18] if len(times) > 1 else times[0]
     print(f"{name:<60} p50 {statistics.median(times):9.1f}   p95 {p95:9.1f}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--entries", type=int, default=500_000, help="of the tree that is scanned")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="of the set that is filtered; 0: none")
+    parser.add_argument("--entries", type=int, default=500_000, help="entries of the scanned tree")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="entries of the filtered set; 0: none")
     parser.add_argument("--rounds", type=int, default=20, help="calls of each filter")
     parser.add_argument("--folder", help="where the tree is made, and removed again (default: a temporary folder)")
     parser.add_argument("--tree", help="scan this tree instead of making one")

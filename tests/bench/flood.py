@@ -1,8 +1,8 @@
-"""What one client's flood costs the others: their `/health` and `mcp.echo`, beside the same without a flood.
+"""The effect of one client's flood on others: the times of `/health` and `mcp.echo` with and without a flood.
 
-One front; the victim has a session, a connection for each and calls one by one; the flood has a session of its own and
-as many connections as are said, each of which sends the next request as soon as it has its answer, in a process of its
-own.
+There is one front. The victim has a session, a connection for each request type, and calls one by one. The flood runs
+in a separate process and has its own session and a given number of connections, each of which sends the next request as
+soon as it has its answer.
 
     scripts/bench flood [--seconds N] [--connections N]
 """
@@ -30,13 +30,13 @@ MIB = 1024 * 1024
 
 
 def echo_of(size: int) -> bytes:
-    """A call that says so many bytes."""
+    """Return a call with a text of this many bytes."""
     params = {"name": "mcp.echo", "arguments": {"message": "x" * size}}
     return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
 
 
 def unwanted(size: int) -> bytes:
-    """A call whose arguments are many values, and refused."""
+    """Return a call that is refused because its arguments have too many values."""
     params = {"name": "mcp.echo", "arguments": {"message": ["word" * 4] * (size // 20)}}
     return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
 
@@ -54,8 +54,8 @@ FLOODS: dict[str, Callable[[], bytes]] = {
 
 
 def flood(port: int, kind: str, connections: int, ready: Event, stop: Event) -> None:
-    """Until `stop`: requests one after the other on each of so many connections, which are opened again where the
-    server has closed them."""
+    """Send requests on each connection one after the other until `stop`, reopening connections that the server
+    closes."""
     client = Http(port)
     if kind == "handshakes":
         client._headers = b""
@@ -99,7 +99,7 @@ def _send(selector: selectors.BaseSelector, connection: socket.socket, request: 
 
 
 def measured(port: int, seconds: float) -> dict[str, list[float]]:
-    """Milliseconds of each `/health` and each echo."""
+    """Return the milliseconds of each `/health` and each echo."""
     client = Http(port)
     health = client._socket(1)
     asked = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % port
@@ -136,9 +136,9 @@ def report(what: str, taken: dict[str, list[float]], quiet: dict[str, float]) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench flood", description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=6, help="of each flood (default: 6)")
-    parser.add_argument("--connections", type=int, default=64, help="of the flood (default: 64)")
-    parser.add_argument("--floods", nargs="*", default=list(FLOODS), help="which of them")
+    parser.add_argument("--seconds", type=float, default=6, help="duration of each flood (default: 6)")
+    parser.add_argument("--connections", type=int, default=64, help="connections of the flood (default: 64)")
+    parser.add_argument("--floods", nargs="*", default=list(FLOODS), help="kinds of flood to run")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, running(Path(folder), options=HTTP, services=["echo"]) as kernel:
         port = urlsplit(kernel.status()["http_url"]).port

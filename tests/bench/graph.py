@@ -1,9 +1,9 @@
-"""The graph at size: hops, paths and durable writes, beside a recursive query of SQL on the same tables.
+"""The graph at scale: hops, paths and durable writes, compared with a recursive SQL query on the same tables.
 
     scripts/bench graph [--nodes 1000000] [--edges 5000000] [--folder DIR]
 
-Times are of the work itself in this process, in milliseconds, p50 and p95 over random nodes; edges are random, so that
-three hops from a node with five edges of its own reach about 150 others.
+Times cover only the work itself in this process, in milliseconds, p50 and p95 over random nodes. Edges are random, so
+that three hops from a node with five edges reach about 150 others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WITH RECURSIVE reached(node, depth) AS (
 
 
 def build(database: Database, nodes: int, edges: int, chance: random.Random) -> float:
-    """Fill the tables in one go; seconds."""
+    """Fill the tables at once; returns the seconds."""
     began = time.perf_counter()
 
     def some() -> Iterator[tuple[int, int, int]]:
@@ -60,7 +60,7 @@ def build(database: Database, nodes: int, edges: int, chance: random.Random) -> 
 
 
 def show(name: str, work: Callable[[int], object], nodes: list[int]) -> float:
-    """Print the times of `work` on each node; the median."""
+    """Print the times of `work` on each node; returns the median."""
     times = []
     for node in nodes:
         began = time.perf_counter()
@@ -72,7 +72,7 @@ def show(name: str, work: Callable[[int], object], nodes: list[int]) -> float:
 
 
 def reads(db: apsw.Connection, count: int, chance: random.Random) -> None:
-    """Hops and paths."""
+    """Measure hops and paths."""
     nodes = [chance.randrange(count) + 1 for _ in range(ROUNDS)]
     out = answers.steps(db, Direction.OUT, ())
     both = answers.steps(db, Direction.BOTH, ())
@@ -101,7 +101,7 @@ def reads(db: apsw.Connection, count: int, chance: random.Random) -> None:
 
 
 async def writes(database: Database, count: int, chance: random.Random) -> None:
-    """Durable writes: each put is a transaction on disk."""
+    """Measure durable writes: each put is a transaction on disk."""
     for batch in (1, 100, WRITES // EDGES_EACH):
         states = [
             NodeState(
@@ -134,7 +134,7 @@ def main() -> None:
         size = database.size_bytes() / 2**20
         print(f"{arguments.nodes} nodes, {arguments.edges} edges: built in {took:.1f} s, {size:.0f} MiB\n")
         with database.reader() as db:
-            # As every answer of the service is made: on one snapshot.
+            # One snapshot, as for every answer of the service.
             db.execute("BEGIN")
             reads(db, arguments.nodes, chance)
             db.execute("ROLLBACK")

@@ -1,10 +1,10 @@
-"""`grep-files` beside ripgrep, over the same files: seconds, their ratio, and whether both find the same.
+"""`grep-files` compared with ripgrep on the same files: seconds, their ratio, and whether the results agree.
 
     scripts/bench grep_files [--gigabytes 1] [--folder DIR] [--runs 3]
 
 The files are copies of this environment's sources (`site-packages`), with a `.gitignore`, in a kernel's only root. Both
-find them in the page cache, and each search answers all that there is: lines with their numbers, or for what is in
-every file the number of lines in each. ripgrep must be installed (Debian's `ripgrep`).
+read them from the page cache, and each search returns all results: lines with their numbers, or the number of lines per
+file for text that is in every file. ripgrep must be installed (Debian's `ripgrep`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WANTED = 0.5
 
 
 class Search(NamedTuple):
-    """A search, as both are asked for it."""
+    """A search, with the request for each program."""
 
     what: str
     ours: dict[str, Any]
@@ -49,7 +49,7 @@ SEARCHES = (
 
 
 def make(folder: Path, wanted: int) -> tuple[int, int]:
-    """Copies of sources until there are so many bytes; answers how many files and bytes."""
+    """Copy sources until they have `wanted` bytes. Returns the number of files and bytes."""
     source = Path(sysconfig.get_path("purelib"))
     texts = [path for path in sorted(source.rglob("*")) if path.suffix in SUFFIXES and path.is_file()]
     (folder / ".git").mkdir()
@@ -68,7 +68,7 @@ def make(folder: Path, wanted: int) -> tuple[int, int]:
 
 
 def ours(kernel: RunningKernel, asked: dict[str, Any]) -> tuple[float, set[tuple[str, int, str]]]:
-    """Seconds, and all that is found: path, line and text, or path and count."""
+    """Return the seconds and all results: path, line and text, or path and count."""
     began = time.perf_counter()
     found = kernel.call("grep-files", {**asked, "limit": 1_000_000})
     took = time.perf_counter() - began
@@ -84,7 +84,7 @@ def ours(kernel: RunningKernel, asked: dict[str, Any]) -> tuple[float, set[tuple
 
 
 def theirs(folder: Path, arguments: list[str]) -> tuple[float, set[tuple[str, int, str]]]:
-    """The same by ripgrep."""
+    """Search with ripgrep, with the same result."""
     command = ["rg", "--no-config", "--no-heading", "--color=never", "-n", *arguments, str(folder)]
     began = time.perf_counter()
     done = subprocess.run(command, capture_output=True, check=False)
@@ -100,7 +100,7 @@ def theirs(folder: Path, arguments: list[str]) -> tuple[float, set[tuple[str, in
 
 
 def same(one: set[tuple[str, int, str]], other: set[tuple[str, int, str]]) -> bool:
-    """Whether both found the same lines; of a long one ours is a part."""
+    """Return True if both found the same lines; our text of a long line is a part of it."""
     if {found[:2] for found in one} != {found[:2] for found in other}:
         return False
     texts = {found[:2]: found[2] for found in other}
@@ -134,7 +134,7 @@ def main() -> None:
                     f"{search.what:24} grep-files {us:6.2f} s   rg {them:6.2f} s   {them / us:5.2f} of its speed"
                     f"   {len(one[1]):7} found, {'the same' if equal else f'NOT THE SAME: {len(other[1])}'}"
                 )
-        print(json.dumps({"below half of ripgrep's speed, or not the same": slow}))
+        print(json.dumps({"slower than half of ripgrep's speed, or different results": slow}))
 
 
 if __name__ == "__main__":

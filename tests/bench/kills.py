@@ -1,7 +1,7 @@
 """How long a killed service keeps its callers waiting.
 
-Each service is killed 20 times with 32 idempotent calls in flight; printed are the answers, those that were wrong or
-failed, the time from the kill to the next answer, and from the death as the kernel saw it to READY (the last).
+Each service is killed 20 times with 32 idempotent calls in flight. Printed are the answers, wrong and failed ones, the
+time from the kill to the next answer, and the last time from the death as seen by the kernel to READY.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.system.workloads import WORKLOADS, make_folder, wait_for_folder
 KILLS = 20
 
 REST_S = 0.2
-"""Between two kills: the process that takes over next is made after each."""
+"""Pause between two kills, since the next standby is created after each."""
 
 
 def main() -> None:

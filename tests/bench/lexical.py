@@ -1,10 +1,11 @@
-"""Words of large collections: tantivy, as `retrieve` asks it, beside FTS5 over the same pieces in the same run.
+"""Word search in large collections: tantivy, as `retrieve` uses it, compared with FTS5 on the same pieces in the same
+run.
 
     scripts/bench lexical [--sizes 60000,1000000] [--queries 50]
 
-A broad query has words of which each is in a tenth to a half of all pieces; a usual one has four words as texts have
-them. `found` is the time from a write's return to the answer that has it, without a commit in between; `commit` is
-that of a note of ten pieces.
+Each word of a broad query is in a tenth to a half of all pieces; a usual query has four words distributed as in texts.
+`found` is the time from a write's return to the first answer with it, without a commit in between; `commit` is the time
+of a commit of a note with ten pieces.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Whether an agent finds its tool: tasks in words, each with the operation that it should begin with.
+"""Measures whether an agent finds its tool: tasks in words, each with the operation that it should begin with.
 
-The operations that clients may call are ranked by what they say of themselves: by words (what `describe` with `words`
-answers) and by meaning (the packaged embedding model, the task against title and first sentence: what follows is of
-when *not* to use it, which vectors do not tell apart). A tool counts as found where it is among the first three.
+Operations that clients may call are ranked by their descriptions: by words (the answer of `describe` with `words`) and
+by meaning (the packaged embedding model compares the task with title and first sentence; the rest describes when *not*
+to use the operation, which vectors do not distinguish). A tool counts as found if it is among the first three.
 
     scripts/bench manners [--show]
 """
@@ -84,25 +84,25 @@ TASKS = (
     ("append an item to a list in a YAML file", "yaml_append"),
     ("which services have crashed and why", "kernel_status"),
 )  # fmt: skip
-"""What is to be done, and the step that should come first."""
+"""Tasks, each with the step that should come first."""
 
 WANTED = math.floor(SHARE * len(TASKS))
 
 
 def operations() -> Mapping[str, Operation[object]]:
-    """All that clients may call, by the names of `describe`."""
+    """Return all operations that clients may call, by their names in `describe`."""
     steps = Steps("all", ops.load())
     return {name: op for category, group in steps.ops.items() if category != "session" for name, op in group.items()}
 
 
 def by_words(every: Mapping[str, Operation[object]]) -> list[list[str]]:
-    """The operations for each task, the most fitting first."""
+    """Return the operations for each task, best match first."""
     index = Index(every)
     return [index.ranked(task) for task, _ in TASKS]
 
 
 def by_meaning(every: Mapping[str, Operation[object]]) -> list[list[str]]:
-    """The same by the cosine of vectors of the packaged model."""
+    """Return the same ranking by the cosine of the packaged model's vectors."""
     from linckia.services.embed.main import load
     from linckia.services.embed.serving import EmbedSettings
 
@@ -117,7 +117,7 @@ def by_meaning(every: Mapping[str, Operation[object]]) -> list[list[str]]:
 
 
 def show(title: str, rankings: list[list[str]], *, each: bool) -> int:
-    """How many are found among the first; prints those that are not, or `each`."""
+    """Return how many are found among the first; prints those that are not, or each one."""
     paired = list(zip(rankings, TASKS, strict=True))
     places = [ranking.index(right) if right in ranking else None for ranking, (_, right) in paired]
     found = sum(place is not None and place < FIRST for place in places)

@@ -1,15 +1,17 @@
-"""What killing does to notes. 300 are written, edited and searched while each service that has a part in it is killed
-20 times at random moments; then all that is stored is compared with the files.
+"""The effect of kills on notes.
+
+300 notes are written, edited and searched while each service involved is killed 20 times at random moments; then all
+stored data is compared with the files.
 
     scripts/bench note_kills [--kills 20] [--notes 300] [--seed 0] [--pause 2] [--victims knowledge,retrieve,…]
 
-With `rerank` among the victims there is a cross-encoder, a small one of random weights, and every search is put in
-order by it. Printed are the searches, those that failed or were degraded, and all that was wrong: nothing should be.
+With `rerank` among the victims, a small cross-encoder with random weights ranks every search. Printed are the searches,
+those that failed or were degraded, and all errors, of which there should be none.
 
     scripts/bench note_kills --by-clients [--kills 1000] [--seed 0]
 
-Three are written and edited and one with links to it is renamed, through the Python SDK over stdio, while `knowledge`
-is killed in the midst of it, again and again. Printed are the calls that were acknowledged, those that failed and how.
+Three notes are written and edited, and one with links to it is renamed, through the Python SDK over stdio, while
+`knowledge` is killed repeatedly. Printed are the acknowledged calls and the failures.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""How well `retrieve` finds: nDCG@10 and Recall@100 by words, by meaning, by both, and by both put in order by a
-reranker, on labelled sets in BEIR layout, beside what was published for the same sets.
+"""The quality of `retrieve`: nDCG@10 and Recall@100 by words, by meaning, by both, and by both with a reranker.
 
     scripts/bench retrieval_quality [SET…] [--code] [--as notes] [--cross-encoder FOLDER]
 
-Given are sets, or folders of sets; their documents are put whole, or cut as those of notes or of stored documents are.
-The real collection, index, fusion, rerankers and models, in this process, without the kernel.  nDCG is computed with
-linear gains, as BEIR's tool (pytrec_eval) does.  Beside the sets' own queries, some documents are asked for by a word
-that one or two of them have, as a name or a code is: printed is how often these come first, and how often among the
-first 20.  How sure hits say they are is printed beside how many are right.  Ends with 1 where a rule is broken: both
-together are never worse than the better half by more than 0.005 (of the rare words: 0.05), both of two documents with a
-word come first, and no reranker that costs more than that is on by default.
+The arguments are labelled sets in BEIR layout, or folders of sets; published figures for the same sets are printed too.
+Documents are stored whole, or cut like notes or stored documents. The real collection, index, fusion, rerankers and
+models run in this process, without the kernel. nDCG uses linear gains, as BEIR's tool (pytrec_eval) does. In addition
+to the sets' queries, some documents are searched by a word that only one or two of them have, such as a name or a code:
+printed is how often these come first, and how often they are among the first 20. The stated confidence of hits is
+printed next to the share that is right. Exits with 1 if a rule is violated: both together are never worse than the
+better half by more than 0.005 (0.05 for rare words), two documents that share a word both come first, and no reranker
+that costs more than that is on by default.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ METHODS = {
 DEPTH = 100
 MEASURE = measure_of({})
 RERANKED = 50
-"""Candidates that a reranker reads, as searches of notes have it."""
+"""Candidates that a reranker reads, as in searches of notes."""
 
 SLACK, RARE_SLACK = 0.005, 0.05
 SHOWN = 20
 
-# Thakur et al., "BEIR", 2021, tables 2 and 9; MTEB's results for all-MiniLM-L6-v2.  Of Cranfield nobody publishes
-# nDCG@10 over this corpus with these judgements.
+# Thakur et al., "BEIR", 2021, tables 2 and 9; MTEB's results for all-MiniLM-L6-v2. Nobody publishes nDCG@10 for
+# Cranfield with this corpus and these judgements.
 PUBLISHED = {
     "scifact": (
         "BM25 .665 (Recall@100 .908), all-MiniLM-L6-v2 .645, TAS-B .643 (.891), ColBERT .671 (.878), "
@@ -87,7 +87,7 @@ class Query(msgspec.Struct, frozen=True):
 
 
 def ndcg(ranked: Sequence[str], relevant: Mapping[str, int], depth: int = 10) -> float:
-    """Normalised discounted cumulative gain at `depth` (Järvelin and Kekäläinen, 2002), linear gains."""
+    """Return the normalised discounted cumulative gain at `depth` (Järvelin and Kekäläinen, 2002), linear gains."""
     gain = sum(relevant.get(doc, 0) / math.log2(rank + 2) for rank, doc in enumerate(ranked[:depth]))
     best = sorted((value for value in relevant.values() if value > 0), reverse=True)[:depth]
     ideal = sum(value / math.log2(rank + 2) for rank, value in enumerate(best))
@@ -95,13 +95,13 @@ def ndcg(ranked: Sequence[str], relevant: Mapping[str, int], depth: int = 10) ->
 
 
 def recall(ranked: Sequence[str], relevant: Mapping[str, int], depth: int = DEPTH) -> float:
-    """Share of the relevant documents among the first `depth`."""
+    """Return the share of the relevant documents among the first `depth`."""
     wanted = {doc for doc, value in relevant.items() if value > 0}
     return len(wanted.intersection(ranked[:depth])) / len(wanted) if wanted else 0.0
 
 
 def judgements(folder: Path) -> dict[str, dict[str, int]]:
-    """Relevance by query and document."""
+    """Read the relevance by query and document."""
     found: dict[str, dict[str, int]] = {}
     with (folder / "qrels" / "test.tsv").open(newline="") as file:
         for row in csv.DictReader(file, delimiter="\t"):
@@ -114,18 +114,18 @@ async def unasked(params: EmbedModelParams) -> EmbedModel:
 
 
 def whole(each: Document) -> Group:
-    """One piece, of which the model reads the beginning."""
+    """Return the document as one piece, of which the model reads the beginning."""
     return Group(id=each.id, title=each.title, items=[Item(key="0", text=each.text)])
 
 
 def as_note(each: Document) -> Group:
-    """The pieces of a note."""
+    """Return the pieces of the document as a note."""
     place = Place("/", f"{each.id}.md")
     return group_of(each.id, place, 0.0, parse(f"# {each.title}\n\n{each.text}\n", place, MEASURE))
 
 
 def as_document(each: Document) -> Group:
-    """The pieces of a stored text; of one without a title, of Python."""
+    """Return the pieces of the document as a stored text; without a title, as Python."""
     text, mime = (f"{each.title}\n\n{each.text}\n", "text/plain") if each.title else (each.text, "text/x-python")
     items = [
         Item(key=str(number), text=piece.text, heading=PATH_SEPARATOR.join(piece.path))
@@ -143,7 +143,7 @@ async def fill(
     embedder: InProcessEmbedder,
     shape: Callable[[Document], Group],
 ) -> None:
-    """Put all documents and give them their vectors."""
+    """Store all documents and their vectors."""
     for start in range(0, len(documents), 512):
         await collection.put([shape(each) for each in documents[start : start + 512]])
     feed = VectorFeed(collection, embedder.passages, unasked)
@@ -152,18 +152,18 @@ async def fill(
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What one way of searching is worth on one set."""
+    """The figures of one search method on one set."""
 
     ndcg: float
     recall: float
     ndcg_of_reranked: float
-    """Of the queries that are reranked as well."""
+    """nDCG over the queries that are also reranked."""
 
 
 async def places_of(
     words: Mapping[str, Sequence[str]], name: str, collection: Collection, embedder: InProcessEmbedder
 ) -> list[int]:
-    """For each word the place of the last document that has it."""
+    """Return, for each word, the rank of the last document that has it."""
     places: list[int] = []
     for word, ids in words.items():
         asked = RetrieveSearch(
@@ -175,7 +175,7 @@ async def places_of(
     holders = len(next(iter(words.values()), ()))
     first, shown = (sum(place < depth for place in places) / max(1, len(places)) for depth in (holders, SHOWN))
     print(
-        f"  {name:22} {len(words)} words of {holders} documents alone: those are first {first:.3f}, among {SHOWN} "
+        f"  {name:22} {len(words)} words of {holders} documents only: those are first {first:.3f}, among {SHOWN} "
         f"{shown:.3f}"
     )
     return places
@@ -184,7 +184,7 @@ async def places_of(
 async def alone(
     words: Mapping[str, list[str]], most: int, collection: Collection, embedder: InProcessEmbedder
 ) -> dict[str, list[str]]:
-    """`most` of the words, of those that no other document has in any form that the index takes for the same."""
+    """Return up to `most` of the words that no other document has in any form that the index treats as equal."""
     found: dict[str, list[str]] = {}
     for word, ids in words.items():
         if len(found) == most:
@@ -204,11 +204,11 @@ async def measure(
     shape: Callable[[Document], Group],
     most: int | None,
 ) -> list[str]:
-    """Print the figures of one set; answers the rules that it breaks.
+    """Print the figures of one set. Returns the rules that it violates.
 
     Args:
-        shape: how a document is put.
-        most: queries that are reranked; None: all.
+        shape: how a document is stored.
+        most: number of queries that are reranked; None for all.
     """
     documents = [msgspec.json.decode(line, type=Document) for line in (folder / "corpus.jsonl").open()]
     queries = [msgspec.json.decode(line, type=Query) for line in (folder / "queries.jsonl").open()]
@@ -271,13 +271,13 @@ async def measure(
     ]
     first = {name: await places_of(rare, name, collection, embedder) for name in (WORDS, MEANING, BOTH)}
     both = await places_of(twice, BOTH, collection, embedder)
-    # Here a reranker takes the time it needs: its worth is asked for, not this machine's speed.
+    # The reranker gets as much time as it needs, since its quality is measured here, not this machine's speed.
     late = await by("weighted, then MaxSim", METHODS[BOTH], LateReranker(rerankers, Pace(600.0)))
     cross: Found | None = None
     if rerankers.cross is not None:
         cross = await by("then cross-encoder", METHODS[BOTH], Reranker(rerankers, Pace(600.0)))
     else:
-        print("  then cross-encoder     there is none on this machine")
+        print("  then cross-encoder     not available on this machine")
     print(f"  published              {PUBLISHED.get(folder.name, 'nothing for this corpus and these judgements')}")
     collection.close()
     return judge(found, first, both, late, cross)
@@ -290,11 +290,11 @@ def judge(
     late: Found,
     cross: Found | None,
 ) -> list[str]:
-    """Print for each rule whether it is kept; answers those that are not.
+    """Print the result of each rule. Returns the rules that are violated.
 
     Args:
-        rare: places, from 0, of documents that alone have a word, by how they were sought.
-        twice: places of the second of two documents that alone have a word.
+        rare: ranks, from 0, of documents that alone have a word, by search method.
+        twice: ranks of the second of two documents that alone have a word.
     """
     first = {name: sum(not place for place in places) / max(1, len(places)) for name, places in rare.items()}
     broken: list[str] = []
@@ -328,18 +328,18 @@ def judge(
 
 
 def sets(folders: Sequence[Path]) -> list[Path]:
-    """The sets that `folders` are or hold."""
+    """Return the sets that `folders` are or contain."""
     found: list[Path] = []
     for folder in folders:
         inside = [folder] if (folder / "corpus.jsonl").exists() else sorted(folder.glob("*/corpus.jsonl"))
         if not inside:
-            raise SystemExit(f"{folder} holds no set: there is no corpus.jsonl in it")
+            raise SystemExit(f"{folder} contains no set: it has no corpus.jsonl")
         found += (path if path.is_dir() else path.parent for path in inside)
     return found
 
 
 async def run(options: argparse.Namespace) -> int:
-    """Measure each set that is asked for; answers the status to end with."""
+    """Measure each requested set. Returns the exit status."""
     embedder = InProcessEmbedder(options.precision, options.backend)
     rerankers = InProcessRerankers(embedder, options.cross_encoder)
     print(f"{embedder.model.files.name}, {embedder.model.encoder.precision}; cross-encoder: {rerankers.name}")
@@ -357,16 +357,16 @@ if __name__ == "__main__":
     parser.add_argument(
         "folders", nargs="*", type=Path, help="sets (corpus.jsonl, queries.jsonl, qrels/test.tsv), or folders of them"
     )
-    parser.add_argument("--code", action="store_true", help="also a set of this interpreter's own functions")
-    parser.add_argument("--as", dest="shape", choices=list(SHAPES), default="whole", help="how documents are put")
+    parser.add_argument("--code", action="store_true", help="also measure a set of this interpreter's own functions")
+    parser.add_argument("--as", dest="shape", choices=list(SHAPES), default="whole", help="how documents are stored")
     parser.add_argument("--keep", type=Path, help="a folder for the databases, so that a second run embeds nothing")
     parser.add_argument("--precision", type=Precision, choices=list(Precision), default=Precision.AUTO)
     parser.add_argument("--backend", type=Backend, choices=list(Backend), default=Backend.AUTO)
     parser.add_argument("--cross-encoder", default="auto", help="as the setting `model` of [services.rerank]")
-    parser.add_argument("--reranked", type=int, help="queries of each set that are reranked: the first; by default all")
+    parser.add_argument("--reranked", type=int, help="number of queries of each set that are reranked; all by default")
     wanted = parser.parse_args()
     if not wanted.folders and not wanted.code:
-        parser.error("name a set, or say --code")
+        parser.error("name a set, or use --code")
     if wanted.reranked is not None and wanted.reranked < 1:
         parser.error("--reranked: at least 1")
     if wanted.keep is not None:

@@ -1,15 +1,16 @@
-"""A whole search, from an MCP client through notes, words, vectors and fusion, at growing numbers of sections.
+"""A complete search, from an MCP client through notes, words, vectors and fusion, at growing numbers of sections.
 
     scripts/bench search_sizes [--sizes 1000,10000,100000] [--queries 300] [--rerank off,maxsim] [--keep DIR]
 
-For each size a data directory is made (see `_collections`), a real kernel is started over it, and `search_documents`
-is called over HTTP, one query after the other, none twice.  Printed are p50 and p99, the memory of `retrieve`, and two
-restarts: `start`, of everything, until a search is answered by words and until it is answered whole (the model is
-loaded last, whatever the size); and `kill`, of `retrieve` alone, until the next answer and until the next whole one,
-the middle of five.  `scan` is the comparison with all vectors alone, in this process, as `retrieve` does it.  With
-several ways to rerank there is a line for each, and the share of searches that truly were.  The peer is what one writes
-in one process: the same model, FTS5's BM25, and FAISS's exact flat index, with the same fusion; beside it that index
-alone.  Amalfa, whose tools these are, was measured at 3 ms over 1,000 and 55 ms over 10,000 for the scan alone.
+For each size, a data directory is created (see `_collections`), a real kernel is started on it, and `search_documents`
+is called over HTTP, one query after the other, each once. Printed are p50 and p99, the memory of `retrieve`, and two
+restarts. `start` restarts everything, and measures until a search is answered by words, and until it is answered
+completely (the model loads last, whatever the size). `kill` kills `retrieve` alone, and measures until the next answer
+and the next complete one; the median of five. `scan` is only the comparison with all vectors, in this process, done as
+in `retrieve`. With several values for `--rerank` there is one line for each, with the share of searches that were
+really reranked. The peer is a typical single process: the same model, FTS5's BM25, and FAISS's exact flat index, with
+the same fusion; that index is also measured alone. Amalfa, which these tools come from, was measured at 3 ms over 1,000
+and 55 ms over 10,000 for the scan alone.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# As the services have it.
+# The services use the same setting.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import apsw
@@ -50,7 +51,7 @@ CANDIDATES = 50
 
 
 def search_for(query: str) -> dict[str, Any]:
-    """Parameters of a search; words that were drawn at random are relevant to nothing, so whatever is found counts."""
+    """Return the parameters of a search; random words are relevant to nothing, so any hit counts."""
     return {"query": query, "min_score": 0}
 
 
@@ -64,14 +65,14 @@ def percentile(times: list[float], share: float) -> float:
 
 
 class Waited(NamedTuple):
-    """Seconds until a search was answered, and until one was answered whole."""
+    """Seconds until a search was answered, and until one was answered completely."""
 
     any_s: float
     whole_s: float
 
 
 def answered(kernel: RunningKernel, query: str) -> tuple[bool, bool]:
-    """Whether a search finds anything, and whether nothing is missing from it but, perhaps, its order."""
+    """Return whether a search finds anything, and whether nothing is missing from it except perhaps the reranking."""
     try:
         answer: dict[str, Any] = kernel.call("search_documents", search_for(query), timeout_s=60)
     except CallFailed:
@@ -94,13 +95,13 @@ def until_whole(kernel: RunningKernel, queries: Iterable[str], began: float) -> 
 
 
 def killed(kernel: RunningKernel, queries: list[str], times: int = 5) -> Waited:
-    """What searches wait for after `retrieve` is killed; medians."""
+    """Return the waiting times of searches after `retrieve` is killed; medians."""
     waited = []
     for n in range(times):
         began = time.monotonic()
         kernel.kill("retrieve")
         waited.append(until_whole(kernel, queries[n:], began))
-        # A restart that comes at once after another is held back on purpose.
+        # A restart immediately after another is delayed on purpose.
         time.sleep(3)
     return Waited(*(statistics.median(column) for column in zip(*waited, strict=True)))
 
@@ -113,7 +114,7 @@ def wait_for_tantivy(kernel: RunningKernel, size: int) -> float:
 
 
 def make(folder: Path, size: int, model: Loaded) -> None:
-    """A root with notes, and the databases of services that have them."""
+    """Create a root with notes, and the databases of the services."""
     sections = 10 if size <= 100_000 else 50
     root, services = folder / "notes", folder / "data" / "services"
     root.mkdir(parents=True)
@@ -123,7 +124,7 @@ def make(folder: Path, size: int, model: Loaded) -> None:
 
 
 def share_reranked(kernel: RunningKernel, queries: list[str]) -> float:
-    """Of whole searches, those whose candidates were put in order by a reranker."""
+    """Return the share of complete searches that were reranked."""
     answers = [kernel.call("search_documents", search_for(query), timeout_s=60)["metadata"] for query in queries]
     return sum(not {"rerank", "maxsim"}.isdisjoint(each["stages"]) for each in answers) / len(answers)
 
@@ -132,7 +133,7 @@ def measure(folder: Path, size: int, queries: list[str], model: Loaded, rerank: 
     """Print one line.
 
     Args:
-        rerank: as the setting of `retrieve`.
+        rerank: the setting of `retrieve`.
     """
     root, data = folder / "notes", folder / "data"
     began = time.monotonic()
@@ -141,7 +142,7 @@ def measure(folder: Path, size: int, queries: list[str], model: Loaded, rerank: 
     made_s = time.monotonic() - began
     environment = {"LINCKIA_SERVICES__RETRIEVE__RERANK": rerank}
     with running(data, [root], options=HTTP, environment=environment) as kernel:
-        # Once: segments and the large word index are derived, and kept.
+        # Measured once: segments and the large word index are derived and then kept.
         began = time.monotonic()
         until_whole(kernel, queries[:1], began)
         wait_for_tantivy(kernel, size)
@@ -184,7 +185,7 @@ def measure(folder: Path, size: int, queries: list[str], model: Loaded, rerank: 
 
 
 def scan_ms(folder: Path, queries: list[Matrix]) -> float:
-    """p50 of finding the nearest of all vectors, in the collection as it was left."""
+    """Return the p50 of finding the nearest of all vectors, in the collection left by the run."""
 
     async def scan() -> list[float]:
         collection = Collection("notes", folder, trio.CapacityLimiter(1))
@@ -201,7 +202,7 @@ def scan_ms(folder: Path, queries: list[Matrix]) -> float:
 
 
 def peer_ms(database: Path, queries: list[str], model: Loaded) -> tuple[float, float]:
-    """p50 of the same search in one process, and of the flat index alone."""
+    """Return the p50 of the same search in one process, and of the flat index alone."""
     with closing(apsw.Connection(str(database))) as db:
         rows = list(db.execute("SELECT item_id, vector FROM vectors"))
         vectors = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f2").reshape(len(rows), DIMENSIONS)
@@ -229,7 +230,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="1000,10000,100000")
     parser.add_argument("--queries", type=int, default=300)
     parser.add_argument("--rerank", default="off,maxsim", help="auto, off or maxsim, or several of them")
-    parser.add_argument("--keep", type=Path, help="a folder for what is made, so that a second run need not make it")
+    parser.add_argument("--keep", type=Path, help="a folder for the data, so that a second run can reuse it")
     given = parser.parse_args()
     model = load(EmbedSettings(), "cpu", Path(tempfile.gettempdir()))
     faiss.omp_set_num_threads(1)

@@ -1,8 +1,8 @@
-"""How long an MCP client waits for its first answer: `linckia stdio` from the start of its process to `initialize`.
+"""How long an MCP client waits for its first answer: `linckia stdio` from process start to `initialize`.
 
-Cold is a start with a data directory of its own, where a kernel has to be started as well; joining is one where a
-kernel runs already.  The peer, measured in turn with them, is a Python that only imports the protocol's official SDK:
-what any server built on it waits for before it can answer at all.
+A cold start has a new data directory, so a kernel must be started too; joining uses a running kernel. The peer,
+measured in turn with them, is a Python that only imports the protocol's official SDK, which any server built on it does
+before it can answer.
 
     scripts/bench start [--runs N]
 """
@@ -24,18 +24,18 @@ from tests.bench._wire import INITIALIZE, INITIALIZED
 from tests.system.running import REPOSITORY, running
 
 COLD_LIMIT_S = 1.5
-"""What a client that is started by a person may be kept waiting."""
+"""Longest acceptable wait for a client that a person starts."""
 
 
 def peer() -> float:
-    """Seconds of a process that imports the SDK's server and ends."""
+    """Return the seconds of a process that imports the SDK's server and ends."""
     start = time.perf_counter()
     subprocess.run([sys.executable, "-c", "import mcp.server"], check=True)
     return time.perf_counter() - start
 
 
 def first_answers(data_dir: Path) -> tuple[float, float]:
-    """Seconds from the start of the process to the answers of `initialize` and of `tools/list` sent right after it."""
+    """Return the seconds from process start to the answers of `initialize` and of `tools/list`, sent right after it."""
     command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "stdio", "--data", str(data_dir)]
     start = time.perf_counter()
     process = subprocess.Popen(
@@ -61,7 +61,7 @@ def first_answers(data_dir: Path) -> tuple[float, float]:
 
 
 def wait_for_its_end(data_dir: Path) -> None:
-    """Until the kernel that was started there is gone: what it still loads must not slow the next start."""
+    """Wait until the kernel started there has ended, since its loading would slow the next start."""
     pid = int((data_dir / "kernel.lock").read_text())
     while Path(f"/proc/{pid}").exists():
         time.sleep(0.02)

@@ -1,7 +1,7 @@
-"""What the surfaces cost a model, and what a step of `query` costs beside a call of its own.
+"""The cost of the surfaces to a model, and of a `query` step compared with a separate call.
 
-A token of a surface's `tools/list` is four characters of compact JSON; o200k_base, a large model's tokenizer, counts
-2 % fewer of these lists.  Steps and calls are `mcp.echo`, in turn, by the same raw client.
+A token of a surface's `tools/list` is four characters of compact JSON; o200k_base, a large model's tokenizer, counts 2
+% fewer for these lists. Steps and calls are `mcp.echo`, in turn, by the same raw client.
 
     scripts/bench surfaces [--rounds N]
 """

@@ -1,9 +1,11 @@
-"""The index of `retrieve` at several sizes beside FAISS's exact one (IndexFlatIP) in the same run: how long it takes to
-build from the database and to open again in a new process, one query's time, what of the ten nearest is found, memory.
+"""The index of `retrieve` at several sizes, compared with FAISS's exact index (IndexFlatIP) in the same run.
+
+Measured are the time to build it from the database and to reopen it in a new process, the time of one query, the recall
+of the ten nearest, and memory.
 
     taskset -c 1 python -m tests.bench.vectors [--sizes 1000,10000,100000] [--dimensions 384] [--queries 200]
 
-Vectors are clustered, some of their numbers larger than others, as a model's are. One thread searches.
+Vectors are clustered, and some dimensions have larger values, as in those of a model. One thread searches.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _CHUNK = 50_000
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """What a new process measured."""
+    """The measurements of a new process."""
 
     load_s: float
     first_search_ms: float
@@ -43,7 +45,7 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 def clustered(count: int, dimensions: int, queries: int) -> tuple[Matrix, Matrix]:
-    """Unit vectors in clusters of about two hundred, and queries a little beside some of them."""
+    """Return unit vectors in clusters of about two hundred, and queries near some of them."""
     rng = np.random.default_rng(count)
     scale = np.exp(0.5 * rng.standard_normal(dimensions)).astype(np.float32)
     centres = rng.standard_normal((max(8, count // 200), dimensions), dtype=np.float32)
@@ -60,7 +62,7 @@ def clustered(count: int, dimensions: int, queries: int) -> tuple[Matrix, Matrix
 
 
 def fill(folder: Path, rows: Matrix) -> None:
-    """A collection's database with these vectors and no text."""
+    """Create a collection's database with these vectors and no text."""
     db = open_database(folder / "bench.db")
     db.execute("BEGIN")
     vector_store.adopt_model(db, "bench", rows.shape[1])
@@ -77,14 +79,14 @@ def fill(folder: Path, rows: Matrix) -> None:
 
 
 async def opened(folder: Path) -> Collection:
-    """As the service opens it."""
+    """Open the collection as the service does."""
     collection = Collection("bench", folder, trio.CapacityLimiter(1))
     await collection.load()
     return collection
 
 
 async def measure_opening(folder: Path) -> Opened:
-    """In a process of its own."""
+    """Measure opening in a separate process."""
     start = time.perf_counter()
     vectors = (await opened(folder)).vectors
     load_s = time.perf_counter() - start
@@ -99,7 +101,7 @@ async def measure_opening(folder: Path) -> Opened:
 
 
 def times(search: Callable[[Matrix], set[int]], asked: Matrix) -> tuple[list[set[int]], float, float]:
-    """What is found, and p50 and p99 in ms."""
+    """Return the results, and p50 and p99 in ms."""
     search(asked[0])
     found, took = [], []
     for query in asked:
@@ -110,7 +112,7 @@ def times(search: Callable[[Matrix], set[int]], asked: Matrix) -> tuple[list[set
 
 
 async def bench(count: int, dimensions: int, queries: int) -> None:
-    """One size, one line of the table."""
+    """Print the table's line for one size."""
     rows, asked = clustered(count, dimensions, queries)
     folder = Path(tempfile.mkdtemp(prefix="linckia-bench-"))
     try:

@@ -1,11 +1,11 @@
-"""Changes lost and how late they show, beside `watchfiles` and `watchdog` on the same folders in the same run.
+"""Lost changes and notification latency, compared with `watchfiles` and `watchdog` on the same folders in the same run.
 
     scripts/bench watch [--files 10000] [--storm 50000] [--entries 500000] [--folder DIR]
 
-Burst: files made in fresh nested folders as fast as one process can; counted is what a reader was told of. Stalled:
-the same while the reader's process stands still. Latency: from the return of a write to the reader's being told, of
-single writes. Storm: files and folders made, renamed, edited and deleted while the service is killed at random; then
-the time until what its reader knows is what is on disk. Size: the first scan of a large tree.
+Burst: files are created in new nested folders as fast as one process can, and the paths that a reader receives are
+counted. Stalled: the same while the reader's process is stopped. Latency: from the return of a single write until the
+reader is notified. Storm: files and folders are created, renamed, edited and deleted while the service is killed at
+random; measured is the time until its reader's state matches the disk. Size: the first scan of a large tree.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from tests.unit.watch.rig import Mirror, settled
 PEERS = ("watchfiles", "watchdog")
 SINGLE = 100
 PATIENCE_S = 3.0
-"""How long a reader may go on telling after the last change."""
+"""How long a reader may continue to report after the last change."""
 
 
 def burst(root: Path, files: int) -> set[str]:
-    """Make the files, ten to a folder, folders five deep; their paths."""
+    """Create the files, ten per folder, folders five deep. Returns their paths."""
     made = set()
     for n in range(files // 10):
         folder = f"{root}/{n % 7}/{n % 49}/{n % 343}/{n}/x"
@@ -50,7 +50,7 @@ def burst(root: Path, files: int) -> set[str]:
 
 
 class Ours:
-    """The service of a running kernel, as a reader meets it."""
+    """The service of a running kernel, from a reader's point of view."""
 
     name = "linckia"
 
@@ -59,7 +59,8 @@ class Ours:
         self._root = root
 
     async def run(self, made: list[set[str]], stall: int, latencies: list[float]) -> set[str]:
-        """Start, let `stall` files be made (standing still if negative), then single ones; what was told."""
+        """Start, have `stall` files created (while stopped if negative), then single ones. Returns the reported
+        paths."""
         told: set[str] = set()
         async with caller(self._kernel.data_dir) as reader:
             await reader.call(WatchSubscribe(name=self._root.name, paths=[str(self._root)]))
@@ -70,7 +71,7 @@ class Ours:
                 os.kill(pid, signal.SIGSTOP)
             made.append(await trio.to_thread.run_sync(burst, self._root, abs(stall)))
             if stall < 0:
-                # Over a long burst it misses its pings: then the kernel has replaced it, and the next one catches up.
+                # In a long burst the service misses its pings and is replaced; the next one catches up.
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
             await settled(reader, 60)
@@ -95,7 +96,7 @@ class Ours:
 
 
 def of_peer(name: str, root: Path, made: list[set[str]], stall: int, latencies: list[float]) -> set[str]:
-    """The same of a library, in a process of its own."""
+    """Measure a library in the same way, in a separate process."""
     with _watch_peer.Peer(name, root) as peer:
         if stall < 0:
             peer.stop()
@@ -172,7 +173,7 @@ def fill(root: Path, entries: int) -> None:
 
 
 def find(root: Path) -> float:
-    """Seconds that `find` takes to print size, time and inode of everything."""
+    """Return the seconds that `find` takes to print size, time and inode of everything."""
     began = time.perf_counter()
     subprocess.run(["find", str(root), "-printf", "%s %T@ %i\n"], stdout=subprocess.DEVNULL, check=True)
     return time.perf_counter() - began

@@ -1,6 +1,6 @@
-"""How long a get and a set of one value take on a file of 1 MB, beside a round trip of ruamel.yaml in the same run.
+"""The time to get and set one value in a file of 1 MB, compared with a round trip of ruamel.yaml in the same run.
 
-Run: python -m tests.bench.yaml_bench  (with ruamel.yaml installed, else its column is left out)
+Run: python -m tests.bench.yaml_bench (without ruamel.yaml, its column is left out)
 """
 
 import json
@@ -23,7 +23,7 @@ SIZE = 1_000_000
 
 
 def services(size: int) -> str:
-    """A file as one finds them: nested mappings, lists, comments, quotes, flow and block scalars."""
+    """Return a typical file: nested mappings, lists, comments, quotes, flow and block scalars."""
     chance = random.Random(1)
     out: list[str] = []
     length = 0
@@ -59,7 +59,7 @@ def services(size: int) -> str:
 
 
 def seconds(work: Callable[[], object], rounds: int = 1, clock: Callable[[], float] = time.process_time) -> float:
-    """The median time of some rounds: of the processor by default, so that a busy machine gives the same ratio."""
+    """Return the median time of some rounds; processor time by default, so that a busy machine gives the same ratio."""
     times = []
     for _ in range(rounds):
         start = clock()

@@ -1,12 +1,12 @@
-"""A storm of faults over the whole system under a mixed load, and what became of it.
+"""Runs a storm of faults against the whole system under a mixed load, and reports the result.
 
     scripts/chaos [--seconds N] [--seed N] [--every SECONDS] [--only KIND] [--logs DIR]
     scripts/chaos --soak [--seconds N] [--every SECONDS]
     scripts/chaos --restarts N
 
-Exit code 1 where a write was lost, an answer was wrong or never came, or a process was orphaned.  `--soak` is the load
-without faults, and `--restarts` kills one light service so many times: both tell how memory, descriptors, threads and
-the disk grow, by the hour and by the thousand restarts.
+Exits with 1 if a write was lost, an answer was wrong or missing, or a process was orphaned. `--soak` runs the load
+without faults, and `--restarts` kills one light service N times: both show how memory, descriptors, threads and disk
+usage grow, per hour and per thousand restarts.
 """
 
 from __future__ import annotations
@@ -27,20 +27,26 @@ from tests.chaos.system import small_disk
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line."""
+    """Return the command line's parser."""
     made = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__.splitlines()[0] if __doc__ else "")
     made.add_argument("--seconds", type=float, default=60.0, help="how long (60)")
-    made.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="which storm; drawn if not given")
-    made.add_argument("--every", type=float, help="seconds between two faults, on average (1); two looks of a soak (5)")
-    made.add_argument("--only", choices=[fault.kind for fault in FAULTS], help="this kind of fault alone")
+    made.add_argument(
+        "--seed", type=int, default=random.randrange(1_000_000), help="seed of the storm; random by default"
+    )
+    made.add_argument(
+        "--every",
+        type=float,
+        help="average seconds between two faults (1); seconds between two measurements of a soak (5)",
+    )
+    made.add_argument("--only", choices=[fault.kind for fault in FAULTS], help="only this kind of fault")
     made.add_argument("--logs", type=Path, help="copy the logs of kernel and services to this folder at the end")
-    made.add_argument("--soak", action="store_true", help="the load without faults")
-    made.add_argument("--restarts", type=int, default=0, help="kill a light service so many times")
+    made.add_argument("--soak", action="store_true", help="run the load without faults")
+    made.add_argument("--restarts", type=int, default=0, help="kill a light service this many times")
     return made
 
 
 def main() -> int:
-    """Print the report; 1 where something was lost, wrong, hung or orphaned."""
+    """Print the report. Returns 1 if anything was lost, wrong, hung or orphaned."""
     arguments = parser().parse_args()
     named = [f"--{name} {given}" for name in ("every", "only") if (given := getattr(arguments, name)) is not None]
     again = " ".join([f"scripts/chaos --seed {arguments.seed} --seconds {arguments.seconds:g}", *named])

@@ -1,4 +1,4 @@
-"""Backups that are taken in the storm; the last is restored elsewhere and compared with the ledger at its moment."""
+"""Takes backups during the storm; the last one is restored elsewhere and compared with the ledger at its time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERY_S = 10.0
 
 
 class Backups:
-    """To one folder, of one system."""
+    """The backups of one system, all in one folder."""
 
     def __init__(self, system: System, record: Record) -> None:
         self._system = system
@@ -31,10 +31,10 @@ class Backups:
         self.stop = trio.CancelScope()
         self.taken: list[dict[str, Any]] = []
         self.refused: list[str] = []
-        """Of a full disk, for one."""
+        """Errors of refused backups, for example because the disk was full."""
 
     async def run(self) -> None:
-        """Take one after the other, until cancelled."""
+        """Take one backup after the other until cancelled."""
         with self.stop:
             while True:
                 await trio.sleep(EVERY_S)
@@ -50,11 +50,11 @@ class Backups:
             return
         told = json.loads(done.stdout)
         if told["problems"]:
-            self._record.wrong.append(f"a backup of whole databases says {told['problems']}")
+            self._record.wrong.append(f"a backup of whole databases reports {told['problems']}")
         self.taken.append(told)
 
     def restore(self, to: Path) -> bool:
-        """The last one; False where there is none."""
+        """Restore the last backup; returns False if no backup was taken."""
         if not self.taken:
             return False
         done = _linckia("restore-backup", self._folder, data=to)
@@ -63,13 +63,13 @@ class Backups:
         return not done.returncode
 
     def compare(self, restored: Path, workers: Iterable[Worker]) -> tuple[str, set[str]]:
-        """What was acknowledged before the backup's moment is in it, and what was begun after that is not.
+        """Check that writes acknowledged before the backup's time are in it, and writes started after it are not.
 
-        A kernel serves what was restored.  What there is to say, and the names of what is there.
+        A kernel serves the restored data. Returns a summary, and the names found.
         """
         at = self.taken[-1]["at"]
         there = set(turns_of(restored))
-        # Tags are in files of the user's.
+        # Tags are stored in the user's files.
         writes = [(what, when) for worker in workers for what, when in worker.writes.items() if what[0] != "tag"]
         with Client(restored) as client:
             there |= kept_by(client)
@@ -85,7 +85,7 @@ class Backups:
         counted = f"{len(self.taken)} taken, {len(self.refused)} refused"
         held = f"it held up writes for {self.taken[-1]['held_ms']} ms"
         return (
-            f"backups: {counted}; in the last, {old} writes of before it were looked for, of {len(writes)}; {held}",
+            f"backups: {counted}; {old} of {len(writes)} writes precede the last one and were checked; {held}",
             there,
         )
 

@@ -1,6 +1,6 @@
-"""MCP clients that outlive what happens to their server, and say of every call what they were told.
+"""MCP clients that survive what happens to their server, and report the outcome of every call.
 
-Plain JSON-RPC: what is tried here is the server, and a client library would hide half of what it says.
+They use plain JSON-RPC: the server is under test, and a client library would hide half of what it sends.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import httpx2 as httpx
 import trio
 
 HUNG_S = 90.0
-"""Longer than any deadline of the operations that are called: what is not answered by then never will be."""
+"""Longer than any deadline of the called operations: a call not answered by then never will be."""
 
 AWAY_S = 15.0
-"""For how long a client over HTTP knocks at a closed port: while a kernel starts, nothing listens there."""
+"""How long an HTTP client retries a closed port, since nothing listens while a kernel starts."""
 
 _HANDSHAKE = {
     "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "chaos", "version": "1"}
@@ -30,10 +30,10 @@ _HANDSHAKE = {
 
 @dataclass(frozen=True)
 class Said:
-    """What became of one call.
+    """The outcome of one call.
 
-    `kind` is `ok`, a kind of failure (`proto.errors.Kind`), `http N` for a status, `lost` where the connection broke,
-    or `hung`; `executed` is `no`, `maybe` or `yes`.
+    `kind` is `ok`, a kind of failure (`proto.errors.Kind`), `http N` for a status, `lost` if the connection broke, or
+    `hung`; `executed` is `no`, `maybe` or `yes`.
     """
 
     kind: str
@@ -54,18 +54,18 @@ class Client(Protocol):
     name: str
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> Said:
-        """`repeatable`: may be sent again where the connection broke, as any client over HTTP does."""
+        """Call a tool. A `repeatable` call may be sent again if the connection breaks, as any HTTP client does."""
 
 
 def _read(message: Mapping[str, Any]) -> Said:
-    """What an answer of `tools/call` says."""
+    """Convert an answer of `tools/call` to an outcome."""
     if (error := message.get("error")) is not None:
         data = error.get("data") or {}
         return Said(str(data.get("kind", error.get("code"))), None, data.get("executed", "maybe"), error["message"])
     result = message["result"]
     text = "".join(part.get("text", "") for part in result.get("content", ()))
     if result.get("isError"):
-        # Of several operations in one call, what became of each is told in words alone.
+        # For several operations in one call, each outcome is only stated in words.
         unsaid = {"kind": "error", "executed": "no" if "nothing was done" in text.lower() else "maybe"}
         failure = result.get("_meta", {}).get("linckia/failure", unsaid)
         return Said(failure["kind"], None, failure["executed"], text)
@@ -73,7 +73,7 @@ def _read(message: Mapping[str, Any]) -> Said:
 
 
 class StdioClient:
-    """`linckia stdio`: many calls in flight on one pipe."""
+    """A `linckia stdio` client: many calls in flight on one pipe."""
 
     def __init__(self, name: str, process: trio.Process) -> None:
         self.name = name
@@ -83,7 +83,7 @@ class StdioClient:
         self._answers: dict[int, Mapping[str, Any]] = {}
         self._sending = trio.Lock()
         self.unexpected: list[str] = []
-        """Answers that nobody waits for, lines that are no JSON, and the end of the session."""
+        """Answers that no call waits for, lines that are not JSON, and the end of the session."""
 
     @classmethod
     async def start(
@@ -106,7 +106,7 @@ class StdioClient:
         return Said("hung", executed="maybe")
 
     async def leave(self) -> int | None:
-        """End as a client does; the exit code, or None where it had to be killed."""
+        """Disconnect as a client does. Returns the exit code, or None if the process had to be killed."""
         assert self._process.stdin is not None
         await self._process.stdin.aclose()
         with trio.move_on_after(20):
@@ -159,7 +159,8 @@ class StdioClient:
 
 
 def _as_a_whole(said: Said, *, unsure: bool) -> Said:
-    """Of a call that was sent again, the last answer; that it did nothing says nothing of those before."""
+    """Return the overall outcome of a retried call: if the last attempt did nothing, an earlier one still may have
+    run."""
     return replace(said, executed="maybe") if unsure and not said.ok else said
 
 
@@ -178,9 +179,9 @@ class HttpClient:
         self._opening = trio.Lock()
         self._ids = itertools.count(1)
         self.sessions = 0
-        """How many it had to open."""
+        """How many sessions were opened."""
         self.broken = 0
-        """Connections that broke under a call, which was sent again."""
+        """Connections that broke during a call, which was then sent again."""
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> Said:
         unsure = False
@@ -197,7 +198,7 @@ class HttpClient:
         return Said("hung", executed="maybe")
 
     async def post(self, path: str, body: bytes) -> Said:
-        """A request that is no MCP's, and may be sent again."""
+        """Send a request that is not MCP and may be sent again."""
         unsure = False
         with trio.move_on_after(HUNG_S):
             while (said := await self._exchange(self._url.removesuffix("/mcp") + path, body, {})).kind == "lost":
@@ -252,7 +253,7 @@ class HttpClient:
 
 
 def _answer(text: str) -> Said:
-    """The answer in a body of JSON, or in a stream of events."""
+    """Return the answer from a JSON body or an event stream."""
     if not text.startswith("{"):
         lines = [line[5:].strip() for line in text.splitlines() if line.startswith("data:") and '"id"' in line]
         if not lines:

@@ -1,4 +1,4 @@
-"""A wall's clock that jumps, for a kernel and all its processes, and for nothing else on the machine."""
+"""A wall clock that jumps for one kernel and its processes only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Clock:
-    """`environment` is what the kernel is to be started with; services inherit it.  Needs a C compiler."""
+    """`environment` is what the kernel must be started with; services inherit it. Needs a C compiler."""
 
     def __init__(self, folder: Path) -> None:
         self._offset = folder / "offset"
@@ -20,6 +20,6 @@ class Clock:
         self.environment = {"LD_PRELOAD": str(library)}
 
     def jump_to(self, offset_s: int) -> None:
-        """Seconds ahead of the machine's clock, or behind; at once, everywhere."""
+        """Set the offset from the machine's clock, in seconds; it applies at once to all processes."""
         with self._offset.open("r+b" if self._offset.exists() else "wb") as file:
             file.write(struct.pack("@q", offset_s))

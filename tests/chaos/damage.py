@@ -1,7 +1,7 @@
-"""Files of databases are damaged: of those that can be made again in the storm, of the others when it is over.
+"""Damages database files: derived ones during the storm, source ones after it.
 
-A database of a user's data loses what its damaged pages held.  What is asked of it then is that all else is served,
-that each failure names the file and the remedy, and that `status` and `doctor` do.
+A damaged source database loses the content of the damaged pages. Everything else must still be served, each failure
+must name the file and the remedy, and so must `status` and `doctor`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ SOURCES = tuple(
     for store in each.manifest.stores
     if store.keep is Keep.SOURCE and store.schema and not store.rebuilt
 )
-"""Patterns of databases that cannot be made again.  `files` keeps its sets in one with what can be."""
+"""Patterns of databases that cannot be derived again. `files` stores its sets in one database with derived data."""
 
 REMEDY = ".recover"
 
 PASSES_S = 20.0
-"""For what is made again to be there."""
+"""Time for derived data to be rebuilt."""
 
 
 def overwrite(path: Path, chance: random.Random, share: float = 0) -> None:
-    """One page of a database, or this share of all, but never the first, which any look at it would need."""
+    """Overwrite one page of a database, or a share of all, but never the first page, which every access needs."""
     pages = path.stat().st_size // PAGE
     if pages < 2:
         return
@@ -55,7 +55,7 @@ def overwrite(path: Path, chance: random.Random, share: float = 0) -> None:
 
 
 def cut(path: Path, chance: random.Random) -> None:
-    """Its end is gone."""
+    """Truncate a database."""
     pages = path.stat().st_size // PAGE
     if pages > 1:
         with path.open("r+b") as file:
@@ -67,7 +67,8 @@ def _is_source(path: Path) -> bool:
 
 
 async def _derived(do: Callable[[Path, random.Random], None], storm: Storm) -> list[str]:
-    """While its owner stands still, which is killed then, so that the next one reads it."""
+    """Damage a derived database while its owner is stopped, then kill the owner, so that the next process reads the
+    damage."""
     every = sorted((storm.system.data / "services").glob("*/*.db"))
     path = storm.chance.choice([path for path in every if not _is_source(path)])
     owner = path.parent.name
@@ -85,7 +86,7 @@ truncated = partial(_derived, cut)
 
 
 async def sources(system: System, documents: Mapping[str, str], record: Record, chance: random.Random) -> list[str]:
-    """Damage each source store of a system that is to end after this, and look at what it says of `documents`."""
+    """Damage each source store of a system that is about to end, and check what it reports about `documents`."""
     for path in (found for pattern in SOURCES for found in sorted(system.data.glob(pattern))):
         service = await system.service(path.parent.name)
         if service is not None and service["pid"]:
@@ -129,19 +130,19 @@ def _looked(system: System, documents: Mapping[str, str], record: Record) -> Ite
         told = _told(client, known)
     for name, said in told.items():
         if REMEDY not in said:
-            record.wrong.append(f"status does not say what to do about the damage of {name}: {said}")
+            record.wrong.append(f"status does not state the remedy for the damage of {name}: {said}")
     if known - told.keys():
-        record.wrong.append(f"status does not say that data of {sorted(known - told.keys())} is damaged")
+        record.wrong.append(f"status does not report the damage of {sorted(known - told.keys())}")
     command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "doctor", "--json", "--data", str(system.data)]
     found = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=False)
     missed = [name for name, said in told.items() if json.dumps(said)[1:-1] not in found.stdout.decode()]
     if missed or (told and found.returncode != 1):
-        record.wrong.append(f"doctor (exit code {found.returncode}) does not know of the damage of {missed}")
-    yield f"status and doctor know of damage of {sorted(told)}"
+        record.wrong.append(f"doctor (exit code {found.returncode}) does not report the damage of {missed}")
+    yield f"status and doctor report the damage of {sorted(told)}"
 
 
 def _told(client: Client, known: Set[str]) -> dict[str, str]:
-    """What status says of damage, by service; that of those which know of some comes with their next pong."""
+    """Return the damage that status reports, by service; services in `known` report theirs with their next pong."""
     until = time.monotonic() + PASSES_S
     while True:
         services = client.call("kernel_status", {}, timeout_s=10)["services"]
@@ -152,7 +153,7 @@ def _told(client: Client, known: Set[str]) -> dict[str, str]:
 
 
 def _call_again(client: Client, name: str) -> None:
-    """Call until the failure is not one that passes: `files` is begun again while it says so."""
+    """Call until the failure is not a temporary one: `files` is rebuilt while it reports that."""
     until = time.monotonic() + PASSES_S
     while True:
         try:
@@ -166,6 +167,6 @@ def _call_again(client: Client, name: str) -> None:
 
 
 def _names(record: Record, error: ControlError, file: str, what: str) -> None:
-    """A failure for damage has the file and what to do about it."""
+    """Check that a failure caused by damage names the file and the remedy."""
     if file not in str(error) or REMEDY not in str(error):
         record.wrong.append(f"{what}, in a damaged database, fails without the file and the remedy: {error}")

@@ -1,4 +1,4 @@
-"""The disk is full for a while, or read-only.  It is the run's own, in memory."""
+"""Makes the disk full or read-only for a while. The disk is a private one in memory."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PIECE = bytes(1 << 20)
 
 
 async def full(storm: Storm) -> list[str]:
-    """No byte is left for a while; then there is room again."""
+    """Leave no free byte on the disk for a while, then make room again."""
     filler = storm.system.data.parent / "filler"
     with storm.record.opened(Window.FULL):
         try:
-            # What others free meanwhile is taken as well.
+            # Space that others free meanwhile is taken too.
             with filler.open("wb", buffering=0) as file:
                 until = trio.current_time() + FULL_S
                 while trio.current_time() < until:
@@ -37,7 +37,7 @@ async def full(storm: Storm) -> list[str]:
 
 
 async def read_only(storm: Storm) -> list[str]:
-    """The kernel ends, and the next ones find a disk that takes nothing, until it does again."""
+    """End the kernel, and let the next ones start on a read-only disk until it becomes writable again."""
     kernel = storm.system.process
     if kernel is None or kernel.poll() is not None:
         return []
@@ -57,7 +57,7 @@ async def read_only(storm: Storm) -> list[str]:
 
 
 def _remounted(disk: str, mode: str) -> bool:
-    """False where files stay open to be written: the services of the kernel that is gone have not ended in time."""
+    """Return False if files are still open for writing: the services of the dead kernel have not ended in time."""
     for _ in range(100):
         if subprocess.run(["mount", "-o", f"remount,{mode}", disk], check=False, capture_output=True).returncode == 0:
             return True

@@ -1,6 +1,6 @@
-"""What is done to the system: each fault is a coroutine, drawn by weight; a line in `FAULTS` adds one.
+"""The faults: each is a coroutine, drawn by weight; a line in `FAULTS` adds one.
 
-A fault says what it struck; then `Storm` waits until all of that answers again and notes how long it took.
+A fault returns its targets. `Storm` then waits until all of them answer again, and records how long that took.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.chaos.storm import KERNEL, Storm, send
 
 
 async def _one(number: signal.Signals, storm: Storm) -> list[str]:
-    """A living service."""
+    """Signal a living service."""
     living = await storm.processes()
     name = storm.chance.choice(sorted(living)) if living else None
     if name is None:
@@ -35,7 +35,7 @@ async def _several(storm: Storm) -> list[str]:
 
 
 async def _in_start_up(storm: Storm) -> list[str]:
-    """Killed, and its next generation as well, as soon as it is there."""
+    """Kill a service, and its next generation as soon as it exists."""
     struck = await _one(signal.SIGKILL, storm)
     for name in struck:
         for _ in range(200):
@@ -48,7 +48,7 @@ async def _in_start_up(storm: Storm) -> list[str]:
 
 
 async def _helper(number: signal.Signals, storm: Storm) -> list[str]:
-    """A zygote or a standby; and a service, which may be in want of it."""
+    """Signal a zygote or a standby, and kill a service that may need it."""
     services = set((await storm.processes()).values())
     others = [pid for pid in storm.system.children() if pid not in services]
     if others:
@@ -57,7 +57,7 @@ async def _helper(number: signal.Signals, storm: Storm) -> list[str]:
 
 
 async def _kernel(number: signal.Signals, storm: Storm, *, again_after_s: float | None = None) -> list[str]:
-    """It ends, and the next one too after so long."""
+    """Signal the kernel, and optionally the next one after a delay."""
     for _ in range(1 if again_after_s is None else 2):
         kernel = storm.system.process
         if kernel is None or kernel.poll() is not None:
@@ -70,7 +70,7 @@ async def _kernel(number: signal.Signals, storm: Storm, *, again_after_s: float 
 
 
 async def _pause_kernel(storm: Storm) -> list[str]:
-    """It stands still, as in a machine that sleeps."""
+    """Stop the kernel for a while, as a sleeping machine does."""
     kernel = storm.system.process
     if kernel is None or kernel.poll() is not None:
         return []
@@ -86,9 +86,9 @@ class Kind:
     kind: str
     weight: float
     do: Callable[[Storm], Awaitable[list[str]]]
-    """Answers what it struck; nothing where there was nothing to strike."""
+    """Applies the fault. Returns its targets; empty if there was no target."""
     own_disk: bool = False
-    """Whether it is done to a file system that must be the run's own."""
+    """True if the fault needs a file system of the run's own."""
 
 
 FAULTS: tuple[Kind, ...] = (

@@ -1,4 +1,4 @@
-"""Clients over HTTP that ask for too much, or do not wait for their answers."""
+"""HTTP clients that ask for too much, or do not wait for their answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BURST = 500
 
 
 async def burst(storm: Storm) -> list[str]:
-    """Many calls at once, on connections of their own."""
+    """Send many calls at once, each on its own connection."""
     request = _request(_call("mcp.echo", {"message": "b"}))
 
     async def one() -> None:
@@ -32,7 +32,7 @@ async def burst(storm: Storm) -> list[str]:
 
 
 async def does_not_read(storm: Storm) -> list[str]:
-    """Clients that ask for much and read nothing, until they go."""
+    """Send large requests and read nothing, then disconnect."""
     request = _request(_call("query", {"steps": [{"op": "list", "params": {}}]}))
     streams = []
     with contextlib.suppress(OSError, trio.BrokenResourceError):
@@ -49,7 +49,7 @@ async def does_not_read(storm: Storm) -> list[str]:
 
 
 async def huge(storm: Storm) -> list[str]:
-    """A body of many mebibytes, which nothing can be done with."""
+    """Send a useless body of many mebibytes."""
     request = _request(_call("mcp.echo", {"message": ["x" * storm.chance.choice((4 << 20, 24 << 20))]}))
     with contextlib.suppress(OSError, trio.BrokenResourceError), trio.move_on_after(20):
         async with await trio.open_tcp_stream("127.0.0.1", storm.system.port) as stream:
@@ -60,7 +60,7 @@ async def huge(storm: Storm) -> list[str]:
 
 
 async def half(storm: Storm) -> list[str]:
-    """Clients that go in the middle of a request."""
+    """Disconnect in the middle of a request."""
     with contextlib.suppress(OSError, trio.BrokenResourceError):
         for _ in range(30):
             stream = await trio.open_tcp_stream("127.0.0.1", storm.system.port)

@@ -1,4 +1,4 @@
-"""What the kernel does to its own frames, and the wall's clock."""
+"""Faults injected into the kernel's frames and the wall clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from linckia.proto.control.client import Client, ControlError
 from tests.chaos.storm import KERNEL, Storm
 
 LOSES_FRAMES = ("echo", "yaml", "graph")
-"""Services of the load whose calls have deadlines that a lost frame may be waited for until."""
+"""Services of the load whose calls have deadlines short enough to wait for a lost frame."""
 
 JUMPS_S = (-86_400, -3600, -5, 5, 3600, 86_400, 0)
 
@@ -28,19 +28,19 @@ async def _plan(storm: Storm, service: str, **fault: Any) -> list[str]:
 
 
 async def drop_calls(storm: Storm) -> list[str]:
-    """Of a call or an answer that is lost, its caller learns at its deadline, that it may have been done."""
+    """Drop a call or an answer: the caller learns at its deadline that the call may have run."""
     service, frame = storm.chance.choice(LOSES_FRAMES), storm.chance.choice(("call", "return"))
     count = storm.chance.randrange(1, 4)
     direction = "to" if frame == "call" else "from"
     struck = await _plan(storm, service, direction=direction, fault="drop", count=count, frame=frame)
     if struck:
-        # One may be the probe's own.
+        # A dropped frame may be that of the probe.
         storm.record.frames_lost[service] += count
     return struck
 
 
 async def drop_pongs(storm: Storm) -> list[str]:
-    """It looks as if it hung."""
+    """Drop pongs, so that the service seems to hang."""
     living = sorted(await storm.processes())
     if not living:
         return []
@@ -61,7 +61,7 @@ async def delay(storm: Storm) -> list[str]:
 
 
 async def clock_jumps(storm: Storm) -> list[str]:
-    """Forward or back, and back again a while later."""
+    """Move the clock forward or back, and restore it later."""
     if (clock := storm.system.clock) is None:
         return []
     clock.jump_to(storm.chance.choice(JUMPS_S))

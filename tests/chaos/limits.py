@@ -1,4 +1,4 @@
-"""A resource is taken away from a living service, and given back if it still lives."""
+"""Takes a resource away from a living service, and gives it back if the service survives."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ async def no_memory(storm: Storm) -> list[str]:
 
 
 async def quota(storm: Storm) -> list[str]:
-    """No file of it may grow, which is a full disk to it."""
+    """Prevent the service's files from growing, which is a full disk to it."""
     with storm.record.opened(Window.FULL):
         return await _limit(storm, resource.RLIMIT_FSIZE, 0)

@@ -1,7 +1,7 @@
-"""Faults in the links between kernel and services: frames that are lost or arrive late.
+"""Faults in the links between kernel and services: frames that are lost or delayed.
 
-A kernel imports this module if its settings name it (`LINKS`), and then has the operation `kernel_chaos`. Frames that
-are held back hold back those after them: a link never reorders or repeats frames.
+A kernel imports this module if its settings name it (`LINKS`), and then has the operation `kernel_chaos`. A delayed
+frame delays those after it: a link never reorders or repeats frames.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from linckia.proto.operation import Params
 from linckia.proto.ops.kernel import Done, ServiceName, operator
 
 LINKS: Final = {"LINCKIA_CHAOS": "true", "LINCKIA_CHAOS_MODULE": __name__}
-"""The environment of a kernel in which faults may be injected; `tests` must be importable in it."""
+"""The environment of a kernel in which faults can be injected; it must be able to import `tests`."""
 
 _LOST = math.inf
 
 
 @operator.write("kernel_chaos", idempotent=False, deadline_s=10, text="message")
 class KernelChaos(Params[Done], frozen=True, kw_only=True):
-    """Have the next frames to or from a service lost or delayed."""
+    """Drop or delay the next frames to or from a service."""
 
     service: ServiceName
     direction: Annotated[Literal["to", "from"], Meta(description="Towards the service, or from it")] = "from"
-    fault: Annotated[Literal["drop", "delay", "clear"], Meta(description="`clear` takes back what is planned")]
+    fault: Annotated[Literal["drop", "delay", "clear"], Meta(description="`clear` cancels planned faults")]
     count: Annotated[int, Meta(ge=1, le=1_000_000, description="How many frames")] = 1
     frame: Annotated[
         Literal["any", "call", "return", "fault", "progress", "cancel", "event", "ping", "pong", "ready", "part"],
-        Meta(description="Of this kind alone"),
+        Meta(description="Only frames of this kind"),
     ] = "any"
-    delay_ms: Annotated[int, Meta(ge=1, le=600_000, description="How long each is held back")] = 1000
+    delay_ms: Annotated[int, Meta(ge=1, le=600_000, description="Delay of each frame")] = 1000
 
 
 @dataclass
@@ -61,23 +61,23 @@ class Injector:
         async def chaos(params: KernelChaos, caller: str) -> Done:
             known(params.service)
             self.plan(params)
-            return Done(message=f"{params.fault} is in force for frames {params.direction} {params.service}")
+            return Done(message=f"{params.fault} is planned for frames {params.direction} {params.service}")
 
         return {KernelChaos: chaos}
 
     def plan(self, fault: KernelChaos) -> None:
-        """In force for frames from now on, in the present and in later generations of the service."""
+        """Apply a fault to frames from now on, in the current and later generations of the service."""
         if fault.fault == "clear":
             self._planned = [each for each in self._planned if each.fault.service != fault.service]
         else:
             self._planned.append(_Planned(fault, fault.count))
 
     def channel_to(self, service: str, link: Link) -> Channel:
-        """The kernel's end of a link, on which the faults happen."""
+        """Return the kernel's end of a link on which the faults happen."""
         return _Faulty(self, service, link)
 
     def take(self, service: str, direction: str, frame: AnyFrame) -> float:
-        """How long this frame is held back, in seconds."""
+        """Return the delay of this frame in seconds."""
         name = type(frame).__name__.lower()
         for each in self._planned:
             fault = each.fault

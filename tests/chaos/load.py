@@ -1,7 +1,7 @@
-"""A mixed load over every family, with a ledger of all that was acknowledged and must therefore be there.
+"""A mixed load on all services, with a ledger of everything that was acknowledged and must therefore exist.
 
-Each worker has names of its own, so that it knows what the right answers are: after an acknowledged write its value;
-after one that *may have executed* the old or the new one; after a refusal the old one.
+Each worker has its own names, so it knows the right answers: the new value after an acknowledged write, the old or the
+new one after a write that *may have executed*, and the old one after a refusal.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tests.system.workloads import turn
 
 NOTES = 60
 REFUSED = 20
-"""Documents of each worker that are looked for although they were refused."""
+"""Refused documents of each worker that are looked up to verify their absence."""
 
 NEWS_S = 60
-"""In which a change of a note is known even if the frame with the news of it was dropped."""
+"""Time in which a note's change becomes known even if the notifying frame was dropped."""
 PAUSE_S = 0.02
-"""Between two calls of a worker: the machine has other things to do as well."""
+"""Pause between two calls of a worker, which leaves time for the machine's other work."""
 
 
 def make_folder(root: Path, workers: int) -> None:
-    """What the load works on."""
+    """Create the files that the load works on."""
     for n in range(NOTES):
         link = f"See [[note-{(n + 1) % NOTES}]]."
         (root / f"note-{n}.md").write_text(f"# Note {n}\n\nThis is note number {n}, about sea stars.\n\n{link}\n")
@@ -50,7 +50,7 @@ def make_folder(root: Path, workers: int) -> None:
 
 @dataclass
 class Worker:
-    """One task of a client, and what it knows must be so."""
+    """One task of a client, and the state that it expects."""
 
     which: int
     client: Client
@@ -64,18 +64,19 @@ class Worker:
     memories: list[str] = field(default_factory=list)
     maybe_memories: list[str] = field(default_factory=list)
     documents: dict[str, str] = field(default_factory=dict)
-    """Content by hash."""
+    """Document contents by hash."""
     maybe_documents: list[str] = field(default_factory=list)
     maybe_tags: list[str] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
-    """What was not done, as was said: a kind and a name."""
+    """Kinds and names of writes that were refused."""
     sets: list[str] = field(default_factory=list)
     maybe_sets: list[str] = field(default_factory=list)
     turns: list[str] = field(default_factory=list)
     places: set[int] = field(default_factory=lambda: {0})
-    """Where its file may be."""
+    """The possible places of the worker's file."""
     writes: dict[tuple[str, str], tuple[float, float | None]] = field(default_factory=dict)
-    """Of documents, sets and turns: when each was begun and when acknowledged, if it was, on the wall's clock."""
+    """Start and acknowledgement time of each write of documents, sets and turns, on the wall clock; None if not
+    acknowledged."""
     number: int = 0
 
     async def run(self, stop: trio.Event) -> None:
@@ -99,7 +100,7 @@ class Worker:
         return self.record.took(tool, said, reads=reads, repeatable=repeatable, window=window, since=since)
 
     async def post(self, path: str, body: bytes, *, reads: bool) -> Said:
-        """A request that is no MCP's."""
+        """Send a request that is not MCP."""
         assert isinstance(self.client, HttpClient)
         window, since = self.record.window, time.monotonic()
         said = await self.client.post(path, body)
@@ -115,7 +116,7 @@ class Worker:
         if said.ok and not right:
             self.record.wrong.append(f"{self.record.at_s:.1f} s: {str(said.result)[:300]} is not {expected}")
 
-    # ---- what only reads ------------------------------------------------------------------------------------------
+    # ---- read operations ---------------------------------------------------------------------------------------------
 
     async def echo(self) -> None:
         message = f"{self.which}/{self.number}"
@@ -131,7 +132,7 @@ class Worker:
         n = self.chance.randrange(NOTES)
         said = await self.call("search_documents", reads=True, query=f"note number {n} sea stars", limit=3)
         hits = said.result.get("results", []) if said.ok else []
-        # An index that is being made again has found few yet, and says so.
+        # An index that is being rebuilt has few entries yet, and reports that.
         enough = bool(hits) or (said.ok and bool(said.result["metadata"]["degraded"]))
         self.check(said, enough and all("note-" in h["id"] or "tagged-" in h["id"] for h in hits), "three notes")
 
@@ -149,7 +150,7 @@ class Worker:
         said = await self.call("kernel_status", reads=True)
         self.check(said, said.ok and len(said.result["services"]) > 10, "the services")
 
-    # ---- what writes ----------------------------------------------------------------------------------------------
+    # ---- write operations --------------------------------------------------------------------------------------------
 
     async def set_value(self) -> None:
         value = f"v{self.number}"
@@ -214,7 +215,7 @@ class Worker:
         _settle(self.note, value, await self.call("write_note", path=path, content=content, overwrite=True))
 
     async def remember(self) -> None:
-        # Of two statements about different subjects neither contradicts the other.
+        # Statements about different subjects do not contradict each other.
         text, begun = f"subject{self.which}x{self.number} lives at place{self.chance.getrandbits(40):x}", time.time()
         said = await self.call("remember", text=text, scope=f"project:{self.which}")
         self.check(said, said.ok and "conflicts_with" not in said.result, text)
@@ -234,7 +235,8 @@ class Worker:
             self.maybe_sets.append(name)
 
     async def move(self) -> None:
-        # What may have been done may be done only after a look: all its places stay possible until a move is.
+        # An uncertain move may still happen after the check, so all places remain possible until a move is
+        # acknowledged.
         there = {n for n in self.places if (self._moved(n)).exists()}
         if len(there) != 1:
             await trio.sleep(1)
@@ -247,7 +249,7 @@ class Worker:
             "move-files", repeatable=False,
             moves=[{"from": str(self._moved(at)), "to": str(self._moved(self.number))}],
         )  # fmt: skip
-        # Of an item that was not done the answer tells, and the call has not failed.
+        # The answer reports items that were not done; the call itself has not failed.
         if said.ok and said.result["failed"] == 0:
             if len(self.places) > 1:
                 self.record.maybe["done" if at == max(self.places) else "not done"] += 1
@@ -266,11 +268,13 @@ class Worker:
         if said.ok:
             self.turns.append(answer)
 
-    # ---- the comparison at the end --------------------------------------------------------------------------------
+    # ---- final comparison --------------------------------------------------------------------------------------------
 
     async def compare(self, client: Client, kept: Container[str], *, news_s: float = NEWS_S) -> None:
-        """Look for all that was acknowledged; `kept` are the names of resource sets and the memories that there are.  A
-        quiet system answers all."""
+        """Look for everything that was acknowledged in the quiet system, where every call must succeed.
+
+        `kept` has the names of the existing resource sets and memories.
+        """
         lost = self.record.lost
         text = (self.root / f"worker-{self.which}.yaml").read_text()
         if text not in {f"# kept\nvalue: {value}\n" for value in self.yaml}:
@@ -305,10 +309,10 @@ class Worker:
             lost.append(f"query_by_tags does not know {self.tags[-1]}")
 
     async def _is_indexed(self, client: Client, within_s: float) -> bool:
-        """Whether the last tag is found within so many seconds."""
+        """Return True if the last tag is found within this time."""
         until = trio.current_time() + within_s
         while True:
-            # As a step: called by itself it answers all tags of the note, too long to be answered whole.
+            # Called as a step: a direct call returns all tags of the note, which is too long.
             step = {"op": "query_by_tags", "params": {"tags": self.tags[-1:]}}
             found = await client.call("query", {"steps": [step]})
             if f"tagged-{self.which}" in str(found.result):
@@ -321,12 +325,12 @@ class Worker:
         return await client.call("query", {"steps": [{"op": "get", "params": {"hash": sha, "include_content": True}}]})
 
     def _settle(self, done: Iterable[bool]) -> None:
-        """Whether what may have executed had."""
+        """Record whether uncertain writes had executed."""
         self.record.maybe.update("done" if each else "not done" for each in done)
 
 
 def _settle(values: set[str], value: str, said: Said) -> None:
-    """What a file may hold after a write: this, or one of what it may have held."""
+    """Set the possible values of a file after a write: the new one, and after an uncertain write the earlier ones."""
     if said.ok:
         values.clear()
     if said.ok or not said.not_done_for_sure:
@@ -334,7 +338,7 @@ def _settle(values: set[str], value: str, said: Said) -> None:
 
 
 def turns_of(data: Path) -> list[str]:
-    """The text of every turn in the database."""
+    """Return the text of every turn in the database."""
     database = sqlite3.connect(f"file:{data / 'services/transcripts/transcripts.db'}?mode=ro", uri=True)
     try:
         return [json.loads(content)[0]["text"] for (content,) in database.execute("SELECT content FROM node")]
@@ -343,9 +347,9 @@ def turns_of(data: Path) -> list[str]:
 
 
 def compare_turns(data: Path, workers: list[Worker], record: Record) -> None:
-    """Every turn that was acknowledged is in the database, once.  The kernel has ended."""
+    """Check that every acknowledged turn is in the database exactly once. The kernel has ended."""
     there = turns_of(data)
     known = set(there)
     record.lost += [f"turn {turn!r}" for worker in workers for turn in worker.turns if turn not in known]
     if len(known) != len(there):
-        record.wrong.append(f"{len(there) - len(known)} turns are kept twice")
+        record.wrong.append(f"{len(there) - len(known)} turns are stored twice")

@@ -1,4 +1,4 @@
-"""What was seen: every call by operation, what was lost, wrong or hung, and what the faults did."""
+"""The record of a run: calls by operation, lost, wrong and hung ones, and the effect of each fault."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from tests.chaos.clients import Said
 EXAMPLES = 12
 
 AFTER_S = 2.0
-"""For how long after the end of a window a failure is still the window's: all is to be well within that time."""
+"""How long after a window a failure is still attributed to it, since recovery must be complete by then."""
 
 SERVICES = {"mcp.echo": "echo", "noyalib_get": "yaml", "noyalib_set": "yaml", "graph_neighbors": "graph"}
-"""That answer an operation of the load, where calls are lost on purpose."""
+"""Services behind the operations whose frames are dropped on purpose."""
 
 
 class Window(enum.StrEnum):
-    """What excuses failures."""
+    """A period in which failures are excused."""
 
     NONE = "-"
     FULL = "full disk"
-    """What writes may fail; what reads may not."""
+    """Writes may fail; reads may not."""
     DROPPED = "its frame was dropped"
     DOWN = "nothing can be written, and no kernel starts"
 
 
 @dataclass
 class Calls:
-    """The calls of one operation: kinds of answers by window."""
+    """The calls of one operation: outcomes by window."""
 
     reads: bool
     repeatable: bool
-    """Whether the system may repeat it by itself: nothing but a window excuses a failure."""
+    """True if the system may retry the call by itself: failures are then excused only in a window."""
     kinds: dict[Window, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
 
@@ -46,12 +46,12 @@ class Fault:
     targets: Sequence[str]
     at_s: float
     recovery_s: float | None = None
-    """From the fault to an answer of all that it struck; None where there was none in time."""
+    """Time from the fault until all its targets answered; None if that was not in time."""
 
 
 @dataclass
 class Record:
-    """Of one run; `at_s` are seconds since its beginning."""
+    """The record of one run; `at_s` are seconds since its start."""
 
     began: float = field(default_factory=time.monotonic)
     calls: dict[str, Calls] = field(default_factory=dict)
@@ -61,16 +61,16 @@ class Record:
     hung: list[str] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
     examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """Failures by kind, as they were said."""
+    """Texts of failures, by kind."""
     took_s: list[float] = field(default_factory=list)
-    """How long each call took."""
+    """The duration of each call."""
     acknowledged: int = 0
     maybe: Counter[str] = field(default_factory=Counter)
-    """Of the writes that *may have executed*: how many had, and how many had not."""
+    """How many uncertain writes had executed, and how many had not."""
     frames_lost: Counter[str] = field(default_factory=Counter)
-    """Calls and answers that were dropped on purpose, by service: each is the time-out of a call."""
+    """Calls and answers dropped on purpose, by service: each causes one call to time out."""
     lasted_s: float = 0.0
-    """Of the load, without the comparison."""
+    """Duration of the load, without the comparison."""
     open: Window = Window.NONE
     closed: tuple[Window, float] = (Window.NONE, 0.0)
 
@@ -92,13 +92,13 @@ class Record:
 
     @property
     def window(self) -> Window:
-        """The one that is open, or has been within the last two seconds."""
+        """The current window, including the two seconds after it."""
         if self.open is Window.NONE and time.monotonic() - self.closed[1] < AFTER_S:
             return self.closed[0]
         return self.open
 
     def took(self, name: str, said: Said, *, reads: bool, repeatable: bool, window: Window, since: float) -> Said:
-        """Count an answer; `window` is what it was when the call was made, at `since` on the monotonic clock."""
+        """Count an outcome; `window` is the one at the time of the call, `since` its start on the monotonic clock."""
         calls = self.calls.setdefault(name, Calls(reads, repeatable))
         service = SERVICES.get(name, "")
         if said.kind == "timeout" and self.frames_lost[service] > 0:
@@ -117,7 +117,8 @@ class Record:
         return said
 
     def availability(self, window: Window) -> float:
-        """Share of calls answered as they should be: of repeatable ones, or of reads while the disk is full."""
+        """Return the share of calls with the expected outcome: of repeatable calls, or of reads while the disk is
+        full."""
         counted = [
             calls.kinds[window]
             for calls in self.calls.values()
@@ -128,12 +129,12 @@ class Record:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Of values in any order; 0 of none."""
+    """Return a quantile of values in any order; 0 if there are no values."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
 
 
 def report(record: Record, further: Sequence[str]) -> str:
-    """For people."""
+    """Format the report for people."""
     lines = [
         f"{len(record.faults)} faults in {record.lasted_s:.0f} s; {record.acknowledged} writes acknowledged",
         f"lost {len(record.lost)}, wrong {len(record.wrong)}, hung {len(record.hung)}, orphans {len(record.orphans)}",

@@ -1,4 +1,4 @@
-"""One run: the system, its clients with their load, the storm, and the comparison when it is over."""
+"""One run: the system, the clients and their load, the storm, and the final comparison."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.system.running import free_port
 
 STDIO_CLIENTS, HTTP_CLIENTS, WORKERS_EACH = 3, 2, 2
 QUIET_S = 120.0
-"""For the system to be whole again when the storm is over."""
+"""Time for the system to recover completely after the storm."""
 
 FOR_ORPHANS_S = 1.0
 
 
 @dataclass
 class Load:
-    """The clients of a run, and what each of their tasks does."""
+    """The clients of a run and their tasks."""
 
     stdio: list[StdioClient]
     http: list[HttpClient]
@@ -52,7 +52,7 @@ class Load:
         return cls(stdio, http, workers)
 
     async def leave(self, record: Record) -> str:
-        """End all clients; what is to be said of them."""
+        """Disconnect all clients. Returns a summary."""
         for client in self.stdio:
             record.wrong += client.unexpected
             if await client.leave() != 0:
@@ -64,7 +64,7 @@ class Load:
 
 
 def make_system(folder: Path) -> System:
-    """Not started yet; its clock jumps where there is a C compiler."""
+    """Create the system without starting it; its clock can jump if there is a C compiler."""
     data, root = folder / "data", folder / "root"
     root.mkdir(parents=True)
     make_folder(root, (STDIO_CLIENTS + HTTP_CLIENTS) * WORKERS_EACH)
@@ -79,7 +79,7 @@ def make_system(folder: Path) -> System:
 async def storm(
     folder: Path, kinds: Iterable[Kind], chance: random.Random, *, seconds: float, every_s: float
 ) -> tuple[Record, list[str]]:
-    """The record, and what else there is to say."""
+    """Run a storm. Returns the record, and additional lines for the report."""
     system = make_system(folder)
     further: list[str] = []
     workers: list[Worker] = []
@@ -128,7 +128,7 @@ async def storm(
 async def _elsewhere(
     system: System, backups: Backups, workers: list[Worker], record: Record, chance: random.Random
 ) -> list[str]:
-    """The last backup, restored into another data directory, and then damaged; where there is none, the data itself."""
+    """Restore the last backup into another data directory and damage it; without a backup, use the data itself."""
     if system.clock is not None:
         system.clock.jump_to(0)
     told = [f"backup refused: {text}" for text in backups.refused[:3]]
@@ -138,7 +138,7 @@ async def _elsewhere(
     other.start()
     try:
         if await other.wait_ready(within_s=QUIET_S) is None:
-            record.wrong.append("what was restored does not become ready")
+            record.wrong.append("the restored system does not become ready")
         documents = {sha: text for worker in workers for sha, text in worker.documents.items()}
         if has:
             said, there = await trio.to_thread.run_sync(backups.compare, restored, workers)
@@ -151,7 +151,7 @@ async def _elsewhere(
 
 
 def keep_logs(folder: Path, to: Path | None) -> None:
-    """Copies of the logs of the kernel and of the services."""
+    """Copy the logs of the kernel and the services."""
     if to is not None:
         with contextlib.suppress(shutil.Error):
             shutil.copytree(folder / "data" / "logs", to, dirs_exist_ok=True)

@@ -1,4 +1,4 @@
-"""What grows: the load without faults for a long time, and one service killed again and again."""
+"""Measures growth: the load without faults for a long time, and one service killed repeatedly."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.chaos.system import System
 from tests.system.running import Connection, connection
 
 LOOKS = 100
-"""Of `restarts`, at what has grown."""
+"""Number of measurements during `restarts`."""
 
 RESTARTED = "echo"
 
 
 @dataclass
 class Growth:
-    """What each process has, again and again, by an axis of hours or of thousands of restarts."""
+    """Measurements of each process, over hours or thousands of restarts."""
 
     system: System
     points: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
@@ -53,7 +53,8 @@ class Growth:
         self.points["data directory: MiB"].append((at, sum(path.stat().st_size for path in files) / 2**20))
 
     def told(self, unit: str) -> Iterator[str]:
-        """A line for each that was there throughout: first, last and slope (least squares), of the second half too."""
+        """Yield a line for each series that is complete: first, last and slope (least squares), also of the second
+        half."""
         longest = max(map(len, self.points.values()), default=0)
         yield f"{'':<32} {'first':>9} {'last':>9} {f'per {unit}':>12} {'2nd half':>12}"
         for name, points in sorted(self.points.items()):
@@ -63,7 +64,7 @@ class Growth:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Of the line of least squares through the points."""
+    """Return the slope of the least-squares line through the points."""
     middle_x = sum(x for x, _ in points) / len(points)
     middle_y = sum(y for _, y in points) / len(points)
     spread = sum((x - middle_x) ** 2 for x, _ in points)
@@ -71,7 +72,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 async def soak(folder: Path, chance: random.Random, seconds: float, every_s: float) -> tuple[Record, list[str]]:
-    """The load for so long; the record, and how all of it grew."""
+    """Run the load for this long. Returns the record, and the growth of all series."""
     system = make_system(folder)
     system.start()
     growth = Growth(system)
@@ -103,7 +104,7 @@ async def soak(folder: Path, chance: random.Random, seconds: float, every_s: flo
 
 
 async def restarts(folder: Path, count: int) -> str:
-    """Kill `RESTARTED` so many times, each as soon as it answers again; how all of it grew."""
+    """Kill `RESTARTED` this many times, each time after it answers again. Returns the growth of all series."""
     system = make_system(folder)
     system.start()
     growth = Growth(system)
@@ -130,7 +131,7 @@ async def restarts(folder: Path, count: int) -> str:
 
 
 async def _process(line: Connection, before: int) -> int:
-    """The service's process, which is not the one that was killed last."""
+    """Return the service's process, which differs from the one killed last."""
     while True:
         answer = await line.call("kernel_status", {})
         (service,) = (each for each in answer.result["services"] if each["name"] == RESTARTED)

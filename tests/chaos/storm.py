@@ -1,4 +1,4 @@
-"""Draws faults and does them, one after the other, and waits for what they struck."""
+"""Draws faults, applies them one after the other, and waits for their targets to recover."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 KERNEL = "kernel"
 RECOVERS_S = 60.0
-"""For how long an answer is waited for after a fault."""
+"""How long to wait for an answer after a fault."""
 
 WRITES: dict[str, tuple[str, dict[str, Any]]] = {
     "write of documents": ("documents_add", {"name": "probe", "content": "there is room"}),
@@ -31,12 +31,12 @@ WRITES: dict[str, tuple[str, dict[str, Any]]] = {
     "write of yaml": ("noyalib_set", {"file": "probe.yaml", "path": "value", "value": "there is room"}),
     "write of knowledge": ("inject_tags", {"file_path": "probe.md", "tags": ["room"]}),
 }
-"""What a full disk strikes: a write of each sort, which may be done again."""
+"""The targets of a full disk: one repeatable write of each sort."""
 
 
 @dataclass
 class Storm:
-    """Of one run."""
+    """The storm of one run."""
 
     system: System
     record: Record
@@ -55,15 +55,15 @@ class Storm:
                 if await self.answers(noted.targets):
                     noted.recovery_s = trio.current_time() - self.struck_at
                 else:
-                    self.record.hung.append(f"{noted.at_s:.1f} s: nothing after {noted.kind} of {noted.targets}")
+                    self.record.hung.append(f"{noted.at_s:.1f} s: no answer after {noted.kind} of {noted.targets}")
             await trio.sleep(self.chance.uniform(0.2, 1.8) * every_s)
 
     def ended(self) -> None:
-        """A fault that lasts is over: recovery counts from now on."""
+        """Mark the end of a lasting fault; recovery is measured from now on."""
         self.struck_at = trio.current_time()
 
     async def answers(self, targets: Iterable[str]) -> bool:
-        """Wait until each of what was struck has answered a call made from now on."""
+        """Wait until each target has answered a call made from now on."""
         with trio.move_on_after(RECOVERS_S):
             async with trio.open_nursery() as nursery:
                 for target in targets:
@@ -85,7 +85,7 @@ class Storm:
         await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
 
     async def processes(self) -> dict[str, int]:
-        """The living services' processes."""
+        """Return the processes of the living services."""
         status = await self.system.status()
         return {s["name"]: s["pid"] for s in status["services"] if s["pid"]} if status is not None else {}
 
@@ -96,12 +96,12 @@ def _probe(target: str) -> tuple[str, dict[str, Any]]:
     if target in WRITES:
         return WRITES[target]
     if target == "yaml":
-        # The workload's file is not one of this load.
+        # The workload's file is not part of this load.
         return "noyalib_get", {"file": "probe.yaml", "path": "value"}
     return WORKLOADS[target].request(1)
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """A signal, if there is such a process."""
+    """Send a signal if the process exists."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)

@@ -1,4 +1,4 @@
-"""The system under fire: a kernel that a service manager keeps running, on a disk of its own that can be filled."""
+"""The system under test: a kernel kept running by a service manager, on its own disk that can be filled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DISK_BYTES = 1 << 30
 
 @contextlib.contextmanager
 def small_disk(at: Path) -> Iterator[bool]:
-    """A file system in memory, where root may mount one; answers whether it is one."""
+    """Mount a file system in memory if root may do that; yields whether it did."""
     at.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "tmpfs", str(at)]
     if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
@@ -40,20 +40,20 @@ def small_disk(at: Path) -> Iterator[bool]:
 
 @dataclass
 class System:
-    """One data directory and whatever kernel holds it."""
+    """One data directory, and the kernel that currently holds it."""
 
     data: Path
     root: Path
     port: int
     starts: int = 0
     seen: dict[int, float] = field(default_factory=dict)
-    """Every process that was ever below a kernel, with its time of birth: one that is left at the end is an orphan."""
+    """Every process ever seen below a kernel, with its start time; one that remains at the end is an orphan."""
     process: subprocess.Popen[bytes] | None = None
     clock: Clock | None = None
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of every kernel: also of those that a client over stdio starts."""
+        """The environment of every kernel, including those started by stdio clients."""
         clock = self.clock.environment if self.clock is not None else {}
         return {**os.environ, "LINCKIA_TOKEN": "off", **LINKS, **clock}
 
@@ -68,7 +68,7 @@ class System:
         self.starts += 1
 
     async def keep(self, stop: trio.Event) -> None:
-        """Start the kernel again whenever it is gone, as a service manager does, and note its processes."""
+        """Restart the kernel whenever it is gone, as a service manager does, and record its processes."""
         while not stop.is_set():
             assert self.process is not None
             if self.process.poll() is not None:
@@ -77,20 +77,20 @@ class System:
             await trio.sleep(0.2)
 
     def look(self) -> None:
-        """Note what runs below the kernel."""
+        """Record the processes below the kernel."""
         for pid in self.children():
             with contextlib.suppress(psutil.Error):
                 self.seen[pid] = psutil.Process(pid).create_time()
 
     def children(self) -> list[int]:
-        """The processes below the kernel."""
+        """Return the processes below the kernel."""
         assert self.process is not None
         with contextlib.suppress(psutil.Error):
             return [child.pid for child in psutil.Process(self.process.pid).children(recursive=True)]
         return []
 
     def orphans(self) -> list[str]:
-        """Processes that outlived their kernel."""
+        """Return the processes that outlived their kernel."""
         left = []
         for pid, born in self.seen.items():
             with contextlib.suppress(psutil.Error):
@@ -100,7 +100,7 @@ class System:
         return left
 
     async def status(self) -> dict[str, Any] | None:
-        """None where no kernel answers in time."""
+        """Return the status; None if no kernel answers in time."""
 
         def ask() -> dict[str, Any] | None:
             try:
@@ -119,7 +119,7 @@ class System:
         return next((s for s in status["services"] if s["name"] == name), None) if status is not None else None
 
     async def wait_ready(self, *, within_s: float) -> float | None:
-        """How long it takes until every service is ready or rests; None where it takes longer."""
+        """Return how long it takes until every service is ready or resting; None after the time limit."""
         began = trio.current_time()
         while trio.current_time() - began < within_s:
             status = await self.status()
@@ -129,7 +129,7 @@ class System:
         return None
 
     async def indexed(self, *, within_s: float) -> float | None:
-        """How long it takes until every note is indexed as it is now; None where it takes longer."""
+        """Return how long it takes until every note is indexed in its current version; None after the time limit."""
 
         def waiting() -> bool:
             try:
@@ -147,12 +147,12 @@ class System:
         return None
 
     def kept(self) -> set[str]:
-        """The names of all resource sets, and all memories."""
+        """Return the names of all resource sets, and all memories."""
         with Client(self.data) as client:
             return kept_by(client)
 
     def measures(self) -> str:
-        """The kernel's memory, descriptors and threads."""
+        """Return the kernel's memory, descriptors and threads."""
         assert self.process is not None
         try:
             kernel = psutil.Process(self.process.pid)
@@ -162,7 +162,7 @@ class System:
             return f"kernel: {error}"
 
     async def end(self) -> int | None:
-        """In order; its exit code, or None where it had to be killed."""
+        """Stop the kernel in order. Returns its exit code, or None if it had to be killed."""
         assert self.process is not None
         self.look()
         self.process.terminate()
@@ -175,5 +175,5 @@ class System:
 
 
 def kept_by(client: Client) -> set[str]:
-    """The names of all resource sets, and all memories."""
+    """Return the names of all resource sets, and all memories."""
     return {*set_names(client), *(one["text"] for one in items(client, MEMORY[0].exports[0]))}

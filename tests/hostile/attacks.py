@@ -1,6 +1,6 @@
-"""What a service that was taken over tries.  Each is a function that answers what it got, or raises OSError.
+"""The attacks of a compromised service. Each is a function that returns what it got, or raises OSError.
 
-They use the system directly, as injected code would: no wrapper of ours is in their way.
+They call the operating system directly, as injected code would, without our wrappers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _kernel() -> int:
 
 
 def call_as_operator(control: str, operation: str, params: dict[str, object]) -> object:
-    """Over the control socket, as the command line does."""
+    """Call an operation over the control socket, as the command line does."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(10)
         connection.connect(control)
@@ -52,19 +52,19 @@ def call_as_operator(control: str, operation: str, params: dict[str, object]) ->
 
 
 def send_by_a_pair(control: str) -> object:
-    """A pair of datagram sockets is connected, and sends elsewhere all the same."""
+    """Use a connected pair of datagram sockets to send to another address."""
     a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with a, b:
         try:
             return a.sendto(b"x", control)
         except OSError as error:
             if error.errno == errno.EPROTOTYPE:
-                return "it was found, and only listens for streams"
+                return "the socket was found, and only accepts streams"
             raise
 
 
 def open_socket(family: int, kind: int) -> object:
-    """Any socket of its own: D-Bus, ssh-agent and container engines listen on such."""
+    """Open a new socket: D-Bus, ssh-agent and container engines listen on such sockets."""
     with socket.socket(family, kind) as made:
         return made.fileno()
 
@@ -73,89 +73,89 @@ def open_socket(family: int, kind: int) -> object:
 
 
 def limit_kernel() -> object:
-    """A limit of processor time that has passed kills."""
+    """Set an exhausted limit of processor time, which kills the kernel."""
     return resource.prlimit(_kernel(), resource.RLIMIT_CPU, (1, 1))
 
 
 def read_limit_of_kernel() -> object:
-    """Harmless, and the same call."""
+    """Read a limit, which is harmless but uses the same call."""
     return resource.prlimit(_kernel(), resource.RLIMIT_NOFILE)
 
 
 def slow_kernel() -> object:
-    """The last place in every queue of the processor."""
+    """Give the kernel the lowest scheduling priority."""
     os.setpriority(os.PRIO_PROCESS, _kernel(), 19)
     return os.getpriority(os.PRIO_PROCESS, _kernel())
 
 
 def slow_all_of_its_user() -> object:
-    """Likewise, of all processes of this user."""
+    """Give all processes of this user the lowest scheduling priority."""
     os.setpriority(os.PRIO_USER, os.getuid(), os.getpriority(os.PRIO_USER, os.getuid()))
     return "set"
 
 
 def move_kernel() -> object:
-    """To one processor, with everybody else who was moved there."""
+    """Pin the kernel to one processor, together with everything else pinned there."""
     os.sched_setaffinity(_kernel(), {0})
     return len(os.sched_getaffinity(_kernel()))
 
 
 def schedule_kernel() -> object:
-    """Only when nothing else wants the processor."""
+    """Run the kernel only when nothing else wants the processor."""
     os.sched_setscheduler(_kernel(), os.SCHED_IDLE, os.sched_param(0))
     return os.sched_getscheduler(_kernel())
 
 
 def signal_kernel(number: int = 0) -> object:
-    """Any signal; 0 only looks whether it could."""
+    """Send a signal to the kernel; 0 only checks whether that is possible."""
     os.kill(_kernel(), number)
     return "sent"
 
 
 def signal_kernels_thread() -> object:
-    """By the number of its thread, which is that of the process for the first."""
+    """Signal the kernel's main thread, whose id is the process id."""
     tgkill = 234 if _X86_64 else 131
     return _syscall(tgkill, _kernel(), _kernel(), 0)
 
 
 def own_descriptor_for_kernel() -> object:
-    """Have Linux send a signal of our choice to the kernel when something can be read here."""
+    """Have Linux send a chosen signal to the kernel when this descriptor becomes readable."""
     fd, _ = os.pipe()
     fcntl.fcntl(fd, _F_SETSIG, int(signal.SIGURG))
     return fcntl.fcntl(fd, fcntl.F_SETOWN, _kernel())
 
 
 def own_descriptor_for_kernel_ex() -> object:
-    """The same, with the owner behind a pointer."""
+    """Do the same with the owner behind a pointer."""
     fd, _ = os.pipe()
     fcntl.fcntl(fd, _F_SETOWN_EX, struct.pack("ii", _F_OWNER_PID, _kernel()))
     return "set"
 
 
 def own_socket_for_kernel() -> object:
-    """The same by ioctl."""
+    """Do the same by ioctl."""
     a, _ = socket.socketpair()
     fcntl.ioctl(a, 0x8901, struct.pack("i", _kernel()))
     return "set"
 
 
 def hold_kernel() -> object:
-    """A descriptor of the kernel's process."""
+    """Open a descriptor of the kernel's process."""
     return _syscall(_PIDFD_OPEN, _kernel(), 0)
 
 
 def trace_kernel() -> object:
-    """PTRACE_SEIZE."""
+    """Attach with PTRACE_SEIZE."""
     return _syscall(_PTRACE, 0x4206, _kernel(), 0, 0)
 
 
 def read_kernels_memory() -> object:
-    """Of no bytes at all, which is allowed to whom it is allowed."""
+    """Read zero bytes of the kernel's memory, which only succeeds with permission."""
     return _syscall(_PROCESS_VM_READV, _kernel(), 0, 0, 0, 0, 0)
 
 
 def outlive_kernel() -> object:
-    """Cut the tie by which Linux kills this process when the kernel dies."""
+    """Clear the signal by which Linux kills this process when the kernel dies."""
     if _libc.prctl(1, 0, 0, 0, 0) < 0:
         raise OSError(ctypes.get_errno(), "prctl")
     return "cut"
@@ -165,24 +165,24 @@ def outlive_kernel() -> object:
 
 
 def open_ring() -> object:
-    """io_uring: its requests, sockets among them, pass no filter."""
+    """Set up io_uring, whose requests, including sockets, bypass the filter."""
     return _syscall(_IO_URING_SETUP, 1, ctypes.create_string_buffer(120))
 
 
 def become_root_of_a_namespace() -> object:
-    """A user namespace gives every capability, over what the namespace holds."""
+    """Create a user namespace, which grants every capability over its contents."""
     pid = _syscall(_CLONE, _CLONE_NEWUSER | int(signal.SIGCHLD), 0, 0, 0, 0)
     return _reaped(pid)
 
 
 def become_root_of_a_namespace_by_clone3() -> object:
-    """With the flags behind a pointer, where no filter sees them."""
+    """Do the same with the flags behind a pointer, invisible to filters."""
     pid = _syscall(_CLONE3, struct.pack("11Q", _CLONE_NEWUSER, 0, 0, 0, int(signal.SIGCHLD), 0, 0, 0, 0, 0, 0), 88)
     return _reaped(pid)
 
 
 def fork() -> object:
-    """Another process, which its supervisor knows nothing of."""
+    """Create another process, unknown to the supervisor."""
     return _reaped(os.fork())
 
 
@@ -194,7 +194,7 @@ def _reaped(pid: int) -> str:
 
 
 def run_program() -> object:
-    """Any."""
+    """Execute a program."""
     return os.posix_spawn("/bin/true", ["true"], {})
 
 
@@ -202,51 +202,51 @@ def run_program() -> object:
 
 
 def memory_without_a_name() -> object:
-    """A file in memory is no process's until it is mapped."""
+    """Create a file in memory, which counts for no process until it is mapped."""
     return os.memfd_create("x")
 
 
 def shared_memory() -> object:
-    """Likewise what is shared, once it was written and let go of."""
+    """Allocate shared memory, which persists after it is detached."""
     with mmap.mmap(-1, 4096) as memory:
         return len(memory)
 
 
 def shared_memory_of_a_device() -> object:
-    """The same from /dev/zero."""
+    """Map shared memory from /dev/zero."""
     with open("/dev/zero", "r+b") as file, mmap.mmap(file.fileno(), 4096) as memory:
         return len(memory)
 
 
 def file_in_memory_of_all(folder: str) -> object:
-    """In /dev/shm or /tmp, where it stays."""
+    """Leave a file in /dev/shm or /tmp."""
     fd = os.open(f"{folder}/linckia-hostile", os.O_CREAT | os.O_WRONLY)
     os.close(fd)
     return "made"
 
 
 def watch_files() -> object:
-    """inotify: what it takes of it, its user's other programs lack."""
+    """Use up the user's inotify instances, which other programs then lack."""
     if (fd := _libc.inotify_init1(0)) < 0:
         raise OSError(ctypes.get_errno(), "inotify_init1")
     return fd
 
 
 def hide_from_kernel() -> object:
-    """/proc/self becomes root's, so that what is open here is not seen."""
+    """Make root own /proc/self, so that the kernel cannot see what is open here."""
     if _libc.prctl(4, 0, 0, 0, 0) < 0:
         raise OSError(ctypes.get_errno(), "prctl")
     return "hidden"
 
 
 def fill(how: str, megabytes: int) -> object:
-    """Take so much of the disk, in the one folder that may be written to."""
+    """Fill the only writable folder."""
     at = os.environ["TMPDIR"]
     match how:
         case "one file":
             with open(f"{at}/one", "wb", buffering=0) as file:
                 os.unlink(f"{at}/one")
-                # Most of it is a hole: it is refused for its length, before it holds as much as ends its writer.
+                # Most of it is a hole: it is refused for its length, before it holds enough to end its writer.
                 file.seek((megabytes - 1) << 20)
                 file.write(bytes(1 << 20))
         case "a hole":
@@ -286,7 +286,7 @@ def _write(path: str, size: int) -> None:
 
 
 def start_threads(count: int) -> object:
-    """Threads that sleep, on small stacks, until the system refuses one."""
+    """Start sleeping threads with small stacks until the system refuses one."""
     lock = _thread.allocate_lock()
     lock.acquire()
     _thread.stack_size(65536)
@@ -299,13 +299,13 @@ def start_threads(count: int) -> object:
 
 
 def leave(file: str, megabytes: int) -> object:
-    """Take so much of the disk outside the temporary files."""
+    """Fill the disk outside the folder for temporary files."""
     _write(f"{os.path.dirname(os.environ['TMPDIR'])}/{file}", megabytes << 20)
     return "taken"
 
 
 def replace_temporary_folder(to: str) -> object:
-    """By a link to another one, for whoever removes what is in it."""
+    """Replace the folder for temporary files by a link, which misleads the process that cleans it."""
     os.rename(os.environ["TMPDIR"], os.environ["TMPDIR"] + ".old")
     os.symlink(to, os.environ["TMPDIR"])
     return "replaced"
@@ -315,49 +315,49 @@ def replace_temporary_folder(to: str) -> object:
 
 
 def change_mode(path: str) -> object:
-    """By name: landlock does not guard this."""
+    """Change a mode by name, which landlock does not guard."""
     os.chmod(path, 0o777)
     return oct(os.stat(path).st_mode)
 
 
 def change_mode_of_what_it_may_read(path: str) -> object:
-    """By a descriptor that can be had for reading."""
+    """Change a mode by a descriptor opened for reading."""
     with open(path, "rb") as file:
         os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode & 0o7777)
     return "changed"
 
 
 def open_file(path: str, flags: int) -> object:
-    """By name."""
+    """Open a file by name."""
     fd = os.open(path, flags)
     os.close(fd)
     return "opened"
 
 
 def remove(path: str) -> object:
-    """By name."""
+    """Remove a file by name."""
     os.unlink(path)
     return "removed"
 
 
 def change_times(path: str) -> object:
-    """By name."""
+    """Change a file's times by name."""
     os.utime(path)
     return "changed"
 
 
 def change_flags(path: str) -> object:
-    """As chattr does, by a descriptor that can be had for reading; landlock does not guard this either."""
+    """Change file flags like chattr, by a descriptor opened for reading; landlock does not guard this either."""
     with open(path, "rb") as file:
         flags = bytearray(8)
         fcntl.ioctl(file.fileno(), 0x80086601, flags)
-        # That it is not to be dumped.
+        # The no-dump flag.
         fcntl.ioctl(file.fileno(), 0x40086602, bytes([flags[0] ^ 0x40, *flags[1:]]))
     return "changed"
 
 
 def mark(path: str) -> object:
-    """By an extended attribute."""
+    """Set an extended attribute."""
     os.setxattr(path, "user.linckia", b"x")
     return "marked"
 
@@ -366,19 +366,19 @@ def mark(path: str) -> object:
 
 
 def read_file(path: str) -> object:
-    """By name, or by another name for it."""
+    """Read a file by its name or another name for it."""
     with open(path, "rb") as file:
         return file.read(100).decode(errors="replace")
 
 
 def make_file(path: str) -> object:
-    """In a folder that another service reads from."""
+    """Create a file in a folder that another service reads from."""
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     return "made"
 
 
 def link_to(path: str, how: str) -> object:
-    """Have what is another's under a name of one's own, and read it there."""
+    """Give another service's file a name in an own folder, and read it there."""
     own = f"{os.environ['TMPDIR']}/linked"
     if os.path.lexists(own):
         os.unlink(own)
@@ -387,7 +387,7 @@ def link_to(path: str, how: str) -> object:
 
 
 def plant(path: str) -> object:
-    """A database, its log and its index that are another's, for a backup to copy."""
+    """Plant another service's database, log and index for a backup to copy."""
     folder = os.path.dirname(os.environ["TMPDIR"])
     for end in ("", "-wal", "-shm"):
         os.symlink(path, f"{folder}/planted.db{end}")
@@ -395,7 +395,7 @@ def plant(path: str) -> object:
 
 
 def move_to(path: str) -> object:
-    """A file of one's own into the place of another's."""
+    """Move an own file over that of another service."""
     own = f"{os.environ['TMPDIR']}/moved"
     _write(own, 0)
     os.rename(own, path)
@@ -403,7 +403,7 @@ def move_to(path: str) -> object:
 
 
 def look_into(pid: int, what: str) -> object:
-    """A process of the same user, by /proc."""
+    """Read /proc of a process of the same user."""
     for way in (f"/proc/{pid}", f"/proc/self/../{pid}", f"/proc/self/root/proc/{pid}", f"/proc/self/task/../../{pid}"):
         try:
             return read_file(f"{way}/{what}")
@@ -413,7 +413,7 @@ def look_into(pid: int, what: str) -> object:
 
 
 def touch_process(pid: int, how: str) -> object:
-    """A process of the same user, by its number."""
+    """Act on a process of the same user by its pid."""
     match how:
         case "signal":
             os.kill(pid, 0)
@@ -432,7 +432,7 @@ def touch_process(pid: int, how: str) -> object:
 
 
 def watch_much() -> object:
-    """Every descriptor there may be by every other, of which a user has so many (epoll); how many there were."""
+    """Use up the user's limit of epoll watches. Returns how many there were."""
     folders, files = [], []
     try:
         while True:
@@ -454,7 +454,7 @@ def watch_much() -> object:
 
 
 def share(how: str) -> object:
-    """Memory, messages, semaphores and keys that are the user's, whichever process made them."""
+    """Use memory, messages, semaphores and keys that belong to the user, whichever process created them."""
     numbers = {
         "memory": (29, 194), "semaphores": (64, 190), "messages": (68, 186), "queue": (240, 180), "key": (248, 217),
         "keys": (250, 219),
@@ -462,18 +462,18 @@ def share(how: str) -> object:
     return _syscall(numbers[how][0 if _X86_64 else 1], 0, 4096, 0o1600, 0, 0)
 
 
-# ---- what it was born with ------------------------------------------------------------------------------------------
+# ---- inherited state ------------------------------------------------------------------------------------------------
 
 
 def environment() -> object:
-    """All that it can see of the kernel's."""
+    """Return the parts of the kernel's environment visible here."""
     with open("/proc/self/environ", "rb") as file:
         born = file.read().decode(errors="replace")
     return {"born": born, "now": dict(os.environ)}
 
 
 def descriptors() -> object:
-    """What is open, by its number."""
+    """Return the open descriptors by number."""
     return {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_open(int(fd))}
 
 

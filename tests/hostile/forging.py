@@ -1,7 +1,7 @@
 """An attacker in a service: frames that the kernel receives as the service's own.
 
-A kernel whose settings name this module (`IMPLANT`) has the operation `kernel_implant`.  The real service runs on
-beside its attacker: what it is sent and what it sends is not touched, and the answers to forged calls never reach it.
+A kernel whose settings name this module (`IMPLANT`) has the operation `kernel_implant`. The real service keeps running
+next to its attacker: its own traffic is unchanged, and it never receives the answers to forged calls.
 """
 
 from __future__ import annotations
@@ -25,26 +25,28 @@ from linckia.proto.operation import Params
 from linckia.proto.ops.kernel import Done, ServiceName, operator
 
 IMPLANT: Final = {"LINCKIA_CHAOS": "true", "LINCKIA_CHAOS_MODULE": __name__}
-"""The environment of a kernel; `tests` must be importable in it."""
+"""The environment of a kernel with this module; it must be able to import `tests`."""
 
 _FIRST_ID = 1 << 50
-"""Numbers that no service reaches by itself."""
+"""First number of forged calls, which no service reaches by itself."""
 
 
 @operator.write("kernel_implant", idempotent=False, deadline_s=30)
 class KernelImplant(Params[Done], frozen=True, kw_only=True):
-    """Call an operation as a service would that was taken over; `kernel_implanted` tells what became of it."""
+    """Call an operation as a compromised service would; `kernel_implanted` returns the result."""
 
     service: ServiceName
     operation: str
     params: dict[str, Any] = msgspec.field(default_factory=dict)
-    caller: Annotated[str, Meta(description="In whose name; the service's own by default")] = ""
-    during: Annotated[str, Meta(description="Once the service serves a call of this operation, as part of it")] = ""
+    caller: Annotated[str, Meta(description="On whose behalf; the service's own by default")] = ""
+    during: Annotated[
+        str, Meta(description="Wait until the service serves a call of this operation, and call as part of it")
+    ] = ""
 
 
 @operator.read("kernel_implanted", deadline_s=30)
 class KernelImplanted(Params[Any], frozen=True, kw_only=True):
-    """The answer to the latest forged call, once there is one."""
+    """Return the answer to the latest forged call, once it has arrived."""
 
 
 @dataclass
@@ -71,7 +73,7 @@ class Injector:
             self._waiting.append(self._latest)
             if not params.during:
                 self._channels[params.service].reading.cancel()
-            return Done(message="it waits for its moment")
+            return Done(message="the call waits for its moment")
 
         async def implanted(params: KernelImplanted, caller: str) -> Any:
             forged = self._latest
@@ -94,7 +96,7 @@ class Injector:
                 forged.parent = call.id
 
     def forge(self, service: str) -> list[Call]:
-        """What the attacker says now."""
+        """Return the calls that the attacker makes now."""
         ripe = [
             each
             for each in self._waiting
@@ -140,6 +142,6 @@ class _TakenOver(Channel):
         while not self._ready:
             with trio.CancelScope() as self.reading:
                 self._ready.append(await super().receive())
-            # Before an answer that came meanwhile: the call that is served is in flight still.
+            # Placed before an answer that arrived meanwhile, so that the served call is still in flight.
             self._ready.extendleft(self._injector.forge(self._service))
         return self._ready.popleft()

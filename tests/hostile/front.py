@@ -1,6 +1,6 @@
-"""A front that was taken over: a request for `/attack/NAME` has it do what NAME says to the socket it listens on.
+"""A compromised front: a request for `/attack/NAME` makes it attack the socket on which it listens.
 
-Loaded with the operations of `tests.hostile`, by every process that knows these; only fronts serve HTTP.
+Every process that loads the operations of `tests.hostile` loads this too; only fronts serve HTTP.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ def shut_for_reading(listening: socket.socket) -> None:
 
 
 def move(listening: socket.socket) -> None:
-    """Listen at whatever port the system gives, or again at the old one."""
+    """Listen on a port chosen by the system, or on the old one again."""
     listening.shutdown(socket.SHUT_RDWR)
     listening.listen(1)
 
 
 def take_nobody(listening: socket.socket) -> None:
-    """No room for connections that wait."""
+    """Set the backlog for waiting connections to zero."""
     listening.listen(0)
 
 
 def drop(listening: socket.socket) -> None:
-    """A filter by which the system drops all that comes."""
+    """Install a filter that drops all incoming packets."""
     program = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
     with_address = struct.pack("HxxxxxxQ", 1, ctypes.addressof(program))
     listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, with_address)
@@ -51,7 +51,7 @@ ATTACKS = {each.__name__: each for each in (shut, shut_for_reading, move, take_n
 
 
 def take_over() -> None:
-    """Replace what serves HTTP in this process."""
+    """Replace the function that serves HTTP in this process."""
     serve = http_server.serve
 
     async def hostile(app: ASGIApp, settings: Any, listening: socket.socket, **rest: Any) -> None:
@@ -71,7 +71,7 @@ def take_over() -> None:
 
         try:
             await serve(attacking, settings, listening, **rest)
-        except Exception:  # noqa: BLE001  # it goes on as if nothing had happened
+        except Exception:  # noqa: BLE001  # it carries on as if nothing had happened
             await trio.sleep_forever()
 
     setattr(http_server, "serve", hostile)  # noqa: B010  # its type says what it is

@@ -1,7 +1,7 @@
-"""An attacker inside of each service: it opens the service that it is in, and from then on works against the kernel.
+"""An attacker inside each service: it opens the real service, and from then on attacks the kernel.
 
-`tests.hostile.storm` puts it there.  What it sends goes straight into the link, past the service's own bounds, and
-takes no memory of its own: the large bodies are one piece over and over.
+`tests.hostile.storm` installs it. Its messages go directly into the link, bypassing the service's own limits, and need
+no memory of their own: large bodies repeat one piece.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ MODULE: Final = "HOSTILE_MODULE"
 SEED: Final = "HOSTILE_SEED"
 
 ATTACK_S = 2.0
-"""For one kind of attack."""
+"""Duration of each kind of attack."""
 
 LETHAL_S = 12.0
-"""Between two that its service dies of: more often would be a crash loop, which ends the attack."""
+"""Time between two attacks that kill their service; more often would be a crash loop, which ends the attack."""
 
 PIECE = b"\x90" * frames.PART_BYTES
-"""Empty lists: nothing takes longer to decode, or more memory once it is."""
+"""Empty lists, which take the longest to decode and the most memory afterwards."""
 
 
 @asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """The real service, and the attacker beside it."""
+    """Open the real service, and start the attacker beside it."""
     module = importlib.import_module(os.environ[MODULE])
     async with module.open_service(env) as handlers:
         env.background.start_soon(Implant(env).run)
@@ -47,11 +47,11 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
 
 class Implant:
-    """All its attacks; each goes on until it is cancelled, or its service dies of it."""
+    """All attacks; each continues until it is cancelled or its service dies."""
 
     def __init__(self, env: Environment) -> None:
         self._env = env
-        self._link = env.outgoing.channel._link  # the very thing that a service must not do
+        self._link = env.outgoing.channel._link  # a real service must not do this
         self._random = random.Random(f"{os.environ[SEED]} {env.service} {env.generation}")
         self._number = 1 << 30
         admitted = [operation.name for operation in ops.load().values() if operation.admits(env.service)]
@@ -71,7 +71,7 @@ class Implant:
         self._lethal = (self.break_the_protocol, self.hang, self.end)
 
     async def run(self) -> None:
-        """One attack after the other, in an order of the seed's."""
+        """Run one attack after the other, in an order chosen by the seed."""
         await trio.sleep(self._random.random() * ATTACK_S)
         lethal_at = trio.current_time() + LETHAL_S * (0.5 + self._random.random())
         while trio.current_time() < lethal_at:
@@ -84,7 +84,7 @@ class Implant:
         await trio.lowlevel.checkpoint()
 
     async def _send_all(self, small: Iterable[bytes]) -> None:
-        """In as few messages as they fit into."""
+        """Send in as few messages as possible."""
         together: list[bytes] = []
         size = 0
         for each in small:
@@ -156,7 +156,7 @@ class Implant:
             await self._send_body(1001, head, size)
 
     async def answer_at_length(self) -> None:
-        """The calls in hand, whoever made them."""
+        """Answer the in-flight calls of any caller at great length."""
         while True:
             number = next(iter(self._env.outgoing.waiting), self._random.randrange(1, 50))
             await self._send_body(1002, message(4, number, b""), 256 << 20)
@@ -189,7 +189,7 @@ class Implant:
         await trio.sleep_forever()
 
     async def hang(self) -> None:
-        time.sleep(20)  # noqa: ASYNC251  # it is to be ended for that
+        time.sleep(20)  # noqa: ASYNC251  # it should be ended for this
 
     async def end(self) -> None:
         os._exit(3)

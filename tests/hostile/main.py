@@ -1,5 +1,5 @@
-"""The service `hostile`: it runs attacks by name, on its event loop, with no more than any service has, and speaks past
-its own loop, straight into its link."""
+"""The service `hostile`: runs attacks by name on its event loop with the rights of any service, and writes directly
+into its link, bypassing its own loop."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tests.hostile.operations import Attack, Break, Invoke, Lie, Outcome, Send
 
 @asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready at once."""
+    """Open the service; it is ready immediately."""
     yield Handlers(Misbehaviour(env))
 
 
 class Misbehaviour:
-    """All that it does."""
+    """The handlers of all attacks."""
 
     def __init__(self, env: Environment) -> None:
         self._outgoing = env.outgoing
-        self._link = env.outgoing.channel._link  # the very thing that a service must not do
+        self._link = env.outgoing.channel._link  # a real service must not do this
 
     async def _send(self, messages: Iterable[bytes]) -> None:
         for message in messages:
@@ -62,4 +62,4 @@ class Misbehaviour:
 
     @handles(Lie)
     async def lie(self, params: Lie, ctx: Context) -> Outcome:
-        return [{"got": 1}]  # type: ignore[return-value]  # a lie
+        return [{"got": 1}]  # type: ignore[return-value]  # the wrong type on purpose

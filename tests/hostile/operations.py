@@ -1,8 +1,8 @@
-"""Operations of `hostile`: a service that was taken over, and does what it is told against the others.
+"""The operations of `hostile`, a compromised service that attacks others on request.
 
     linckia serve --with tests.hostile
 
-An attack is a function of `tests.hostile.attacks`, by its name; all else goes past the service's own loop.
+An attack is a function of `tests.hostile.attacks`, by its name; everything else bypasses the service's own loop.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ hostile = Family("hostile", role=Role.INTERNAL, callers=(OPERATOR,))
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How an attack or a call went: what it got, or which refusal it met (`EPERM`, …)."""
+    """The result of an attack or a call: what it got, or the refusal it met (`EPERM`, …)."""
 
     got: Any = None
     refused: str | None = None
 
 
-# One that its service dies of is not tried on the next one.
+# An attack that kills its service is not retried on the next one.
 @hostile.write("hostile_attack", idempotent=False, deadline_s=20)
 class Attack(Params[Outcome], frozen=True, kw_only=True):
-    """Try one attack, and answer how it went."""
+    """Try one attack, and return its result."""
 
     name: Annotated[str, Meta(description="A function of tests.hostile.attacks")]
     arguments: Annotated[dict[str, Any], Meta(description="Its arguments")] = msgspec.field(default_factory=dict)
@@ -38,7 +38,7 @@ class Attack(Params[Outcome], frozen=True, kw_only=True):
 
 @hostile.write("hostile_send", idempotent=False, deadline_s=300)
 class Send(Params[Outcome], frozen=True, kw_only=True):
-    """Send so many messages that may be sent, whatever nonsense is in them."""
+    """Send messages of valid form with nonsensical content."""
 
     seed: int
     count: int
@@ -46,7 +46,7 @@ class Send(Params[Outcome], frozen=True, kw_only=True):
 
 @hostile.write("hostile_break", idempotent=False, deadline_s=10)
 class Break(Params[Outcome], frozen=True, kw_only=True):
-    """Break the protocol in a way that has a name."""
+    """Break the protocol in a named way."""
 
     how: str
 
@@ -61,4 +61,4 @@ class Invoke(Params[Outcome], frozen=True, kw_only=True):
 
 @hostile.write("hostile_lie", idempotent=False, deadline_s=10)
 class Lie(Params[Outcome], frozen=True, kw_only=True):
-    """Answer what is no result."""
+    """Return an invalid result."""

@@ -1,9 +1,9 @@
-"""`linckia` with the implant in all its services.
+"""Runs `linckia` with the implant in all its services.
 
     python -m tests.hostile.serve REPORT SEED ARGUMENT…
 
-Each turn of the kernel's event loop of more than `LONG_S` of processor time is a line of JSON in the file REPORT, with
-the task whose step took most of it.
+Each turn of the kernel's event loop that takes more than `LONG_S` of processor time is written to the file REPORT as a
+line of JSON, with the task whose step took most of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 
 class Turns(Lateness):
-    """Writes the long turns down."""
+    """Records long turns."""
 
     report: Path
 
@@ -55,19 +55,19 @@ class Turns(Lateness):
 
 
 def implanted(entry: catalog.ServiceEntry, seed: str) -> catalog.ServiceEntry:
-    """The entry with the implant in front of its service."""
+    """Return the entry with the implant in front of its service."""
     env = {**entry.spec.env, MODULE: entry.spec.module, SEED: seed}
     spec = structs.replace(entry.spec, module="tests.hostile.implant", zygote=None, env=env)
     return structs.replace(entry, spec=spec, folders=(*entry.folders, TESTS))
 
 
 def run() -> None:
-    """`linckia` with the arguments that follow the first two."""
+    """Run `linckia` with the arguments after the first two."""
     report, seed = sys.argv.pop(1), sys.argv.pop(1)
     Turns.report = Path(report)
-    setattr(operations, "Lateness", Turns)  # noqa: B010  # of the kernel that starts here
+    setattr(operations, "Lateness", Turns)  # noqa: B010  # replaced for the kernel started here
     entries = tuple(implanted(entry, seed) for entry in catalog.ENTRIES)
-    setattr(catalog, "ENTRIES", entries)  # noqa: B010  # its type says how many they are
+    setattr(catalog, "ENTRIES", entries)  # noqa: B010  # its type states its length
     sys.exit(main(sys.argv[1:]))
 
 

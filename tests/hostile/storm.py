@@ -1,9 +1,9 @@
-"""The implant in every service at the same time, for as long as is asked: what it costs the kernel.
+"""Runs the implant in every service at once for a given time, and measures the cost to the kernel.
 
     python -m tests.hostile.storm [--seconds 600] [--seed 1]
 
-Prints the longest turns of the kernel's event loop, its memory, and why services died.  Exit code 1: a turn was longer
-than `MOST_TURN_S`, or its memory went beyond `MOST_BYTES`.
+Prints the longest turns of the kernel's event loop, its memory, and the causes of service deaths. Exits with 1 if a
+turn was longer than `MOST_TURN_S`, or the memory exceeded `MOST_BYTES`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ from tests.system.running import HTTP, RunningKernel, running
 MOST_TURN_S = 0.1
 
 BESIDE_BYTES = 512 * 1024 * 1024
-"""Of the kernel itself, of what nng holds for 18 links, and of what the allocator has not given back."""
+"""Memory of the kernel itself, of nng for 18 links, and of the allocator's unreturned pages."""
 
 MOST_BYTES = MAX_HELD_BYTES + BESIDE_BYTES
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a storm did to the kernel: its longest turns, in seconds of processor time with their task; its largest
-    resident memory; how often services died, by cause; and how many calls of the operator it answered."""
+    """The effect of a storm on the kernel.
+
+    It has the longest turns, in seconds of processor time with their task; the largest resident memory; the number of
+    service deaths by cause; and the number of operator calls that were answered.
+    """
 
     turns: list[tuple[float, float, str]]
     peak_bytes: int
@@ -49,7 +52,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def storm(seconds: float, seed: int) -> Outcome:
-    """Run it."""
+    """Run a storm."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         report, data, root = folder / "turns", folder / "data", folder / "notes"
@@ -70,7 +73,7 @@ def storm(seconds: float, seed: int) -> Outcome:
 
 
 def _ask(kernel: RunningKernel, until: float) -> int:
-    """The status, over and over; answers how often there was one.  A service that gave up is started again."""
+    """Request the status repeatedly. Returns how often it was answered. A service that gave up is started again."""
     answered = 0
     while time.monotonic() < until and kernel.process.poll() is None:
         with contextlib.suppress(ControlError):

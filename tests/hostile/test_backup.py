@@ -1,5 +1,5 @@
-"""Backups beside a service that was taken over: whatever it puts into its folder, nothing else gets into the backup by
-that, and everything else does."""
+"""Backups next to a compromised service: whatever it puts into its folder adds nothing foreign to the backup, and
+everything else is in it."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def database(path: Path) -> apsw.Connection:
 
 @pytest.fixture
 def own(data: Path) -> Iterator[Path]:
-    """The folder of the service that was taken over."""
+    """Provide the folder of the compromised service."""
     yield data / "services/echo"
-    # What is left may lie deeper than Python recurses.
+    # Leftovers may be deeper than Python recurses.
     subprocess.run(["find", str(data / "services/echo"), "-mindepth", "1", "-delete"], check=True)
 
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Iterator[Path]:
-    """A database that the service may not read, and whose content and neighbours stay as they are."""
+    """Provide a database that the service may not read, and whose content and neighbours must not change."""
     path = tmp_path / "outside.db"
     before = (path.read_bytes(), path.stat().st_mtime_ns)
     yield path
@@ -69,7 +69,7 @@ def holds_secret(to: Path) -> bool:
 
 
 def saved(data: Path, to: Path) -> Made:
-    """A backup, with all that is not of the service taken over."""
+    """Make a backup, and check that everything outside the compromised service is in it."""
     made = backup(data, to)
     assert not holds_secret(to)
     again = to.with_name(f"{to.name} restored")

@@ -1,4 +1,4 @@
-"""A flood of connections without a token, from the same address, against a real front."""
+"""Floods of connections without a token, from one address, against a real front."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def descriptors() -> Iterator[None]:
 
 
 def asked(connection: http.client.HTTPConnection, token: str) -> int:
-    """The status of an answer that needs a token."""
+    """Return the status of a request that needs a token."""
     connection.request("GET", "/ping", headers={"Authorization": f"Bearer {token}"})
     with connection.getresponse() as answer:
         answer.read()
@@ -70,7 +70,7 @@ def test_clients_with_a_token_are_served_during_a_flood_without_one(kernel: Runn
         for _ in range(CONNECTIONS):
             flood.append(stack.enter_context(socket.create_connection(address, timeout=30)))
             if sent:
-                # The server may have given it up already.
+                # The server may already have closed it.
                 with contextlib.suppress(ConnectionError):
                     flood[-1].sendall(sent)
         for token in tokens:
@@ -86,7 +86,7 @@ def connect(netloc: str) -> http.client.HTTPConnection:
 
 
 def read_to_end(connection: socket.socket) -> None:
-    """Until the server closes it.  Raises TimeoutError: it does not."""
+    """Read until the server closes the connection. Raises TimeoutError if it does not."""
     connection.settimeout(10)
     with contextlib.suppress(ConnectionError):
         while connection.recv(65536):

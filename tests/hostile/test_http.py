@@ -1,4 +1,4 @@
-"""Hostile HTTP: requests that are cut short or ambiguous, and messages with ids that are none, execute nothing."""
+"""Hostile HTTP: truncated or ambiguous requests, and messages with invalid ids, execute nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHUNKED = "Transfer-Encoding: chunked"
 
 
 def request(*headers: str, body: bytes = CALL, target: str = "/mcp", line: str = "", host: str = HOST) -> bytes:
-    """A POST of a whole call, with these headers beside the usual ones."""
+    """Build a POST of a complete call with these headers in addition to the usual ones."""
     lines = [line or f"POST {target} HTTP/1.1", *([host] if host else []), *HEADERS, *headers]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
@@ -44,7 +44,7 @@ def chunks(*data: bytes, end: bytes = b"0\r\n\r\n") -> bytes:
 
 
 async def answered(port: int, sent: bytes) -> bytes:
-    """What comes back before the server closes; the client has half-closed the connection after `sent`."""
+    """Return the server's data until it closes; the client half-closes the connection after `sent`."""
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(sent)
         await stream.send_eof()
@@ -129,7 +129,7 @@ async def test_request_that_is_cut_short_or_ambiguous_executes_nothing(sent: byt
     async with served() as (http, _, dispatcher, _):
         assert (await answered(http.port, sent)).startswith(b"HTTP/1.1 400 ")
         assert dispatcher.calls == []
-        # And neither does one whose client has gone.
+        # A call whose client has disconnected is not executed either.
         async with await trio.open_tcp_stream("127.0.0.1", http.port) as stream:
             await stream.send_all(sent)
         assert (await http.request("GET", "/livez")).status == 200
@@ -226,7 +226,7 @@ async def test_what_is_not_a_message_is_refused_over_stdio_and_executes_nothing(
 
 @pytest.mark.parametrize("request_id", ["1.5", "1e3", "true", '{"a":1}'])
 async def test_error_for_an_id_that_is_none_is_no_other_requests(request_id: str) -> None:
-    """An id that is read in part would name another request."""
+    """An id that was truncated when read would name another request."""
     async with served() as (http, *_):
         await http.initialize()
         assert (await http.request(body=message(request_id), headers=http.session)).message["id"] is None

@@ -1,4 +1,4 @@
-"""A service that was taken over takes all that it can: it is ended at its bounds, and the system works on."""
+"""A compromised service takes all the resources it can: it is ended at its limits, and the system keeps working."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THREADS = 512 + THREADS_A_CORE * (os.cpu_count() or 1)
 
 
 def died_of(kernel: RunningKernel, kind: str, before: int) -> str:
-    """The cause, as `status` says it, once it has died of that more often than `before`."""
+    """Return the cause of death from `status`, once it has occurred more than `before` times."""
     wait_until(
         lambda: kernel.service("hostile")["deaths"].get(kind, 0) > before, said=lambda: kernel.service("hostile")
     )
@@ -42,7 +42,7 @@ def test_threads_are_bounded_and_the_cause_says_so(kernel: RunningKernel) -> Non
 
 @pytest.mark.parametrize("entry", catalog.ENTRIES, ids=lambda entry: entry.spec.name)
 def test_no_number_of_calls_brings_a_service_to_its_bound(entry: catalog.ServiceEntry) -> None:
-    # Each call in flight keeps one thread busy, beside those that trio and each database keep.
+    # Each in-flight call keeps one thread busy, in addition to those of trio and of each database.
     assert entry.spec.thread_limit is not None
     assert entry.manifest.threads >= entry.spec.in_flight + 100
 
@@ -67,7 +67,7 @@ def test_what_is_left_outside_the_temporary_files_stays_and_is_named_with_the_re
     said = died_of(kernel, "disk", before)
     assert f"remove what it does not need from {emptied}, or raise its disk_limit_bytes" in said
     assert list(emptied.glob("left*"))
-    # Where that was done, it works again (`emptied`).
+    # The service works again after the cleanup (`emptied`).
 
 
 def test_no_link_in_the_place_of_the_temporary_files_leads_elsewhere(kernel: RunningKernel, emptied: Path) -> None:

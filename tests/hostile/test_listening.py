@@ -1,4 +1,4 @@
-"""A front that was taken over and does harm to the socket on which it listens: the next front serves all the same."""
+"""A compromised front damages its listening socket: the next front serves as usual."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def kernel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def get(kernel: RunningKernel, path: str) -> str | None:
-    """What is answered; None where nobody answers."""
+    """Return the answer; None if nobody answers."""
     address = urlsplit(kernel.status()["http_url"]).netloc
     connection = http.client.HTTPConnection(address, timeout=5)
     with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
@@ -49,7 +49,7 @@ def test_front_that_harms_its_socket_leaves_the_next_one_able_to_serve(
     if attack == "drop" and then == "live":
         assert outcome == "[Errno 1] Operation not permitted"
     if then == "live" and attack not in ("shut", "shut_for_reading"):
-        # It serves on, as far as can be seen.
+        # As far as can be seen, it still serves.
         for name in before:
             kernel.call("kernel_restart", {"service": name})
     wait_until(lambda: fronts(kernel) != before)

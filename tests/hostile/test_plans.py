@@ -1,4 +1,4 @@
-"""`files`, taken over, calls no more than its own operations and what clients asked for in plans."""
+"""A compromised `files` calls nothing but its own operations and what clients requested in plans."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SERVICES = ("files", "compare", "watch", "yaml", "memory", "transcripts", "knowl
 FOREIGN = sorted(
     op.name for op in ops.load().values() if CLIENT in op.callers and op.service in SERVICES and op.service != "files"
 )
-"""What clients may call, and `files` may not."""
+"""Operations that clients may call and `files` may not."""
 
 SET = {"file": "{{entry.path}}", "path": "name", "value": "{{entry.name}}"}
 
@@ -43,13 +43,13 @@ def kernel(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Run
 
 
 def arm(kernel: RunningKernel, operation: str, params: dict[str, Any] | None = None, **more: str) -> None:
-    """Have an attacker in `files` call it."""
+    """Have an attacker in `files` make a call."""
     asked = {"service": "files", "operation": operation, "params": params or {}, **more}
     kernel.call("kernel_implant", asked)
 
 
 def failure(kernel: RunningKernel) -> dict[str, Any]:
-    """How the attack failed."""
+    """Return the failure of the attack."""
     with pytest.raises(CallFailed) as failed:
         kernel.call("kernel_implanted")
     return failed.value.failure
@@ -62,7 +62,7 @@ def plan(name: str, root: Path, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(kernel: RunningKernel, name: str) -> dict[str, Any]:
-    """The execution, once it has ended."""
+    """Return the execution, once it has ended."""
     kernel.call("plan-execute", {"name": name})
 
     def ended() -> dict[str, Any] | None:
@@ -121,7 +121,7 @@ def test_gets_mandates_for_nothing_but_what_its_client_asks_for(
 
 
 def test_mandate_makes_the_sealed_call_alone_in_the_name_of_who_asked_for_it(kernel: RunningKernel, root: Path) -> None:
-    """Kept by the attacker, it does what the client asked for, and nothing with a bit of it changed."""
+    """Replayed by the attacker, it does what the client requested; with a single changed bit it does nothing."""
     client = HttpClient(kernel, create(kernel, "asker", "--surface", "files", "--surface", "yaml"))
     arm(kernel, "kernel_mandate", {"calls": [{"operation": "noyalib_set", "arguments": SET}]}, during="plan-create")
     assert client.tool("plan-create", plan("kept", root, SET), surface="files").status == 200
@@ -149,7 +149,7 @@ def test_plan_has_the_rights_of_its_maker_through_deaths_and_until_the_token_is_
     assert run(kernel, "lasting")["outcomes_applied"] == 2
     lines = wait_until(lambda: recorded(kernel, source="plan lasting", who="maker"))
     assert {line.operation for line in lines} == {"noyalib_set"}
-    # Whoever changes what else the plan says lends it no rights.
+    # Changing other parts of the plan does not lend it the rights of the one who changes it.
     kernel.call("plan-update", {"name": "lasting", "description": "by the operator"})
     token_command(kernel, "revoke", "maker")
     ended = run(kernel, "lasting")

@@ -1,5 +1,8 @@
-"""A service that was taken over beside others of the same user: under an ordinary user's kernel all have that user, and
-a decoder is as near to them as any.  What others load, their models among it, is theirs alone."""
+"""A compromised service next to others of the same user.
+
+Under an ordinary user's kernel all services have that user, so a decoder is as close to them as any other. The modules
+and models that other services load are out of reach.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ __all__ = ["kernel"]
 
 @pytest.fixture
 def others(kernel: RunningKernel) -> Path:
-    """A file in the folder of another service, that its user may read and write."""
+    """Return a file in another service's folder that the shared user may read and write."""
     path = kernel.data_dir / "services" / "embed" / "model.graph"
     path.parent.mkdir(mode=0o777, exist_ok=True)
     path.write_text("the graph")

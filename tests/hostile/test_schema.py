@@ -1,4 +1,4 @@
-"""A client's JSON Schema costs no more than a bounded time of a thread, and reads nothing but the document."""
+"""A client's JSON Schema costs a bounded amount of thread time, and reads nothing but the document."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEPTH = 40
 
 
 def doubled(keyword: str, last: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A schema of some lines that stands for 2**DEPTH."""
+    """A schema of a few lines that expands to 2**DEPTH."""
     each = {f"a{n}": {keyword: [{"$ref": f"#/$defs/a{n + 1}"}] * 2, **more} for n in range(DEPTH)}
     return {"$defs": {**each, f"a{DEPTH}": last}, "$ref": "#/$defs/a0"}
 
@@ -72,14 +72,14 @@ def test_check_that_takes_too_long_is_given_up_and_names_the_bound(
     with pytest.raises(YamlError, match=r"^schema: validation takes more than 0\.05 s of processor time") as refused:
         yaml.validate(str(tmp_path / "f.yaml"), schema)
     assert refused.value.code == Code.INVALID_PARAMS
-    # The next check of this thread has its own time.
+    # The thread's next check has its own time limit.
     monkeypatch.undo()
     (tmp_path / "g.yaml").write_text("a: 1\n")
     assert yaml.validate(str(tmp_path / "g.yaml"), {"required": ["a"]}).valid
 
 
 def test_pattern_that_is_large_for_a_long_text_is_refused_before_it_is_matched(tmp_path: Path, yaml: YamlFiles) -> None:
-    """Linear in the text is not enough: the factor is the pattern's size, and one match cannot be given up."""
+    """Linear time in the text is not enough: the pattern's size is a factor, and a match cannot be interrupted."""
     (tmp_path / "f.yaml").write_text(f"a: {'a' * 200_000}\n")
     with pytest.raises(YamlError, match=r"^schema: the pattern .* is too large for a text of 200000 characters"):
         yaml.validate(str(tmp_path / "f.yaml"), {"properties": {"a": {"pattern": "(a|b){0,980}c"}}})

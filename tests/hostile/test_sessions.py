@@ -1,4 +1,4 @@
-"""Sessions over HTTP belong to their token's client: no other one reads, uses, resumes or ends them."""
+"""HTTP sessions belong to their token's client: no other client reads, uses, resumes or ends them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def token(secret: str) -> Token:
 
 
 class Client(HttpWire):
-    """One that sends its token with everything."""
+    """A client that sends its token with every request."""
 
     def __init__(self, port: int, secret: str) -> None:
         super().__init__(port)
@@ -52,7 +52,7 @@ async def serving() -> AsyncIterator[tuple[int, InProcess]]:
 
 
 def altered(session_id: str) -> list[str]:
-    """Ids that somebody who has seen one might try."""
+    """Return ids that somebody who has seen one might try."""
     text, _, signature = session_id.partition(".")
     claims = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     forged = []
@@ -71,14 +71,14 @@ def altered(session_id: str) -> list[str]:
 @pytest.mark.parametrize("thief", [OTHERS[1], OPERATOR], ids=["token", "operator"])
 async def test_session_of_another_token_is_not_there(owner: str, thief: str) -> None:
     if owner == thief:
-        pytest.skip("the operator's clients have one token, and are one")
+        pytest.skip("the operator's clients share one token and count as one")
     async with serving() as (port, dispatcher):
         victim, other = Client(port, owner), Client(port, thief)
         await victim.initialize()
         await other.initialize()
         stolen = {"mcp-session-id": victim.session["mcp-session-id"]}
         async with trio.open_nursery() as nursery:
-            # The victim listens, and its events have ids that can be guessed.
+            # The victim listens, and its events have guessable ids.
             news = await nursery.start(victim.listen)
             for event_id in ("0", "1", victim.session["mcp-session-id"], other.session["mcp-session-id"]):
                 headers = {**stolen, **SSE, "last-event-id": event_id}
@@ -88,7 +88,7 @@ async def test_session_of_another_token_is_not_there(owner: str, thief: str) -> 
             assert (await other.rpc("notifications/cancelled", {"requestId": 1}, id=None, headers=stolen)).status == 404
             assert (await other.request("DELETE", headers=stolen)).status == 404
             assert dispatcher.calls == []
-            # It goes on, and has heard nothing.
+            # The session still works, and has received nothing.
             assert (await victim.rpc("tools/call", call)).status == 200
             assert news.statistics().current_buffer_used == 0
             nursery.cancel_scope.cancel()
@@ -107,7 +107,7 @@ async def test_guessed_and_altered_ids_are_of_no_session() -> None:
 
 
 async def test_event_id_of_another_session_brings_none_of_its_events() -> None:
-    """With one token as well: the session's own stream is opened, and what another was sent is not in it."""
+    """This holds even with the same token: the session's own stream is opened, without events of the other session."""
     async with serving() as (port, _):
         victim, other = Client(port, OPERATOR), Client(port, OPERATOR)
         await victim.initialize()

@@ -1,4 +1,4 @@
-"""The implant in all services at once: the kernel lives, answers, and stays within its memory."""
+"""With the implant in all services at once, the kernel lives, answers, and stays within its memory."""
 
 from __future__ import annotations
 

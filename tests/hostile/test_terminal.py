@@ -1,4 +1,4 @@
-"""What strangers choose reaches a terminal as text: names, contents, logs and what services say never control it."""
+"""Untrusted text reaches a terminal as plain text: names, contents, logs and service messages never control it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SERVICES = ("documents", "decode", "retrieve", "graph", "knowledge", "files", "c
 CLI = REPOSITORY / "kernel" / "cli"
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\r\u202egnp.exe\u2066\u2028z"
-"""Sets the title, clears the screen, and reads backwards."""
+"""Sets the title, clears the screen, and reverses the reading direction."""
 
 FORGED = "\nlinckia: all is well"
 
@@ -39,7 +39,7 @@ class Terminal(io.StringIO):
 
 
 def is_harmless(text: str) -> bool:
-    """Whether it holds nothing that controls a terminal but newlines and the colours that we use."""
+    """Return True if no control characters except newlines and our own colours occur."""
     for colour in ("\x1b[32m", "\x1b[35m", "\x1b[0m"):
         text = text.replace(colour, "")
     return all(terminal.escaped(line) == line for line in text.split("\n"))
@@ -87,7 +87,7 @@ def test_bytes_are_whole_for_a_pipe_and_text_on_a_terminal(monkeypatch: pytest.M
 
 
 def _prints(tree: ast.AST) -> Iterator[int]:
-    """Lines that write past `terminal`."""
+    """Yield the lines of code that print without `terminal`."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
@@ -123,7 +123,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
 
 
 def on_terminal(data: Path, *words: str) -> str:
-    """What a command writes to a terminal, stderr included."""
+    """Return what a command writes to a terminal, including stderr."""
     ours, theirs = pty.openpty()
     tty.setraw(theirs, termios.TCSANOW)
     line = [sys.executable, "-m", "linckia.kernel.cli", *words, "--data", str(data)]
@@ -153,7 +153,7 @@ def test_commands_leave_the_terminal_alone(kernel: RunningKernel, words: Sequenc
     root = kernel.status()["roots"][0]
     name = next(Path(root).iterdir())
     shown = on_terminal(kernel.data_dir, *({"ROOT": root, "*": str(name)}.get(word, word) for word in words))
-    # Bars and tables move the cursor and have colours; no name does.
+    # Bars and tables move the cursor and have colours; names do not.
     assert not any(each in shown for each in ("\x1b]0", "\x1b[2J", *"\x07\x9b\x7f\u202e\u2066\u2028")), repr(shown)
     assert not any(line.startswith("linckia: all is well") for line in shown.splitlines()), repr(shown)
     if words[0] in ("grep", "logs", "cat", "du") or words[:2] == ["ls", "--paths"]:

@@ -148,7 +148,7 @@ def test_a_turn_that_is_gone_or_kept_twice_shows(tmp_path: Path) -> None:
     worker = Worker(0, Defective(tmp_path, ""), tmp_path, record, random.Random(1), turns=["one", "twice", "gone"])
     compare_turns(tmp_path, [worker], record)
     assert record.lost == ["turn 'gone'"]
-    assert record.wrong == ["1 turns are kept twice"]
+    assert record.wrong == ["1 turns are stored twice"]
 
 
 def test_availability_counts_repeatable_calls_and_in_a_full_disk_reads() -> None:

@@ -1,1 +1,1 @@
-"""The one package that an installation imports; a checkout has its parts at the top level, and links to them here."""
+"""The package that an installation imports; in a checkout it links to the folders at the top level."""

@@ -1,1 +1,1 @@
-"""The store of documents beside its peers."""
+"""Benchmarks of the document store against its peers."""

@@ -1,17 +1,18 @@
-"""The store of documents beside restic, borg and ripgrep, on the same files in the same run.
+"""The document store compared with restic, borg and ripgrep, on the same files in the same run.
 
-scripts/bench documents versions [FILES]   three successive versions of a source tree; the same of /usr/share/doc
-scripts/bench documents grep [DOCUMENTS]   regular expressions over as many stored documents, against ripgrep
-scripts/bench documents large [MIB]        one file in and out, with the most memory that each process has used
-scripts/bench documents manuals [SECONDS]  /usr/share/doc or --dir DIR: add, grep, search and memory; waits so long
-                                           for the vectors, and then until all is at rest, to show the memory again;
-                                           --backend onnx: without torch; --rest SECONDS: what rests does so sooner;
-                                           --tokens N: of each passage only so many are embedded, so that all have
-                                           their vectors in minutes, and the memory at rest is that of all
+scripts/bench documents versions [FILES] three successive versions of a source tree; the same of /usr/share/doc
+scripts/bench documents grep [DOCUMENTS] regular expressions over this many stored documents, against ripgrep
+scripts/bench documents large [MIB] one file in and out, with the peak memory of each process scripts/bench documents
+manuals [SECONDS] /usr/share/doc or --dir DIR: add, grep, search and memory; waits this long
+                                           for the vectors, then until all services rest, and shows the memory
+                                               again;
+                                           --backend onnx: without torch; --rest SECONDS: services rest sooner;
+                                           --tokens N: embed only this many tokens of each passage, so that all have
+                                           vectors within minutes, and the memory at rest includes all of them
 
-`versions` needs restic and borg, `grep` needs ripgrep; if one is missing, the package to install is named.  Trees are
-made of the files of this installation.  `--keep DIR` works in DIR and leaves it there, so that what a run has stored is
-not stored again by the next.
+`versions` needs restic and borg, `grep` needs ripgrep; if one is missing, the package to install is named. Trees are
+made of the files of this installation. `--keep DIR` works in DIR and leaves it there, so that the next run need not
+store the same files again.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ def main() -> None:
     parser.add_argument("count", type=int, nargs="?")
     parser.add_argument("--dir", metavar="DIR", type=Path, default=Path("/usr/share/doc"))
     parser.add_argument(
-        "--backend", choices=("torch", "onnx"), default="torch", help="of the embedder; onnx is an extra"
+        "--backend", choices=("torch", "onnx"), default="torch", help="backend of the embedder; onnx is an extra"
     )
     parser.add_argument("--rest", metavar="SECONDS", type=float, default=300.0, help="time without a call until a rest")
     parser.add_argument(
-        "--tokens", metavar="N", type=int, help="of each passage; by default as many as the model reads"
+        "--tokens", metavar="N", type=int, help="tokens read of each passage; by default as many as the model reads"
     )
     parser.add_argument("--keep", metavar="DIR", type=Path)
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Regular expressions over many stored documents, and ripgrep over the same files."""
+"""Regular expressions over many stored documents, compared with ripgrep on the same files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def grep(folder: Path, count: int) -> None:
 
 
 def whole(kernel: RunningKernel, root: Path) -> None:
-    """All matches of patterns that few documents have, as a client waits for them, beside ripgrep on the files."""
+    """Find all matches of patterns that occur in few documents, as a client waits for them, and compare with
+    ripgrep."""
     print(
         f"{'all matches':<40}{'matches':>8}{'p50 ms':>8}{'p99 ms':>8}{'rg':>8}{'p50 ms':>8}{'p99 ms':>8}{'ratios':>14}"
     )
@@ -65,7 +66,7 @@ def whole(kernel: RunningKernel, root: Path) -> None:
             began = time.monotonic()
             answer = kernel.call("documents_grep", {"pattern": pattern, "limit": 10_000})
             ours.append((time.monotonic() - began) * 1000)
-            # As often as ours, in turns: the slowest of a few would be none to compare the slowest of many with.
+            # Run it as often as ours, in turns, since the slowest of a few is not comparable with the slowest of many.
             began = time.monotonic()
             said = subprocess.run(["rg", "--no-ignore", "--hidden", "--no-filename", "--count", "-e", pattern,
                                    str(root)], capture_output=True, text=True, check=False).stdout  # fmt: skip
@@ -84,7 +85,8 @@ HOSTILE_BYTES = 20_000_000
 
 
 def hostile(kernel: RunningKernel) -> None:
-    """Patterns made to take for ever end, and say how far they came; over all, and over one line of 20 MB."""
+    """Check that patterns made to run forever end and report their progress; over all documents, and one line of 20
+    MB."""
     name = "hostile.txt"
     kernel.call("documents_add", {"name": name, "content": "a" * HOSTILE_BYTES + "!"}, timeout_s=60)
     for paths in ([], [name]):
@@ -119,7 +121,7 @@ async def _measure(folder: Path, root: Path) -> None:
 
 
 def _children_ms(command: list[str]) -> float:
-    """The CPU time of a command."""
+    """Return the CPU time of a command."""
     before = children_s()
     subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
     return (children_s() - before) * 1000

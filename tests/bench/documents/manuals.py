@@ -1,7 +1,7 @@
-"""A folder of manuals, beside the figures that another store of documents gives of itself on one of the same kind.
+"""A folder of manuals, compared with the published figures of another document store for a similar folder.
 
-Those are of Debian's documentation folder (4,236 files, 111 MB), on another machine: the ratio says whether this one is
-in the same class, and no more than that.
+Those figures are for Debian's documentation folder (4,236 files, 111 MB) on another machine, so the ratio only shows
+whether this store is in the same class.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ TURNS = 20
 
 
 class Settings(NamedTuple):
-    """What the kernel is told.
+    """The settings of the kernel.
 
-    `backend` is the embedder's; with onnx there is no reranker, so that nothing loads torch.  `rest_s` is the time
-    without a call after which what can rest does.  `tokens` are read of each passage, None: as many as the model reads.
+    `backend` is the embedder's; with onnx there is no reranker, so that nothing loads torch. Services rest after
+    `rest_s` without a call. `tokens` is the number of tokens read of each passage; None means as many as the model
+    reads.
     """
 
     backend: str
@@ -49,7 +50,7 @@ class Settings(NamedTuple):
 
 
 def manuals(folder: Path, directory: Path, wait_s: float, settings: Settings) -> None:
-    """Print the figures; waits at most so long for the vectors."""
+    """Print the figures; waits at most `wait_s` for the vectors."""
     environment = settings.environment()
     with running(folder / "manuals-data", [directory], environment=environment, all_ready=False) as kernel:
         kernel.wait_ready(*SERVICES)
@@ -106,22 +107,22 @@ def _told(kernel: RunningKernel, what: str, peer_ms: float, name: str, params: S
 
 
 SETTLES_S = 30.0
-"""What comes after the beginning of a rest: memory is given back, and what was woken for a last look ends again."""
+"""Time after the beginning of a rest for memory to be returned, and for services woken by the last check to end."""
 AT_MOST_S = 1800.0
 STEADY_MB = 5.0
 LONG_PAUSE = 6
-"""Times the time after which services rest, until what they are forked from does."""
+"""Factor on the rest time after which the zygotes rest too."""
 
 
 def at_rest(kernel: RunningKernel, rest_s: float) -> None:
-    """Print the same once nothing more is given back, and what the first search after it costs."""
+    """Print the figures again once no more memory is returned, and the cost of the first search after that."""
     began = time.monotonic()
     while kernel.call("documents_status")["vectors_waiting"] and time.monotonic() - began < AT_MOST_S:
         time.sleep(2)
     print(f"all vectors after {time.monotonic() - began:.0f} s more", flush=True)
     rests_from = time.monotonic()
     before, now = math.inf, _own(kernel)
-    # Until it has not become less while something that was called once more could have come to rest.
+    # Wait until memory has stopped shrinking for long enough that a service called once more could have come to rest.
     while before - now > STEADY_MB and time.monotonic() - rests_from < AT_MOST_S:
         time.sleep(LONG_PAUSE * rest_s + SETTLES_S)
         before, now = now, _own(kernel)
@@ -135,7 +136,7 @@ def at_rest(kernel: RunningKernel, rest_s: float) -> None:
 
 
 class _Share(NamedTuple):
-    """Of one process, in MB, pages that several share counted once."""
+    """The memory of one process in MB; shared pages are counted once."""
 
     name: str
     own: float
@@ -143,7 +144,7 @@ class _Share(NamedTuple):
 
 
 def _shares(kernel: RunningKernel) -> list[_Share]:
-    """Of each process of the system, the largest first."""
+    """Return the memory of each process of the system, largest first."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -171,9 +172,9 @@ def _own(kernel: RunningKernel) -> float:
 
 
 def resident(kernel: RunningKernel, when: str) -> None:
-    """What each process holds, pages that several share counted once: the peer is one process.
+    """Print the memory of each process, counting shared pages once, because the peer is one process.
 
-    Own is what nothing but these processes could hold; pages of files go as soon as the machine wants them.
+    `own` is memory that only these processes hold; file pages are dropped as soon as the machine needs them.
     """
     shares = _shares(kernel)
     for name, own, of_files in shares:

@@ -1,4 +1,4 @@
-"""What the benchmarks store, and the kernel they store it in."""
+"""The files that the benchmarks store, and the kernel that stores them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGEST = 512 * 1024
 
 
 def sources() -> Iterator[Path]:
-    """Files of this installation, without what is compiled or very large."""
+    """Yield files of this installation, except compiled and very large ones."""
     for place in dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), "/usr/share", "/usr/lib")):
         for folder, folders, names in os.walk(place):
             folders.sort()
@@ -30,7 +30,7 @@ def sources() -> Iterator[Path]:
 
 
 def make_tree(tree: Path, count: int, note: str = "") -> int:
-    """Copies of `count` files; answers their size."""
+    """Copy `count` files; returns their total size."""
     size = 0
     for number, path in enumerate(sources()):
         if number == count:
@@ -44,7 +44,7 @@ def make_tree(tree: Path, count: int, note: str = "") -> int:
 
 
 def change(tree: Path, seed: int) -> None:
-    """The next version: some files changed, some new, some gone."""
+    """Make the next version: some files changed, some new, some deleted."""
     rng = random.Random(seed)
     files = sorted(path for path in tree.rglob("*") if path.is_file())
     for path in rng.sample(files, len(files) // 15):
@@ -59,19 +59,19 @@ def change(tree: Path, seed: int) -> None:
 
 
 def extent(tree: Path) -> tuple[int, int]:
-    """Files and bytes."""
+    """Return the number of files and bytes."""
     sizes = [path.stat().st_size for path in tree.rglob("*") if path.is_file() and not path.is_symlink()]
     return len(sizes), sum(sizes)
 
 
 def on_disk(folder: Path) -> int:
-    """As many bytes as the file system gives to the files."""
+    """Return the bytes that the file system allocates to the files."""
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
 
 
 @contextlib.contextmanager
 def kernel_alone(data: Path, root: Path) -> Iterator[RunningKernel]:
-    """Without the services that would embed what is stored at the same time."""
+    """Run a kernel without the services that would embed the stored files at the same time."""
     with running(data, [root], all_ready=False) as kernel:
         kernel.wait_ready("documents")
         for name in kernel.services():
@@ -81,7 +81,7 @@ def kernel_alone(data: Path, root: Path) -> Iterator[RunningKernel]:
 
 
 def until_idle(kernel: RunningKernel, at_most_s: float = 300.0) -> None:
-    """Until the service does nothing more in the background."""
+    """Wait until the service has no background work left."""
     give_up = time.monotonic() + at_most_s
     pid = kernel.service("documents")["pid"]
     quiet = 0
@@ -97,6 +97,6 @@ def cpu_s(pid: int) -> float:
 
 
 def children_s() -> float:
-    """The CPU time of the commands that have ended."""
+    """Return the CPU time of the commands that have ended."""
     now = os.times()
     return now.children_user + now.children_system

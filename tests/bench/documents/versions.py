@@ -1,4 +1,4 @@
-"""Successive versions of a tree, in this store, in restic and in borg."""
+"""Successive versions of a tree, stored here, in restic and in borg."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def versions(folder: Path, files: int) -> None:
 
 @dataclass(slots=True)
 class _Taken:
-    """What one store has taken for each version."""
+    """The cost of each version in one store."""
 
     wall_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
 
 
 def _compare(folder: Path, tree: Path, name: str, make: Callable[[int], None], count: int) -> None:
-    """Each version is added to one store after the other, while nothing else is at work, and from memory by all."""
+    """Add each version to one store after the other, while nothing else runs and from the page cache."""
     work = folder / "stores"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
-    # Services are given their roots when they are born: the folder stays, what is in it changes.
+    # Services get their roots when they start, so the folder stays and only its content changes.
     tree.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(tree, ignore_errors=True)
     taken: dict[str, _Taken] = {}
@@ -79,7 +79,7 @@ def _compare(folder: Path, tree: Path, name: str, make: Callable[[int], None], c
                 lambda: kernel.call("documents_add", {"path": str(tree), "no_ignore": True}, timeout_s=600),
                 lambda: cpu_s(kernel.process.pid) + cpu_s(kernel.service("documents")["pid"]),
             )
-            # What it still has to index waits until the others have had the machine to themselves.
+            # Its remaining indexing waits until the others have had the machine to themselves.
             kernel.call("kernel_stop", {"service": "documents"})
             for peer, command in peers.items():
                 place = [f"{work}/borg::v{version}"] if peer == "borg" else []
@@ -103,7 +103,7 @@ def _compare(folder: Path, tree: Path, name: str, make: Callable[[int], None], c
             size_ratio = sizes[one] / sizes["linckia"]
             print(f"; {one} : linckia   time {wall}   CPU time {cpu}   size {size_ratio:.2f}", end="")
         print()
-    print(f"of {status['total_bytes'] / 2**20:.0f} MiB, {status['dedup_ratio']:.1%} was there already\n", flush=True)
+    print(f"of {status['total_bytes'] / 2**20:.0f} MiB, {status['dedup_ratio']:.1%} already existed\n", flush=True)
 
 
 def _peers(work: Path) -> Iterator[tuple[str, list[str]]]:
@@ -127,5 +127,5 @@ def _environment() -> dict[str, str]:
 
 
 def _packs(data: Path) -> int:
-    """The store itself, without the index that finds in it."""
+    """Return the size of the store without its search index."""
     return sum(path.stat().st_blocks * 512 for path in data.rglob("packs.db*"))

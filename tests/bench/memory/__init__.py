@@ -1,1 +1,1 @@
-"""Memory against plain search over the conversations that it was taken from."""
+"""Memory compared with plain search over the underlying conversations."""

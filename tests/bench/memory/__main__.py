@@ -1,9 +1,9 @@
-"""Memory against plain search over the conversations, on questions after LoCoMo's kinds; synthetic (`conversations`).
+"""Memory compared with plain search over conversations, with LoCoMo's kinds of questions; synthetic (`conversations`).
 
-An agent remembers each fact as a statement when it comes up; `recall` finds those, `search` the turns themselves, each
-with the same limit and in the same project. An answer counts where a memory, or the turn that was found, holds the
-value that is right; of a negative question, where the answer says that nothing relevant was found. Tokens are the
-characters / 4 of the answer as JSON: of `search` with the talk that led to each turn, and of its turns alone.
+An agent remembers each fact as a statement when it comes up. `recall` searches these, `search` the turns themselves,
+with the same limit and project. An answer counts if a memory or turn found contains the right value, and for a negative
+question if the answer says that nothing relevant was found. Tokens are the characters / 4 of the answer as JSON; for
+`search`, with the context of each turn, and of its turns alone.
 
     scripts/bench memory [--pairs | --show]
 """
@@ -30,7 +30,7 @@ KINDS = ("single", "updated", "temporal", "negative")
 
 
 def take_in(client: Client, conversations: list[Conversation]) -> float:
-    """Post the conversations and remember their facts; answers the seconds of one `remember`."""
+    """Post the conversations and remember their facts. Returns the seconds of one `remember`."""
     took: list[float] = []
     for one in conversations:
         messages = [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(one.turns)]
@@ -56,12 +56,12 @@ def until_embedded(kernel: RunningKernel) -> None:
 
 
 def texts_of(answer: dict[str, Any]) -> list[str]:
-    """What was found, the best first."""
+    """Return the texts found, best first."""
     return [one.get("text") or one["preview"] for one in answer.get("memories", answer.get("results", []))]
 
 
 def score(question: Question, answer: dict[str, Any]) -> tuple[bool, bool]:
-    """Whether the first, and whether one of the first five is right."""
+    """Return whether the first result, and whether one of the first five, is right."""
     found = texts_of(answer)
     if question.answer is None:
         declined = not found or bool(answer.get("note"))
@@ -72,8 +72,8 @@ def score(question: Question, answer: dict[str, Any]) -> tuple[bool, bool]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench memory", description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", action="store_true", help="what is taken for the same, and for a contradiction")
-    parser.add_argument("--show", action="store_true", help="each question whose first answer is wrong")
+    parser.add_argument("--pairs", action="store_true", help="show which statements count as equal or contradictory")
+    parser.add_argument("--show", action="store_true", help="show each question whose first answer is wrong")
     arguments = parser.parse_args()
     if arguments.pairs:
         judged()

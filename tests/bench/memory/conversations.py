@@ -1,8 +1,8 @@
-"""Ten synthetic conversations of 300 turns, what an agent would remember of each, and fifteen questions about each.
+"""Ten synthetic conversations of 300 turns, the statements that an agent would remember, and fifteen questions each.
 
-Made of templates by a fixed seed, after the kinds of questions that LoCoMo has (Maharana et al., 2024): of one fact,
-of a fact that was changed later, of times, and of what was never said. Between the facts people talk of other things,
-some of the same subjects without any fact. Nothing of it is real; templates are easier to find than what people say.
+They are built from templates with a fixed seed, after LoCoMo's kinds of questions (Maharana et al., 2024): about one
+fact, a fact that changed later, times, and things never said. Between the facts people talk of other things, some about
+the same subjects but without facts. Nothing is real, and templates are easier to find than real speech.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ PEOPLE = (
 
 @dataclass(frozen=True)
 class Subject:
-    """What is said in a turn, remembered as a statement, and asked; `{}` is the value, `{p}` the person."""
+    """A fact as said in a turn, remembered and asked about; `{}` is the value, `{p}` the person."""
 
     said: tuple[str, str]
-    """At first, and once it is another."""
+    """The first wording, and the one after a change."""
     statement: str
     question: str
     before: str
@@ -103,7 +103,7 @@ SMALL_TALK = (
 
 @dataclass(frozen=True)
 class Question:
-    """`answer` is None where nothing was said that answers it."""
+    """A question; `answer` is None if nothing said answers it."""
 
     kind: str
     text: str
@@ -112,7 +112,7 @@ class Question:
 
 @dataclass
 class Conversation:
-    """`turns` of two people in turn, each with its speaker; `statements` in the order in which they come up."""
+    """Alternating `turns` of two people, each with its speaker, and `statements` in the order in which they come up."""
 
     project: str
     turns: list[str] = field(default_factory=list)
@@ -121,19 +121,19 @@ class Conversation:
 
 
 def made() -> list[Conversation]:
-    """All of them, the same each time."""
+    """Return all conversations, the same each time."""
     rng = random.Random(18)
     return [_made(rng, f"talk-{n}", PEOPLE[2 * n], PEOPLE[2 * n + 1]) for n in range(CONVERSATIONS)]
 
 
 def _made(rng: random.Random, project: str, *people: str) -> Conversation:
     conversation = Conversation(project)
-    facts: list[tuple[str, str, str]] = []  # who says what, and what is remembered of it
+    facts: list[tuple[str, str, str]] = []  # speaker, turn, and statement to remember
     names = list(SUBJECTS)
     rng.shuffle(names)
     later: list[tuple[str, str, str]] = []
     for place, name in enumerate((*names, *names[:3])):
-        # The last three are of the other person.
+        # The last three are about the other person.
         turn = place % len(names) + place // len(names)
         subject, who, other = SUBJECTS[name], people[turn % 2], people[1 - turn % 2]
         first, second = rng.sample(subject.values, 2)
@@ -147,7 +147,7 @@ def _made(rng: random.Random, project: str, *people: str) -> Conversation:
         else:
             ask(Question("single", subject.question.format(p=who), first))
         if place in (4, 5):
-            # Of the other one that is not known.
+            # This is not known about the other person.
             ask(Question("negative", subject.question.format(p=other), None))
     for (what, said, question), who in zip(rng.sample(EVENTS, 2), people, strict=True):
         date = f"{rng.randint(1, 28)} {rng.choice(MONTHS)}"

@@ -1,4 +1,4 @@
-"""Pairs of statements, as a person judges them, and how many of them are judged alike with vectors and without."""
+"""Pairs of statements judged by a person, and how many of them we judge alike with and without vectors."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ PAIRS = {
 
 
 def judged() -> None:
-    """Print a table, and what is judged in another way."""
+    """Print a table, and the pairs judged differently."""
     with tempfile.TemporaryDirectory() as folder:
         model = load(EmbedSettings(model=PACKAGED[1]), "cpu", Path(folder))
 

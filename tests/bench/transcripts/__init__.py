@@ -1,1 +1,1 @@
-"""Conversations at size: `scripts/bench transcripts`."""
+"""Conversations at scale: `scripts/bench transcripts`."""

@@ -1,8 +1,8 @@
-"""Conversations at size: taking in, finding again and passing on.
+"""Conversations at scale: ingestion, search and the proxy.
 
     scripts/bench transcripts [ingest dedup lineage search stripping proxy import] [--folder DIR]
 
-All parts where none is named. Each prints its figures beside a peer's, measured in the same run.
+Runs all parts unless some are named. Each prints its figures next to a peer's, measured in the same run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Searches among 100,000 turns; and right hits with and without what agents put around what is said.
+"""Searches among 100,000 turns, and the share of right hits with and without the text that agents add.
 
-The first is the service with the real search, and vectors that are made up, since a model would take an hour for so
-many; the second has the real model.
+The first uses the service with the real search and random vectors, since a model would take an hour for this many; the
+second uses the real model.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _vocabulary(count: int, chance: random.Random) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def _made_up(env: Environment) -> AsyncIterator[Handlers]:
-    """`embed` whose vectors are random, the same for the same text."""
+    """Serve `embed` with random vectors, the same for the same text."""
     handlers = Handlers()
 
     @handlers.handle(EmbedTexts)
@@ -87,7 +87,7 @@ async def _made_up(env: Environment) -> AsyncIterator[Handlers]:
 
 
 def search(folder: Path) -> None:
-    """p50 and p95 of whole searches with their lineages, beside the words alone in SQLite's FTS5."""
+    """Print p50 and p95 of complete searches with their lineages, compared with words alone in SQLite's FTS5."""
     trio.run(_search, folder)
 
 
@@ -102,7 +102,7 @@ async def _search(folder: Path) -> None:
     services = {"retrieve": retrieve.open_service, "embed": _made_up, "transcripts": transcripts.open_service}
     peer = sqlite3.connect(":memory:")
     peer.execute("CREATE VIRTUAL TABLE turn USING fts5(text)")
-    # As on a machine that has no cross-encoder.
+    # This matches a machine without a cross-encoder.
     settings = {"retrieve": {"rerank": "off"}}
     async with services_in_process(services, folder, settings=settings) as bench:
         began = time.perf_counter()
@@ -162,7 +162,7 @@ async def _indexed(bench: Bench, turns: int) -> None:
         await trio.sleep(0.5)
 
 
-# With and without what agents put around it
+# Searches with and without the text that agents add
 
 SUBJECTS = {
     "the deployment fails because the health check of the load balancer times out": "why does rolling out break",
@@ -197,7 +197,7 @@ _REMINDERS = (
 
 
 def stripping(folder: Path) -> None:
-    """The share of questions whose turn comes first, and among the first five."""
+    """Print the share of questions whose turn comes first, and among the first five."""
     with_, without = trio.run(_hit_rates, folder / "stripped", True), trio.run(_hit_rates, folder / "left", False)
     print(f"{'tags stripped':<44} first {with_[0]:.2f}   among five {with_[1]:.2f}")
     print(f"{'tags left in':<44} first {without[0]:.2f}   among five {without[1]:.2f}")
@@ -212,7 +212,7 @@ async def _hit_rates(folder: Path, strip: bool) -> tuple[float, float]:
         for subject in SUBJECTS:
             around = "\n".join(f"<{tag}>\n{chance.choice(_REMINDERS)}\n</{tag}>" for _ in range(3))
             turns.append(_turn([f"{around}\n{subject}\n{around}", "I will look into it."]))
-        # Turns that are about nothing of this, in the same wrapping.
+        # Unrelated turns with the same added text.
         for n in range(80):
             around = f"<{tag}>\n{chance.choice(_REMINDERS)}\n</{tag}>"
             turns.append(_turn([f"{around}\nPlease go on with step {n}.", f"Step {n} is done."]))

@@ -1,4 +1,4 @@
-"""100 MB of session files through the command line: rate, memory of both ends, and what an interruption costs."""
+"""Imports 100 MB of session files on the command line: rate, memory of both ends, and the cost of an interruption."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BYTES = 100_000_000
 
 
 def _write(folder: Path) -> int:
-    """Sessions as Claude Code writes them: prose, calls, long results."""
+    """Write sessions like Claude Code: prose, calls, long results."""
     chance = random.Random(5)
     words = [f"word{n}" for n in range(5000)]
     folder.mkdir()
@@ -52,7 +52,7 @@ def _peak_mb(pid: int) -> float:
 
 
 def import_(folder: Path) -> None:
-    """The whole, interrupted once on its way; beside reading the same files as JSON and nothing more."""
+    """Import everything with one interruption, compared with only parsing the same files as JSON."""
     files = folder / "sessions"
     size = _write(files)
     began = time.perf_counter()
@@ -85,7 +85,7 @@ def import_(folder: Path) -> None:
             try:
                 peak = max(peak, _peak_mb(second.pid))
             except (OSError, StopIteration):
-                # It has just ended.
+                # The process has just ended.
                 break
             time.sleep(0.05)
         said = second.stdout.read()

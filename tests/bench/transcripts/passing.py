@@ -1,4 +1,4 @@
-"""What the proxy adds until a reply's first byte, beside asking the server itself."""
+"""The proxy's added delay until a reply's first byte, compared with calling the server directly."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ REPLY = _HEAD + b"%x\r\n" % len(_DELTA) + _DELTA + b"\r\n" + b"e\r\ndata: [DONE]
 
 
 def delay(folder: Path) -> None:
-    """Over kept connections and over new ones, recording all the while."""
+    """Measure with persistent and new connections, recording all the while."""
     with running(folder):
-        # Services and standbys that are still starting would take the processors from what is measured.
+        # Services and standbys that are still starting would compete for the processors.
         time.sleep(SETTLED_S)
         trio.run(_delay, folder)
 
@@ -48,7 +48,7 @@ async def _delay(folder: Path) -> None:
         line = await trio.to_thread.run_sync(process.stdout.readline)
         through = int(line.split()[0].rpartition(b":")[2])
         for kept in (True, False):
-            # One after the other, so that whatever else the machine does hits both.
+            # Measured alternately, so that other work on the machine affects both.
             direct, passed = await _first_bytes(port, through, kept)
             name = "a kept connection" if kept else "a new connection each"
             added = statistics.median(passed) - statistics.median(direct)

@@ -1,4 +1,4 @@
-"""Turns a second over HTTP, acknowledged on disk; a conversation posted whole after each turn."""
+"""Turns per second over HTTP, acknowledged on disk, and a conversation posted whole after each turn."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ WORDS = "The sea star grows back any arm it loses, for its organs reach into eac
 
 
 class Http:
-    """A connection that is kept: one request at a time, a body of JSON."""
+    """A persistent connection: one request at a time, a body of JSON."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
 
     async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
-        """Status and body of the answer.  Raises trio.BrokenResourceError."""
+        """Return the status and body of the answer. Raises trio.BrokenResourceError."""
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         await self._stream.send_all(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         got = bytearray()
@@ -68,8 +68,10 @@ def _turn(n: int) -> bytes:
 
 
 def ingest(folder: Path) -> None:
-    """One client, 32 clients and batches, beside bare inserts: a commit a turn, and one for as many as there are
-    clients.  Of ours, the processor time of each process and turn, which other programs of the machine change least."""
+    """Measure one client, 32 clients and batches, compared with plain inserts, one or 32 per commit.
+
+    For our side, prints the processor time per process and turn, which other programs of the machine affect least.
+    """
     peer, grouped = _bare(folder / "peer.db"), _bare(folder / "grouped.db", CLIENTS)
     print(f"{'SQLite, an insert and a commit a turn':<44} {peer:9.0f} turns/s")
     print(f"{f'SQLite, {CLIENTS} inserts a commit':<44} {grouped:9.0f} turns/s")
@@ -92,7 +94,7 @@ def ingest(folder: Path) -> None:
 
 
 def _spent(kernel: RunningKernel) -> dict[str, float]:
-    """Processor seconds of each process until now."""
+    """Return the processor seconds of each process until now."""
     pids = {"kernel": kernel.process.pid, **{each["name"]: each["pid"] for each in kernel.status()["services"]}}
     found = {}
     for name, pid in pids.items():
@@ -120,7 +122,7 @@ def _bare(path: Path, together: int = 1) -> float:
 
 
 async def _post(port: int, clients: int, batch: int, start: int) -> tuple[float, float]:
-    """Turns a second, and the median time of a request in milliseconds."""
+    """Return turns per second, and the median time of a request in milliseconds."""
     times: list[float] = []
     began = time.perf_counter()
 
@@ -147,7 +149,7 @@ async def _post(port: int, clients: int, batch: int, start: int) -> tuple[float,
 
 
 def dedup(folder: Path) -> None:
-    """200 messages, each time with all that went before: 1 + 2 + … + 200 messages of which 200 are new."""
+    """Post 200 messages, each with all previous ones: 1 + 2 + … + 200 messages, of which 200 are new."""
     port = free_port()
     with running(folder, options=("--http", f"127.0.0.1:{port}"), all_ready=False) as kernel:
         kernel.wait_ready()
@@ -165,7 +167,7 @@ def _message(n: int) -> dict[str, Any]:
 
 
 async def _grow(port: int, count: int) -> float:
-    """Post all there is after each message, the last one as the reply."""
+    """Post the whole conversation after each message, with the last one as the reply."""
     began = time.perf_counter()
     async with http(port) as line:
         messages: list[Any] = []
@@ -181,8 +183,10 @@ async def _grow(port: int, count: int) -> float:
 
 
 def lineage(folder: Path) -> None:
-    """A conversation of 1,000 messages, read from its last one to its first: a call as programs of each kind make it,
-    the answer received whole and, but by the command line, not decoded."""
+    """Read a conversation of 1,000 messages from last to first, with a call of each kind of client.
+
+    The answer is received completely, and decoded only for the command line.
+    """
     port = free_port()
     with running(folder, options=("--http", f"127.0.0.1:{port}"), all_ready=False) as kernel:
         kernel.wait_ready()
