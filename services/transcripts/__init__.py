@@ -1,1 +1,1 @@
-"""Conversations with language models: kept by content, found again."""
+"""Conversations with language models, stored by content and searchable."""

@@ -1,7 +1,7 @@
-"""Answers that hold whole conversations, as JSON that is put together from the JSON that is kept.
+"""Results that contain whole conversations, assembled from stored JSON.
 
-Content goes from the database to the client's message unread where no form of its own is asked for: the Structs of the
-declarations give the frame, and what is JSON already stands in them as `msgspec.Raw`.
+Content goes from the database to the client's message without being decoded, unless the client asks for another form.
+Structs provide the frame, and content that is already JSON is embedded as `msgspec.Raw`.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from linckia.services.transcripts.messages import IMAGE, call_text
 from linckia.services.transcripts.providers import anthropic, openai
 
 PAGE_CHARS = 8000
-"""Of a page of text: about 2,000 tokens."""
+"""Length of a page of text: about 2,000 tokens."""
 
 CUT_CHARS = 500
-"""Of a tool's arguments and output in such a page; a search finds the rest."""
+"""Longest tool arguments or output on such a page; a search finds the rest."""
 
 _CURSOR = re.compile(r"(\d{1,9})-(\d{1,9})")
 
 
 def written(result: msgspec.Struct) -> Written:
-    """A result, some of which may be JSON already."""
+    """Encode a result, parts of which may already be JSON."""
     return Written(msgspec.json.encode(result))
 
 
 def history(db: apsw.Connection, node: int, hash_: str) -> History:
-    """The conversation up to a node; only for `written`."""
+    """Return the conversation up to a node; only for `written`."""
     messages: list[HistoryMessage] = []
     above = ""
     rows = lineage(db, node, "hash, role, content, model, provider, agent, stop_reason, usage")
@@ -61,9 +61,9 @@ def history(db: apsw.Connection, node: int, hash_: str) -> History:
 
 
 def checkout(db: apsw.Connection, head: Node, form: Form | None, cursor: str | None = None) -> Checkout:
-    """The messages up to `head`, root first; a place whose content was deleted is passed over.
+    """Return the messages up to `head`, root first; messages with deleted content are skipped.
 
-    Only for `written`.  Raises InvalidParams where the cursor is none.
+    Only for `written`. Raises InvalidParams for an unknown cursor.
     """
     form = form or (Form.ANTHROPIC if head.provider == anthropic.NAME else Form.OPENAI)
     path = lineage(db, head.node_id, "role, content, gone, prompt_id")
@@ -95,10 +95,10 @@ def checkout(db: apsw.Connection, head: Node, form: Form | None, cursor: str | N
 
 
 def _page(path: Sequence[tuple[Any, ...]], cursor: str | None) -> tuple[str, str | None]:
-    """What was said, to be read, and the next cursor; from where `cursor` says: the turn, and the character in it."""
+    """Return a page of readable text and the next cursor. A cursor names a turn and a character in it."""
     at = _CURSOR.fullmatch(cursor or "0-0")
     if at is None or int(at[1]) > len(path):
-        raise InvalidParams("parameter `cursor` is none that this conversation's text has given", field="cursor")
+        raise InvalidParams("parameter `cursor`: not a cursor of this conversation's text", field="cursor")
     turn, start = int(at[1]), int(at[2])
     parts: list[str] = []
     left = PAGE_CHARS

@@ -1,6 +1,6 @@
-"""What `linckia export` and `import` ask for: turns as they are kept, with their hashes.
+"""The operations behind `linckia export` and `import`: stored turns with their hashes.
 
-A turn whose hash is not that of its content is refused; one that was deleted is carried as its place alone.
+A turn whose hash does not match its content is refused. A deleted turn is exported without content, as a place holder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PAGE_TURNS = 2000
 
 _FIELDS = [name for name in ops.CarriedTurn.__struct_fields__ if name != "conversations"]
 _TURNS = (
-    # Of each turn the fields of `CarriedTurn`, in their order.
+    # For each turn, the fields of `CarriedTurn` in order.
     "SELECT node.node_id, lower(hex(root.hash)), root.at, lower(hex(node.hash)), coalesce(lower(hex(parent.hash)), ''),"
     " node.role, node.at, node.content, node.model, node.provider, node.agent, node.project,"
     " coalesce(lower(hex(prompt.digest)), ''), node.reply, node.stop_reason, node.usage, node.thinking, node.gone,"
@@ -43,7 +43,7 @@ _TURNS = (
 
 
 class Carrying:
-    """The handlers."""
+    """The handlers of export and import."""
 
     def __init__(self, database: Database, ingest: Ingest) -> None:
         self._database = database
@@ -108,7 +108,7 @@ class Carrying:
         for holder in turn.conversations:
             _hold(db, place.node_id, holder)
         if is_new and not turn.conversations:
-            # Of an earlier version.
+            # Exported by an earlier version.
             self._claim(db, turn, place)
 
     def _claim(self, db: apsw.Connection, turn: ops.CarriedTurn, place: forest.Place) -> None:
@@ -124,16 +124,16 @@ class Carrying:
     def _insert(self, db: apsw.Connection, turn: ops.CarriedTurn, hash_: bytes) -> forest.Place:
         above = forest.place(db, bytes.fromhex(turn.parent_hash)) if turn.parent_hash else None
         if above is None and turn.parent_hash:
-            raise InvalidParams(f"turn {turn.hash} follows {turn.parent_hash}, which is not there", field="turns")
+            raise InvalidParams(f"turn {turn.hash} follows {turn.parent_hash}, which does not exist", field="turns")
         content = content_json(turn.content)
         told = bytes.fromhex(turn.projection)
         if not turn.gone:
             named = {"role": turn.role, "model": turn.model, "provider": turn.provider, "agent": turn.agent_name}
             if node_hash(canonical(content, parent=turn.parent_hash, **named)) != hash_:
-                raise InvalidParams(f"turn {turn.hash} is not what its hash says", field="turns")
+                raise InvalidParams(f"turn {turn.hash}: the hash does not match the content", field="turns")
             told = projection(above.projection if above else b"", turn.role, turn.content, self._ingest.strip)
         elif len(told) != PROJECTION_BYTES:
-            raise InvalidParams(f"turn {turn.hash} is gone and has no projection", field="turns")
+            raise InvalidParams(f"turn {turn.hash} is deleted and has no projection", field="turns")
         columns = {
             "reply": turn.reply,
             "role": turn.role,
@@ -170,7 +170,7 @@ def _turn(row: list[Any], holders: list[ops.CarriedMembership]) -> ops.CarriedTu
 
 
 def _holders(db: apsw.Connection, node_id: int) -> Iterator[ops.CarriedMembership]:
-    """The conversations of a turn, each with the calls that are counted there."""
+    """Yield the conversations of a turn, each with the model calls counted there."""
     for each in list(conversations.memberships(db, node_id)):
         calls = [
             ops.CarriedCall(key=key.hex(), model=model, usage=forest.read_usage(usage))

@@ -1,14 +1,14 @@
-"""Which turns a conversation holds, and what its model calls took.
+"""The turns of each conversation, and the tokens of its model calls.
 
-Equal turns are stored once; a conversation is a set of turns. It is named by its session where its file
-states one, and otherwise by its first user turn, which the turns before it are part of. Each conversation keeps its own
-project and times of a turn that several share. Calls of models are counted once, however many files repeat them: a
-forked session copies the history of its parent.
+Equal turns are stored once; a conversation is a set of turns. It is identified by its session if its file states one,
+otherwise by its first user turn, and then includes the turns before that one. Each conversation has its own project and
+times for a shared turn. A model call is counted once, however many files repeat it: a forked session copies the history
+of its parent.
 
 A conversation is provisional if its name is not final: no user turn is known yet, or it was derived from a database
 that did not record sessions. Its turns move to the first other conversation that claims them.
 
-Functions on one connection, inside the caller's transaction.
+The functions take a connection and run inside the caller's transaction.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _DIGEST_BYTES = 16
 
 
 class Membership(NamedTuple):
-    """A turn in a conversation, as `linckia export` carries it."""
+    """A turn's membership in a conversation, as exported by `linckia export`."""
 
     name: bytes
     is_first: bool
@@ -105,7 +105,7 @@ def _session_name(turn: Turn) -> bytes:
 
 
 def first_line(blocks: Sequence[Block], strip: Callable[[str], str]) -> str:
-    """The first line that a person wrote in a turn; empty if an agent wrote all of it."""
+    """Return the first line that a person wrote in a turn; empty if an agent wrote all of it."""
     for block in blocks:
         line = strip(block.text).strip().partition("\n")[0].strip()
         if line and not line.startswith(INSTRUCTIONS):
@@ -121,7 +121,7 @@ def _is_said(blocks: Sequence[Block], strip: Strip) -> bool:
 
 
 def claim(db: apsw.Connection, prepared: Prepared, placed: Placed, after: Place | None, strip: Strip) -> None:
-    """Make the turns that were just placed part of their conversation, and count their calls.
+    """Add newly placed turns to their conversation, and count their calls.
 
     `after` is the turn that they follow; None at the beginning of a conversation.
     """
@@ -187,7 +187,10 @@ def _conversation(db: apsw.Connection, name: bytes, first: int | None, project: 
 def _of_first_turn(
     db: apsw.Connection, prepared: Prepared, placed: Placed, after: Place | None, strip: Strip
 ) -> tuple[int, bytes, list[tuple[int, float]]]:
-    """The conversation by its first user turn, its name, and the turns before the placed ones that it lacks."""
+    """Find a conversation by its first user turn.
+
+    Returns its number, its name, and the turns before the placed ones that it lacks.
+    """
     turn = prepared.turn
     before: list[tuple[int, float]] = []
     path: list[tuple[Place, bool]] = []
@@ -219,8 +222,10 @@ def _is_member(db: apsw.Connection, id_: int, node_id: int) -> bool:
 
 
 def _join(db: apsw.Connection, id_: int, rows: Sequence[tuple[int, float, bool]], *, side: bool) -> int:
-    """Make turns (number, time, whether their tokens are counted) part of a conversation.  Returns how many were not
-    part of it before."""
+    """Add turns to a conversation. Each row is a number, a time, and True if its tokens are counted.
+
+    Returns how many were not part of it before.
+    """
     joined = 0
     for node_id, at, counted in rows:
         db.execute(
@@ -236,7 +241,7 @@ def _join(db: apsw.Connection, id_: int, rows: Sequence[tuple[int, float, bool]]
 
 
 def leave(db: apsw.Connection, node_ids: Sequence[int]) -> None:
-    """Take turns out of provisional conversations."""
+    """Remove turns from provisional conversations."""
     provisional = "conversation_id IN (SELECT conversation_id FROM conversation WHERE provisional)"
     for node_id in node_ids:
         db.execute(f"DELETE FROM call WHERE node_id=? AND {provisional}", (node_id,))
@@ -244,11 +249,11 @@ def leave(db: apsw.Connection, node_ids: Sequence[int]) -> None:
 
 
 def part_with(db: apsw.Connection, id_: int, node_id: int) -> bool:
-    """Take a turn out of a conversation, if another one shares it; returns whether one does."""
+    """Remove a turn from a conversation if another conversation shares it. Returns True if one does."""
     others = "SELECT conversation_id FROM member WHERE node_id=?1 AND conversation_id<>?2"
     if db.execute(f"{others} LIMIT 1", (node_id, id_)).fetchone() is None:
         return False
-    # A call that another conversation repeats is from now on counted there.
+    # A call that another conversation also contains is counted there from now on.
     heir = db.execute(
         f"{others} AND counted AND NOT EXISTS(SELECT 1 FROM call WHERE call.conversation_id=member.conversation_id"
         " AND call.node_id=?1) LIMIT 1",
@@ -264,7 +269,7 @@ def part_with(db: apsw.Connection, id_: int, node_id: int) -> bool:
 
 
 def _tell_project(db: apsw.Connection, node_ids: Sequence[int]) -> None:
-    """Index turns again that were stored before and are now part of a second project."""
+    """Reindex turns that were stored before and now belong to a second project."""
     for node_id in node_ids:
         if len(projects(db, node_id)) > 1:
             db.execute(
@@ -275,7 +280,7 @@ def _tell_project(db: apsw.Connection, node_ids: Sequence[int]) -> None:
 
 
 def _count(db: apsw.Connection, key: bytes, id_: int, node_id: int | None, model: str, usage: dict[str, Any]) -> None:
-    """Count a call, unless another conversation has it; figures that grew replace those before."""
+    """Count a call unless another conversation has counted it; larger figures replace earlier ones."""
     row = db.execute("SELECT conversation_id, node_id, usage FROM call WHERE key=?", (key,)).fetchone()
     if row is None:
         values = (key, id_, node_id, model, forest.as_json(usage))
@@ -298,7 +303,7 @@ def _mark_counted(db: apsw.Connection, id_: int, node_id: int) -> None:
 
 
 def of_session(db: apsw.Connection, turn: Turn) -> int | None:
-    """The conversation of the session that `turn` states."""
+    """Return the conversation of the session that `turn` states."""
     if not turn.session:
         return None
     id_ = db.execute("SELECT conversation_id FROM conversation WHERE name=?", (_session_name(turn),)).get
@@ -306,7 +311,7 @@ def of_session(db: apsw.Connection, turn: Turn) -> int | None:
 
 
 def last(db: apsw.Connection, turn: Turn) -> Place | None:
-    """The last turn known of the session that `turn` belongs to."""
+    """Return the last known turn of the session that `turn` belongs to."""
     node_id = db.execute(
         "SELECT node_id FROM member WHERE conversation_id=? AND side=? ORDER BY number DESC LIMIT 1",
         (of_session(db, turn), turn.side),
@@ -315,7 +320,7 @@ def last(db: apsw.Connection, turn: Turn) -> Place | None:
 
 
 def of_turns(db: apsw.Connection, hashes: Sequence[str]) -> dict[str, set[int]]:
-    """The conversations that turns are part of."""
+    """Return the conversations that turns are part of."""
     found: dict[str, set[int]] = {}
     query = "SELECT conversation_id FROM member JOIN node USING(node_id) WHERE hash=?"
     for hash_ in hashes:
@@ -326,7 +331,7 @@ def of_turns(db: apsw.Connection, hashes: Sequence[str]) -> dict[str, set[int]]:
 
 
 def projects(db: apsw.Connection, node_id: int) -> list[str]:
-    """The projects of the conversations that a turn is part of."""
+    """Return the projects of the conversations that a turn is part of."""
     rows = db.execute(
         "SELECT DISTINCT project FROM member JOIN conversation USING(conversation_id)"
         " WHERE node_id=? AND project<>'' ORDER BY project",
@@ -336,16 +341,16 @@ def projects(db: apsw.Connection, node_id: int) -> list[str]:
 
 
 def named(db: apsw.Connection, name: str) -> int | None:
-    """The conversation with this name, in hexadecimal digits."""
+    """Return the number of the conversation with this name, given in hexadecimal digits."""
     id_ = db.execute("SELECT conversation_id FROM conversation WHERE name=?", (bytes.fromhex(name),)).get
     return None if id_ is None else int(id_)
 
 
-# Carrying
+# Export and import
 
 
 def memberships(db: apsw.Connection, node_id: int) -> Iterator[Membership]:
-    """The conversations that a turn is part of."""
+    """Yield the conversations that a turn is part of."""
     for name, first, *row in db.execute(
         "SELECT name, first, provisional, project, at, side, counted FROM member"
         " JOIN conversation USING(conversation_id) WHERE node_id=? ORDER BY number",
@@ -356,7 +361,7 @@ def memberships(db: apsw.Connection, node_id: int) -> Iterator[Membership]:
 
 
 def restore(db: apsw.Connection, node_id: int, given: Membership) -> int:
-    """Make a turn part of a conversation again; returns the conversation's number."""
+    """Restore a turn's membership in a conversation. Returns the conversation's number."""
     first = node_id if given.is_first else None
     id_ = _conversation(db, given.name, first, given.project, provisional=given.provisional)
     if given.is_first:
@@ -369,8 +374,10 @@ def restore(db: apsw.Connection, node_id: int, given: Membership) -> int:
 
 
 def migrate(db: apsw.Connection) -> None:
-    """Derive conversations for a database that had none: by the first user turn. Those that files are part of are
-    provisional, and the files are read again from their beginning, for their sessions."""
+    """Derive conversations, by the first user turn, for a database that had none.
+
+    Conversations from files are provisional, and the files are read again from the beginning to learn their sessions.
+    """
     strip = Stripper()
     final: dict[int, int] = {}
     imported = {int(node_id) for (node_id,) in db.execute("SELECT DISTINCT node_id FROM record WHERE node_id<>0")}
@@ -400,5 +407,5 @@ def migrate(db: apsw.Connection) -> None:
             " WHERE conversation_id IN (SELECT conversation_id FROM member WHERE node_id=?)",
             (node_id,),
         )
-    # The stored states of layouts have another form now.
+    # The stored states of layouts have changed their format.
     db.execute("UPDATE source SET position=0, tail='', part='', layout='', state=x''")

@@ -1,8 +1,8 @@
-"""The database of conversations: its tables, how it is opened, and how messages are taken out of it.
+"""The database of conversations: its tables, how it is opened, and how messages are deleted from it.
 
-It is the only copy of what was said. What is deleted is in no file any more: freed pages are overwritten
-(`secure_delete`), and `Database.checkpoint` empties the log. A message that others follow keeps its place, without its
-content.
+It is the only copy of its conversations. Deleted content is in no file any more: freed pages are overwritten
+(`secure_delete`), and `Database.checkpoint` truncates the log. A deleted message that others follow keeps its place
+without its content.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from linckia.services.transcripts.manifest import SCHEMA_VERSION
 from linckia.services.transcripts.messages import Turn
 
 _TABLES = """
--- A message. One that is gone has lost its content and keeps its place, because others follow it.
+-- A message. `gone` means deleted: its content is lost, its place is kept because others follow it.
 CREATE TABLE node(
     node_id INTEGER PRIMARY KEY AUTOINCREMENT,
     hash BLOB NOT NULL UNIQUE,
@@ -28,10 +28,10 @@ CREATE TABLE node(
     depth INTEGER NOT NULL,
     -- See hashing.projection.
     projection BLOB NOT NULL,
-    -- Whether a model said it, as against a client that repeats what it said.
+    -- A reply recorded from the model, not repeated by a client.
     reply INTEGER NOT NULL DEFAULT 0,
     gone INTEGER NOT NULL DEFAULT 0,
-    -- Whether there is any text to find it by.
+    -- It has searchable text.
     found INTEGER NOT NULL DEFAULT 0,
     role TEXT NOT NULL,
     content BLOB NOT NULL,
@@ -52,10 +52,10 @@ CREATE INDEX node_prompt ON node(prompt_id) WHERE prompt_id IS NOT NULL;
 
 CREATE TABLE prompt(prompt_id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text TEXT NOT NULL);
 
--- Hashes whose content is not to come back.
+-- Projections whose content must not be stored again.
 CREATE TABLE barred(projection BLOB PRIMARY KEY) WITHOUT ROWID;
 
--- What the search has still to be told: a node to put, or, without one, a hash to drop.
+-- Updates for the search: a node to add, or a hash to drop if there is no node.
 CREATE TABLE outbox(
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     node_id INTEGER,
@@ -66,7 +66,7 @@ CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
 _IMPORTS = """
--- Files that were imported: how far, what their layout has in hand, and which part came last with its answer.
+-- Imported files: the position, the layout's pending messages, and the last part with its answer.
 CREATE TABLE source(
     source TEXT PRIMARY KEY,
     position INTEGER NOT NULL,
@@ -78,19 +78,19 @@ CREATE TABLE source(
     -- Nodes of messages that may still grow.
     growing BLOB NOT NULL
 ) WITHOUT ROWID;
--- Which node a record of a file became, by a digest of the record's own id; 0 where it begins a conversation.
+-- The node of each record, by a digest of the record's own id; 0 if it begins a conversation.
 CREATE TABLE record(key BLOB PRIMARY KEY, node_id INTEGER NOT NULL) WITHOUT ROWID;
 CREATE INDEX record_node ON record(node_id);
 """
 
 _TALKS = """
--- What is told of a conversation in a list, until one of its turns changes.
+-- The list entry of a conversation, valid until one of its turns changes.
 CREATE TABLE talk(
     conversation_id INTEGER PRIMARY KEY,
     name BLOB NOT NULL,
     head BLOB NOT NULL,
     title TEXT NOT NULL,
-    -- The title as it is sought.
+    -- The title in the form that is searched.
     sought TEXT NOT NULL,
     project TEXT NOT NULL,
     agent TEXT NOT NULL,
@@ -137,13 +137,13 @@ _NODE_ROOT = "CREATE INDEX node_root ON node(root);"
 
 
 def _migrate_1(db: apsw.Connection) -> None:
-    """The first of version 1 remembered less of the files that were imported: those are read once more."""
+    """Reread all imported files: early databases of version 1 stored less about them."""
     if "tail" not in {name for (name,) in db.execute("SELECT name FROM pragma_table_info('source')")}:
         db.execute(f"DROP TABLE record; DROP TABLE source; {_IMPORTS}").fetchall()
 
 
 def _migrate_3(db: apsw.Connection) -> None:
-    """Conversations were trees of turns; their summaries are computed again."""
+    """Recompute the summaries: conversations used to be trees of turns."""
     for name in ("grows", "changes", "shrinks"):
         db.execute(f"DROP TRIGGER IF EXISTS talk_{name}")
     db.execute("DROP TABLE IF EXISTS talk")
@@ -159,7 +159,7 @@ SCHEMA = Schema(
 
 
 def open_database(path: Path, on_damage: Callable[[str], object] | None = None) -> Database:
-    """Open `path`, or begin it; blocks. A damaged file is opened all the same, and what can be read of it is served."""
+    """Open `path`, creating it if necessary; blocks. A damaged file is opened too, and served as far as possible."""
     return Database(
         path,
         SCHEMA,
@@ -171,12 +171,15 @@ def open_database(path: Path, on_damage: Callable[[str], object] | None = None) 
 
 
 Doomed = tuple[int, bytes, bytes, int | None]
-"""A turn to take out: its number, hash, projection and system prompt."""
+"""A turn to delete: its number, hash, projection and system prompt."""
 
 
 class Deleted(NamedTuple):
-    """The hashes of the turns whose content went, how many of them keep their place, and how many turns stay because
-    other conversations share them."""
+    """The result of a deletion.
+
+    It has the hashes of the turns whose content was deleted, how many of them keep their place, and how many turns stay
+    because other conversations share them.
+    """
 
     hashes: list[bytes]
     kept: int
@@ -184,8 +187,10 @@ class Deleted(NamedTuple):
 
 
 def delete(db: apsw.Connection, node_id: int, *, descendants: bool, bar: bool) -> Deleted:
-    """Take out a node's content, or it and all that follow it, of every conversation, inside the caller's
-    transaction."""
+    """Delete a node's content, optionally with all nodes that follow it, from every conversation.
+
+    Runs inside the caller's transaction.
+    """
     return Deleted(*_take_out(db, _below(db, node_id, descendants=descendants), bar=bar))
 
 
@@ -210,7 +215,7 @@ def delete_from(db: apsw.Connection, conversation_id: int, node_id: int | None, 
 
 
 def _below(db: apsw.Connection, node_id: int, *, descendants: bool) -> list[Doomed]:
-    """A turn, or it and all that follow it, the deepest first."""
+    """Return a turn, optionally with all turns that follow it, deepest first."""
     rows = db.execute(
         "WITH RECURSIVE down(node_id) AS (VALUES(?1) UNION ALL"
         " SELECT node.node_id FROM down JOIN node ON ?2 AND node.parent=down.node_id)"
@@ -222,7 +227,7 @@ def _below(db: apsw.Connection, node_id: int, *, descendants: bool) -> list[Doom
 
 
 def _take_out(db: apsw.Connection, doomed: Sequence[Doomed], *, bar: bool) -> tuple[list[bytes], int]:
-    """Take out the content of turns, each after those that follow it."""
+    """Delete the content of turns; each turn comes after those that follow it."""
     kept = 0
     tops: list[int] = []
     for found, hash_, projection_, _ in doomed:
@@ -240,7 +245,7 @@ def _take_out(db: apsw.Connection, doomed: Sequence[Doomed], *, bar: bool) -> tu
         else:
             tops.append(_remove(db, found))
     while tops:
-        # A place is kept for those that follow it only.
+        # A place is only kept for the turns that follow it.
         row = db.execute(
             "SELECT parent FROM node WHERE node_id=?1 AND gone"
             " AND NOT EXISTS(SELECT 1 FROM node child WHERE child.parent=?1)",
@@ -256,7 +261,7 @@ def _take_out(db: apsw.Connection, doomed: Sequence[Doomed], *, bar: bool) -> tu
 
 
 def take_back(db: apsw.Connection, node_id: int, turn: Turn) -> None:
-    """Take an unfinished message out of the conversation that `turn` is part of, unless others follow it."""
+    """Remove an unfinished message from the conversation that `turn` is part of, unless others follow it."""
     id_ = conversations.of_session(db, turn)
     if id_ is not None and conversations.part_with(db, id_, node_id):
         return
@@ -268,7 +273,7 @@ def take_back(db: apsw.Connection, node_id: int, turn: Turn) -> None:
 
 
 def _remove(db: apsw.Connection, node_id: int) -> int:
-    """Returns the node's parent; 0 if it has none."""
+    """Delete a node. Returns its parent; 0 if it has none."""
     db.execute("DELETE FROM record WHERE node_id=?", (node_id,))
     ((parent,),) = db.execute("DELETE FROM node WHERE node_id=? RETURNING parent", (node_id,))
     return int(parent or 0)

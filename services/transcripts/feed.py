@@ -1,8 +1,8 @@
-"""Telling the search what was said: the feed of the outbox, see `services.runtime.forgetting`.
+"""Feeds turns to the search; see `services.runtime.forgetting`.
 
-Every new node leaves its number in the table `outbox`, in the transaction that keeps it, and every deleted one its
-hash. Where the search holds another number of turns than it was told of (its folder was lost, or restored from a
-copy), both sides' lists are compared.
+Each new node adds its number to the table `outbox` in the transaction that stores it, and each deleted node its hash.
+If the number of turns in the search differs from the number delivered (its folder was lost or restored from a copy),
+both sides are compared.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ BATCH = 200
 BATCH_CHARS = 2_000_000
 
 GATHER_S = 0.1
-"""How long a first new turn waits for more of them, unless a search waits for it: a hundred turns cost the search
-little more than one."""
+"""How long a first new turn waits for more, unless a search waits for it: a hundred turns cost the search little more
+than one."""
 
 PIECE_CHARS = 1000
-"""About what the common small models read at once; more would be passed over."""
+"""About the length that common small models read; more would be ignored."""
 
 MAX_EMBEDDED = 48
-"""Pieces of one turn that get a vector; of a log of megabytes the rest is found by words."""
+"""Pieces of one turn that get a vector; the rest of a log of several megabytes is found by words."""
 
 WORDS_CHARS = 16_000
-"""Of a piece that is found by words alone."""
+"""Length of a piece that is found by words only."""
 
 MAX_PIECES = 1024
-"""Of one turn; 17 million characters."""
+"""Most pieces of one turn; 17 million characters."""
 
 
 class TurnFeed(ForgettingFeed):
-    """The feed, and the outbox that runs it."""
+    """The feed of turns, and the outbox that runs it."""
 
     def __init__(self, env: Environment, database: Database, strip: Stripper) -> None:
         super().__init__(env, database, COLLECTION, gather_s=GATHER_S)
@@ -65,7 +65,7 @@ class TurnFeed(ForgettingFeed):
         rows = list(db.execute("SELECT number, node_id, hash FROM outbox ORDER BY number LIMIT ?", (BATCH,)))
         held = {node.node_id: node for node in forest.nodes(db, [node_id for _, node_id, _ in rows if node_id])}
         numbers: list[int] = []
-        told: dict[str, Group | None] = {}  # what came last of one hash is what counts
+        told: dict[str, Group | None] = {}  # the last entry for a hash counts
         chars = 0
         for number, node_id, hash_ in rows:
             node = held.get(node_id)
@@ -85,20 +85,20 @@ class TurnFeed(ForgettingFeed):
 
 
 def told(db: apsw.Connection) -> int:
-    """How many turns the search has been told of."""
+    """Return how many turns have been delivered to the search."""
     waiting = "SELECT count(*) FROM outbox JOIN node USING(node_id) WHERE found"
     return int(db.execute(f"SELECT (SELECT count(*) FROM node WHERE found) - ({waiting})").get)
 
 
 def group_of(node: forest.Node, root: str, projects: list[str], strip: Stripper) -> Group:
-    """A turn as the search has it; `projects` are those of its conversations."""
+    """Build the search entry of a turn; `projects` are those of its conversations."""
     blocks = node.blocks
     items = [
         Item(key=f"{index:04}", text=text, heading=node.role, embed=embedded)
         for index, (text, embedded) in enumerate(pieces(strip(spoken_text(blocks))))
     ]
     if called := calls_text(blocks):
-        # Found by words alone.
+        # Found by words only.
         items.append(Item(key="calls", text=called[:16_000], heading=node.role, embed=False))
     project = projects if len(projects) > 1 else (projects or [node.project])[0]
     return Group(
@@ -109,7 +109,7 @@ def group_of(node: forest.Node, root: str, projects: list[str], strip: Stripper)
 
 
 def pieces(text: str) -> Iterator[tuple[str, bool]]:
-    """Pieces of `text` in order, each with whether it gets a vector."""
+    """Yield the pieces of `text` in order, each with True if it gets a vector."""
     text = text.strip()
     start = count = 0
     while start < len(text) and count < MAX_PIECES:
@@ -122,7 +122,7 @@ def pieces(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _end(text: str, start: int, size: int) -> int:
-    """Where a piece ends that starts at `start`: at the end of a paragraph, a line, a sentence or a word."""
+    """Return where a piece that starts at `start` ends: after a paragraph, a line, a sentence or a word."""
     end = start + size
     if end >= len(text):
         return len(text)

@@ -1,8 +1,8 @@
-"""Following the folders in which agents leave their conversations: what they write there is kept within seconds, once.
+"""Follows the folders where agents store their conversations, and stores new messages within seconds, once.
 
-A file is read from where it was read to before, which is stored with what was kept of it (`importing`): so every death
-on the way, a file that is told of twice, and `linckia import-transcripts` beside it change nothing. What cannot be read
-is logged and passed over until it changes.
+Each file is read from the position that was stored together with its last messages (`importing`). A crash, a repeated
+notification or a concurrent `linckia import-transcripts` therefore changes nothing. A file that cannot be read is
+logged and skipped until it changes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _log = logging.getLogger("linckia.transcripts")
 
 
 class Following:
-    """The task, and what the runtime's follower tells of changes."""
+    """The task that reads files, and the listener for the runtime's follower."""
 
     def __init__(self, env: Environment, importing: Importing) -> None:
         self._roots = env.roots
         self._importing = importing
         self._follower = Follower(env, "conversations", self)
-        # Where another is made, the kernel starts this service again.
+        # If another folder appears later, the kernel restarts this service.
         there = [root for root in self._roots if os.path.isdir(root)]
         self._follower.follow(there, include=[f"*{suffix}" for suffix in SUFFIXES])
 
@@ -42,23 +42,23 @@ class Following:
         await self._follower.run()
 
     async def changed(self, changes: Sequence[Change], sequence: int) -> None:
-        """Read on in those that changed."""
+        """Import the new content of the changed files."""
         for path in dict.fromkeys(
             each.path for each in changes if each.kind is EntryKind.FILE and each.change is not ChangeKind.DELETED
         ):
             await self._take(path)
 
     async def rescan(self, sequence: int) -> None:
-        """Read on in all."""
+        """Import the new content of all files."""
         for path in await trio.to_thread.run_sync(lambda: list(_files(self._roots))):
             await self._take(path)
 
     def watched(self) -> None:
-        """Nothing waits for it."""
+        """Does nothing, since nothing waits for this."""
 
     def unwatched(self, reason: str) -> None:
-        """What is written meanwhile is read later."""
-        _log.warning("conversations are not followed at the moment: %s", reason)
+        """Log the reason; content written meanwhile is read later."""
+        _log.warning("conversations are currently not followed: %s", reason)
 
     async def _take(self, path: str) -> None:
         try:
@@ -66,15 +66,15 @@ class Following:
             while state is not None:
                 state = await self._go_on(path, state)
         except (OSError, ValueError, OutsideRoots) as error:
-            _log.warning("%s is passed over: %s", printable(path), error)
+            _log.warning("%s is skipped: %s", printable(path), error)
         except LinckiaError:
-            # The disk, or the database: told again.
+            # A disk or database error: the follower delivers the change again.
             raise
-        except Exception:  # noqa: BLE001  # a defect of a layout costs the one file
-            _log.exception("%s is passed over", printable(path))
+        except Exception:  # noqa: BLE001  # a defect of a layout costs only this file
+            _log.exception("%s is skipped", printable(path))
 
     async def _go_on(self, path: str, state: ImportState) -> ImportState | None:
-        """From one state on to the end; the state where an import has come meanwhile, if one has."""
+        """Import from `state` to the end of the file. Returns the newer state if another import came in between."""
         with await trio.to_thread.run_sync(self._opened, path) as file:
             found = parts(file, state.position, state.tail)
             while (part := await trio.to_thread.run_sync(_next, found)) is not None:

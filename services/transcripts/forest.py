@@ -1,11 +1,11 @@
-"""The forest of conversations: putting messages where they belong, and reading them back.
+"""The forest of conversations: placing messages in it, and reading them back.
 
-Functions on one connection, inside the caller's transaction. A node's ancestors are always there: one that was deleted
-while others follow it keeps its place without its content.
+The functions take a connection and run inside the caller's transaction. A node's ancestors always exist: a deleted node
+that others follow keeps its place without its content.
 
-Where a conversation goes on with another model, or under an agent that adds and drops remarks of its own, the hashes of
-its history would all be new ones. Such a history is recognised by its projection, up to the last reply of a model that
-is known already, and the conversation goes on from there.
+If a conversation continues with another model, or under an agent that adds and removes its own remarks, all hashes of
+its history would be new. Such a history is recognised by its projection, up to the last model reply that is already
+known, and the conversation continues from there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PLACE = "node_id, hash, root, depth, projection"
 
 
 class Place(NamedTuple):
-    """Where in the forest something is to be added: after this node."""
+    """A position in the forest: new messages are added after this node."""
 
     node_id: int
     hash: bytes
@@ -49,8 +49,10 @@ class Place(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A message, prepared: everything but its place. `projection` is that of a conversation that begins with the turn,
-    up to the message."""
+    """A message with everything prepared except its place.
+
+    `projection` is the message's projection, provided that the conversation begins with this turn.
+    """
 
     message: Message
     content: bytes
@@ -59,7 +61,7 @@ class Step(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A turn with everything done that needs no database."""
+    """A turn after all the work that needs no database."""
 
     turn: Turn
     steps: list[Step]
@@ -67,14 +69,14 @@ class Prepared(NamedTuple):
 
 @dataclass(slots=True)
 class Placed:
-    """What became of a turn: the nodes of its messages in order, and how many of them are new."""
+    """The result of adding a turn: the nodes of its messages in order, and how many of them are new."""
 
     nodes: list[Place]
     new: int = 0
 
 
 def prepare(turn: Turn, strip: Strip, parent: bytes = b"") -> Prepared:
-    """`parent` is the projection of the node that the turn follows.  Raises OutOfRange."""
+    """Prepare a turn; `parent` is the projection of the node that it follows. Raises OutOfRange."""
     steps: list[Step] = []
     for message in turn.messages:
         content = content_json(message.content)
@@ -84,12 +86,12 @@ def prepare(turn: Turn, strip: Strip, parent: bytes = b"") -> Prepared:
 
 
 def add(db: apsw.Connection, prepared: Prepared, parent: Place | None, found: Callable[[Message], bool]) -> Placed:
-    """Put a turn after `parent`, or at the root; nodes that exist are left as they are.
+    """Add a turn after `parent`, or as a root; existing nodes are unchanged.
 
-    `found` tells whether there is any text to search a message by.
+    `found` returns True if a message has searchable text.
     """
     turn = prepared.turn
-    hashes: list[bytes] = []  # the names of the messages, were all of them new
+    hashes: list[bytes] = []  # the hashes of the messages if all of them were new
     above = parent.hash if parent is not None else b""
     for step in prepared.steps:
         above = _hash(turn, step, above)
@@ -97,14 +99,14 @@ def add(db: apsw.Connection, prepared: Prepared, parent: Place | None, found: Ca
     start, nodes = _known(db, prepared, hashes)
     placed = Placed(nodes)
     at = nodes[-1] if nodes else parent
-    # While each parent has the expected name, these are the names of the nodes, and none of them exists.
+    # While each parent has the expected hash, these are the hashes of the nodes, and none of the nodes exists.
     expected = at is None or not nodes or at.hash == hashes[start - 1]
     prompt: int | None = None
     for step, name in zip(prepared.steps[start:], hashes[start:], strict=True):
         hash_ = name if expected else _hash(turn, step, b"" if at is None else at.hash)
         known = None if expected else place(db, hash_)
         if known is None and step.message.reply:
-            # The reply whose echo came first.
+            # The reply may already be stored as an echo.
             after = None if at is None else at.node_id
             known = _place(db, "projection=? AND parent IS ? AND reply=0", step.projection, after)
         if known is None:
@@ -126,12 +128,12 @@ def _hash(turn: Turn, step: Step, parent: bytes) -> bytes:
 
 
 def _known(db: apsw.Connection, prepared: Prepared, hashes: Sequence[bytes]) -> tuple[int, list[Place]]:
-    """How many of the first messages are kept already, and their nodes."""
+    """Return how many of the first messages are already stored, and their nodes."""
     for index in reversed(range(len(hashes))):
         known = place(db, hashes[index])
         message = prepared.steps[index].message
         if known is None and message.role == ASSISTANT and not message.reply:
-            # A reply that was recorded goes before one that a client only repeated.
+            # A recorded reply takes precedence over one that a client only repeated.
             known = _place(db, "projection=? ORDER BY reply DESC, node_id", prepared.steps[index].projection)
         if known is not None:
             return index + 1, [Place(*row) for row in lineage(db, known.node_id, _PLACE, index + 1)]
@@ -144,7 +146,7 @@ def _place(db: apsw.Connection, condition: str, *bindings: apsw.SQLiteValue) -> 
 
 
 def keep_prompt(db: apsw.Connection, text: str) -> int | None:
-    """The number of a system prompt; None of an empty one."""
+    """Store a system prompt and return its number; None for an empty one."""
     if not text:
         return None
     digest = hashlib.sha256(text.encode()).digest()[:16]
@@ -184,14 +186,14 @@ def _new(
 
 
 def is_barred(db: apsw.Connection, projection_: bytes) -> bool:
-    """Whether a message is not to come back."""
+    """Return True if a message was deleted for good and must not be stored again."""
     return db.execute("SELECT 1 FROM barred WHERE projection=?", (projection_,)).get is not None
 
 
 def insert(
     db: apsw.Connection, above: Place | None, hash_: bytes, projection_: bytes, columns: Mapping[str, apsw.SQLiteValue]
 ) -> Place:
-    """Keep a node after `above`; the search is to be told of one that is `found`. `columns`: all but its place."""
+    """Insert a node after `above`; a `found` node is queued for the search. `columns` are all others."""
     depth = 1 if above is None else above.depth + 1
     row = {
         "hash": hash_,
@@ -211,7 +213,7 @@ def insert(
 
 
 def _was_said(db: apsw.Connection, node_id: int, step: Step) -> None:
-    """Keep the fields that only the reply itself has; repeated, this changes nothing."""
+    """Store the fields that only the reply itself has; repeating this changes nothing."""
     message = step.message
     db.execute(
         "UPDATE node SET reply=1, stop_reason=?2, usage=?3, thinking=iif(thinking='' AND NOT gone, ?4, thinking)"
@@ -221,7 +223,7 @@ def _was_said(db: apsw.Connection, node_id: int, step: Step) -> None:
 
 
 def as_json(value: object) -> str:
-    """What a column holds that is empty where there is nothing."""
+    """Encode a column value as JSON; empty for an empty value."""
     return msgspec.json.encode(value).decode() if value else ""
 
 
@@ -229,12 +231,12 @@ def as_json(value: object) -> str:
 
 
 def read_usage(figures: str) -> dict[str, Any]:
-    """Tokens as a column holds them."""
+    """Decode token figures from a column."""
     return msgspec.json.decode(figures, type=dict[str, Any]) if figures else {}
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A node as it was kept."""
+    """A stored node."""
 
     node_id: int
     hash: str
@@ -278,7 +280,7 @@ def _node(row: tuple[Any, ...]) -> Node:
 
 
 def find(db: apsw.Connection, hash_: str) -> Node | None:
-    """The node of that hash; None where there is none, or its content is gone."""
+    """Return the node with this hash; None if it does not exist or its content was deleted."""
     digest = digest_of(hash_)
     if digest is None:
         return None
@@ -287,7 +289,7 @@ def find(db: apsw.Connection, hash_: str) -> Node | None:
 
 
 def digest_of(hash_: str) -> bytes | None:
-    """The bytes of a hash in hexadecimal digits; None where it is none."""
+    """Decode a hash from hexadecimal digits; None if it is not a hash."""
     try:
         digest = bytes.fromhex(hash_)
     except ValueError:
@@ -296,10 +298,12 @@ def digest_of(hash_: str) -> bytes | None:
 
 
 def lineage(db: apsw.Connection, node_id: int, columns: str, limit: int = 0) -> list[tuple[Any, ...]]:
-    """The nodes from the root to this one, the root first; of each these columns, and no object of its own: paths are
-    long. `limit`: only that many, the last ones; 0: all."""
+    """Return these columns of the nodes from the root to this one, root first.
+
+    Rows are plain tuples, because paths are long. `limit` selects the last nodes; 0 means all.
+    """
     last = f" LIMIT {limit}" if limit else ""
-    # A node is always younger than its parent, so that the ids alone are sorted, and no text is.
+    # A node is always newer than its parent, so sorting the ids alone is enough, without any text.
     rows = db.execute(
         f"SELECT {columns} FROM node WHERE node_id IN ("
         "WITH RECURSIVE up(node_id, above) AS (SELECT node_id, parent FROM node WHERE node_id=? UNION ALL"
@@ -311,14 +315,14 @@ def lineage(db: apsw.Connection, node_id: int, columns: str, limit: int = 0) -> 
 
 
 def nodes(db: apsw.Connection, node_ids: Sequence[int]) -> Iterator[Node]:
-    """Nodes that are there, whether or not in this order."""
+    """Yield the nodes that exist, in any order."""
     marks = ",".join("?" * len(node_ids))
     for row in db.execute(f"SELECT {_NODE} FROM node WHERE node_id IN ({marks}) AND NOT gone", list(node_ids)):
         yield _node(row)
 
 
 def place(db: apsw.Connection, name: int | bytes) -> Place | None:
-    """The place of a node by its number or its hash."""
+    """Return the place of a node, given by its number or hash."""
     return _place(db, "node_id=?" if isinstance(name, int) else "hash=?", name)
 
 
@@ -326,19 +330,19 @@ _LEAF = "NOT gone AND NOT EXISTS(SELECT 1 FROM node child WHERE child.parent=nod
 
 
 def leaves(db: apsw.Connection, limit: int) -> list[tuple[int, str]]:
-    """The last messages of the newest conversations, with their hashes."""
+    """Return the last messages of the newest conversations, with their hashes."""
     rows = db.execute(f"SELECT node_id, hash FROM node WHERE {_LEAF} ORDER BY node_id DESC LIMIT ?", (limit,))
     return [(int(node_id), digest.hex()) for node_id, digest in rows]
 
 
 def counts(db: apsw.Connection) -> tuple[int, int, int]:
-    """Nodes, roots and leaves, without those whose content is gone."""
+    """Count nodes, roots and leaves, not counting those with deleted content."""
     kinds = f"count(*), count(*) FILTER (WHERE parent IS NULL), count(*) FILTER (WHERE {_LEAF})"
     ((all_, roots, ends),) = db.execute(f"SELECT {kinds} FROM node WHERE NOT gone")
     return int(all_), int(roots), int(ends)
 
 
 def prompt_text(db: apsw.Connection, prompt_id: int | None) -> str:
-    """A system prompt; nothing where there was none."""
+    """Return a system prompt; empty if there was none."""
     row = db.execute("SELECT text FROM prompt WHERE prompt_id=?", (prompt_id,)).fetchone()
     return "" if row is None else str(row[0])

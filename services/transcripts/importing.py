@@ -1,8 +1,8 @@
-"""Files that agents left on disk, part by part: what was said goes into the forest together with how far that is.
+"""Imports files that agents left on disk, part by part; messages and progress are stored together.
 
-One transaction keeps a part's messages, which node each record became, what the layout has in hand and the position in
-the file. So an import that is killed anywhere goes on where it was, and a part that is sent again is recognised. What
-the end of a file leaves in hand is kept too, and taken back where the file turns out to have grown there.
+One transaction stores a part's messages, the node of each record, the layout's pending messages and the position in the
+file. An import that is killed at any point therefore resumes, and a part that is sent again is recognised. Messages
+still pending at the end of a file are stored too, and taken back if the file turns out to have grown there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from linckia.services.transcripts.messages import OutOfRange
 from linckia.services.transcripts.providers.wire import Json, Unreadable, decode, objects
 
 NO_LAYOUT = "none"
-"""The layout of a file none of whose records is known so far."""
+"""The layout of a file in which no record has been recognised so far."""
 
 
 class _Held(NamedTuple):
@@ -43,14 +43,14 @@ class _Held(NamedTuple):
     growing: tuple[int, ...] = ()
 
     def answered(self, part: str) -> ImportResult:
-        """What a part is answered that is the last one, or that begins where another has gone on from."""
+        """Return the stored answer if `part` came last, else where another import has continued."""
         return (
             msgspec.json.decode(self.answer, type=ImportResult) if self.part == part else ImportResult(moved=self.told)
         )
 
 
 class Importing:
-    """From records to nodes."""
+    """Converts records to nodes."""
 
     def __init__(self, database: Database, ingest: Ingest) -> None:
         self._database = database
@@ -59,13 +59,12 @@ class Importing:
 
     @handles(TranscriptImportState)
     async def state(self, params: TranscriptImportState, ctx: Context | None = None) -> ImportState:
-        """How far a file is."""
+        """Return how far a file has been imported."""
         return (await self._database.read(lambda db: _held(db, params.source))).told
 
     @handles(TranscriptImport)
     async def take(self, params: TranscriptImport, ctx: Context | None = None) -> ImportResult:
-        """Keep a part of a file, if it begins where the file has been read to.  Raises OperationError where the disk
-        fails."""
+        """Store a part of a file if it begins where the last one ended. Raises OperationError if the disk fails."""
         held = await self._database.read(lambda db: _held(db, params.source))
         part = _Part(self._ingest, params, held)
         if held.part == part.name or params.start not in (0, held.told.position):
@@ -77,7 +76,7 @@ class Importing:
 
 
 class _Part:
-    """A part of a file: read in a thread, then kept in one transaction."""
+    """A part of a file, read in a thread and then stored in one transaction."""
 
     def __init__(self, ingest: Ingest, params: TranscriptImport, held: _Held) -> None:
         self.name = f"{params.start}-{params.position}-{params.tail}"
@@ -85,8 +84,8 @@ class _Part:
         self._params = params
         self._found = held.part
         self._held = held if params.start else _Held(growing=held.growing)
-        self._steps: list[Step] = []  # what is certain
-        self._last: list[Step] = []  # what was still in hand where the file ends
+        self._steps: list[Step] = []  # final
+        self._last: list[Step] = []  # pending at the end of the file
         self._layout = NO_LAYOUT
         self._state = b""
         self._is_linked = False
@@ -102,7 +101,7 @@ class _Part:
         self._problem = self._problem or why
 
     def read(self) -> None:
-        """What the part says, and the state that its layout ends in."""
+        """Read the part's messages and the layout's final state."""
         layout = _layout(self._held.told.layout, self._held.state)
         for number, record in enumerate(self._params.records, 1):
             where = f"record {number} after byte {self._params.start}"
@@ -110,7 +109,7 @@ class _Part:
                 whole = [decode(record)]
             except (Unreadable, RecursionError) as error:
                 whole = objects(record)
-                rest = f"; {len(whole)} whole records on its line were read" if whole else ""
+                rest = f"; {len(whole)} complete records on its line were read" if whole else ""
                 self._fail(f"{where} is not JSON: {str(error) or 'nested too deeply'}{rest}")
             for given in whole:
                 layout = self._read(layout, given, where)
@@ -122,11 +121,11 @@ class _Part:
         layout.system = self._ingest.masked(layout.system)
         self._layout, self._state = layout.name, msgspec.json.encode(layout)
         if self._params.final:
-            # The state keeps it in hand: the next record may belong to it.
+            # It stays pending in the state, because the next record may belong to it.
             self._last = layout.finish()
 
     def _read(self, layout: Layout | None, given: object, where: str) -> Layout | None:
-        """One record; returns the layout, once it is known."""
+        """Read one record. Returns the layout, once it is known."""
         if not isinstance(given, dict):
             self._fail(f"{where} is not an object")
             return layout
@@ -136,14 +135,13 @@ class _Part:
             self._fail(f"{where} cannot be read: {str(error) or 'nested too deeply'}")
             return layout
         if steps is None:
-            self._fail(f"{where} is of no known form")
+            self._fail(f"{where} has no known format")
         else:
             self._steps += steps
         return layout
 
     def keep(self, db: apsw.Connection) -> ImportResult:
-        """Put the messages into the forest, and write down how far the file is; unless another part was kept since
-        this one was begun."""
+        """Store the messages and the position in the file, unless another part was stored since."""
         params, before = self._params, self._held.growing
         if (held := _held(db, params.source)).part != self._found:
             return held.answered(self.name)
@@ -180,13 +178,13 @@ class _Part:
         return answer
 
     def _add(self, db: apsw.Connection, places: dict[str, Place | None], step: Step) -> Placed:
-        """Put a step into the forest; `places` are where the records are that this part has named."""
+        """Add a step to the forest; `places` are the positions of the records named by this part."""
         if step.after and step.after not in places:
             key = _digest(self._params.source, step.after)
             known = db.execute("SELECT node_id FROM record WHERE key=?", (key,)).get
             if known is None and step.session and self._is_linked:
                 places[step.after] = conversations.last(db, step)
-                self._mend(f"the record {step.after} is missing: what follows it continues the last turn before")
+                self._mend(f"the record {step.after} is missing: its successors continue the last turn before it")
             else:
                 places[step.after] = forest.place(db, known) if known else None
         after = places[step.after] if step.after else None
@@ -195,7 +193,7 @@ class _Part:
         try:
             prepared = forest.prepare(step, self._ingest.strip, b"" if after is None else after.projection)
         except (OutOfRange, RecursionError) as error:
-            self._fail(f"a message cannot be kept: {str(error) or 'nested too deeply'}")
+            self._fail(f"a message cannot be stored: {str(error) or 'nested too deeply'}")
         else:
             placed = forest.add(db, prepared, after, self._ingest.is_found)
             conversations.claim(db, prepared, placed, after, self._ingest.strip)
@@ -211,7 +209,7 @@ class _Part:
 
 
 def release(db: apsw.Connection) -> None:
-    """Forget what files have in hand of messages that were deleted; in the transaction that deletes."""
+    """Discard the pending state of files whose messages are deleted; call in the transaction that deletes."""
     sources = list(db.execute("SELECT source, layout, state, growing FROM source WHERE growing<>CAST('[]' AS BLOB)"))
     for source, layout, state, growing in sources:
         node_ids = msgspec.json.decode(growing, type=list[int])
@@ -223,7 +221,7 @@ def release(db: apsw.Connection) -> None:
 
 
 def _digest(source: str, key: str) -> bytes:
-    # Numbers are a file's own; other names are unique wherever they are, and a session may go on in another file.
+    # Numbers are local to a file. Other names are globally unique, and a session may continue in another file.
     told = f"{source}\0{key}" if key.startswith("#") else key
     return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
@@ -247,7 +245,7 @@ LAYOUTS: dict[str, type[Layout]] = {kind.name: kind for kind in (Nodes, Gemini, 
 
 
 def detect(record: Json) -> tuple[Layout | None, list[Step] | None]:
-    """A layout that knows `record`, and what that says; nothing where none does."""
+    """Find a layout that recognises `record`. Returns it with the steps of the record, or None."""
     kinds: list[type[Layout]] = (
         [Claude] if "uuid" in record and "type" in record else [Nodes, Gemini, Codex, Exports, Claude]
     )

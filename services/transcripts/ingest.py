@@ -1,7 +1,7 @@
-"""Turns as they are posted or went over the wire, up to the moment when they are on disk.
+"""Stores turns that are posted or recorded from the wire, until they are on disk.
 
-What costs time and needs no database (reading, masking, hashing) is done in threads beside the writer, but for turns
-so short that a thread would cost more.
+Expensive work that needs no database (reading, masking, hashing) runs in threads in parallel with the writer, unless a
+turn is so short that a thread would cost more.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ MAX_DECODED_BYTES = 4 * MAX_BODY_BYTES
 _PIECE_BYTES = 1024 * 1024
 
 INLINE_BYTES = 16 * 1024
-"""Of a body that is read at once: it takes less time than to hand it to a thread."""
+"""Bodies up to this size are read immediately, which takes less time than handing them to a thread."""
 
 
 class BatchPayload(msgspec.Struct, frozen=True):
-    """Several turns as they are posted; each is read for itself, so that one that is wrong spoils no other."""
+    """A posted batch of turns; each turn is read separately, so an invalid one does not affect the others."""
 
     turns: Annotated[list[Any], Meta(description="Each as `/v1/ingest` takes it")] = []
 
 
 class Ingest:
-    """From posted bodies to nodes."""
+    """Converts posted bodies to nodes."""
 
     def __init__(
         self, database: Database, redactor: Redactor | None, strip: Stripper, hurry: Callable[[], None] = lambda: None
     ) -> None:
-        """`hurry` is told of new turns."""
+        """`hurry` is called for new turns."""
         self._database = database
         self._redactor = redactor
         self.strip = strip
@@ -62,12 +62,12 @@ class Ingest:
 
     @handles(TranscriptIngest)
     async def post(self, params: TranscriptIngest, ctx: Context | None = None) -> IngestResult:
-        """Keep what was posted.  Raises OperationError where the disk fails."""
+        """Store a posted turn. Raises OperationError if the disk fails."""
         return await self._keep(partial(self._read, params), len(params.body), batch=params.batch)
 
     @handles(TranscriptRecord)
     async def record(self, params: TranscriptRecord, ctx: Context) -> IngestResult:
-        """Keep one exchange as it went over the wire.  Raises OperationError where the disk fails."""
+        """Store one exchange recorded from the wire. Raises OperationError if the disk fails."""
         size = len(params.request) + len(params.response)
         return await self._keep(lambda: [self._prepared(partial(_exchange, params))], size, batch=False)
 
@@ -105,16 +105,16 @@ class Ingest:
         return placed
 
     def is_found(self, message: Message) -> bool:
-        """Whether there is any text to search a message by."""
+        """Return True if a message has searchable text."""
         return bool(self.strip(spoken_text(message.content)).strip() or calls_text(message.content))
 
     def mask(self, turn: Turn) -> None:
-        """Take the secrets out of a turn."""
+        """Mask the secrets of a turn in place."""
         if self._redactor is not None:
             self._redactor.turn(turn)
 
     def masked(self, text: str) -> str:
-        """The same without secrets."""
+        """Return the text with its secrets masked."""
         return text if self._redactor is None else self._redactor.text(text)
 
     def _read(self, params: TranscriptIngest) -> list[Prepared | Rejected]:
@@ -128,7 +128,7 @@ class Ingest:
         return [self._prepared(partial(_turn, item)) for item in payloads]
 
     def _prepared(self, read: Callable[[], Turn]) -> Prepared | Rejected:
-        """Mask and hash a turn; in a thread."""
+        """Mask and hash a turn; runs in a thread."""
         try:
             turn = read()
             self.mask(turn)
@@ -138,9 +138,9 @@ class Ingest:
         except (Rejected, Unreadable) as error:
             return Rejected(str(error))
         except OutOfRange as error:
-            return Rejected(f"cannot be kept: {error}")
+            return Rejected(f"cannot be stored: {error}")
         except RecursionError:
-            return Rejected("cannot be kept: nested too deeply")
+            return Rejected("cannot be stored: nested too deeply")
 
 
 def _turn(given: object) -> Turn:
@@ -161,40 +161,38 @@ def _exchange(params: TranscriptRecord) -> Turn:
 
 
 def decoded(body: bytes, encoding: str, max_bytes: int = MAX_DECODED_BYTES) -> bytes:
-    """`body` as it was before `encoding`, a Content-Encoding, was applied.
+    """Return `body` without its Content-Encoding.
 
-    What ends too early is read as far as it goes (servers that stream often never finish what they compress).
+    A truncated body is decoded as far as possible, because streaming servers often never finish the compressed stream.
 
-    Raises Unreadable: it is damaged, or longer than is kept; it is refused as a whole rather than cut.
+    Raises Unreadable if the body is damaged or exceeds the limit; it is then rejected as a whole rather than truncated.
     """
     for name in reversed([part.strip().lower() for part in encoding.split(",") if part.strip()]):
         if name == "identity":
             continue
         if (decoder := _DECODERS.get(name)) is None:
-            raise Unreadable(f"its Content-Encoding ({name}) is not known here; known are gzip, deflate, br and zstd")
+            raise Unreadable(f"unknown Content-Encoding ({name}); known are gzip, deflate, br and zstd")
         data = bytearray()
         try:
             for piece in decoder(body):
                 data += piece
                 if len(data) > max_bytes:
-                    raise Unreadable(
-                        f"without its Content-Encoding it is longer than {max_bytes} bytes, and is not kept"
-                    )
+                    raise Unreadable(f"the decoded body exceeds {max_bytes} bytes and is not stored")
         except (zlib.error, brotli.error, zstandard.ZstdError) as error:
-            raise Unreadable(f"it is not what its Content-Encoding ({name}) says: {error}") from None
+            raise Unreadable(f"the body does not match its Content-Encoding ({name}): {error}") from None
         body = bytes(data)
     return body
 
 
 def _deflated(body: bytes) -> Iterator[bytes]:
-    # Both are sent under this name: with zlib's frame, as the standard says (RFC 1950: the method is 8, and the first
-    # two bytes are a multiple of 31), and without.
+    # Both variants are sent under this name: with a zlib header, as the standard says (RFC 1950: the method is 8, and
+    # the first two bytes are a multiple of 31), and without.
     framed = len(body) >= 2 and body[0] & 0x0F == 8 and int.from_bytes(body[:2]) % 31 == 0
     return _inflated(body, zlib.MAX_WBITS if framed else -zlib.MAX_WBITS)
 
 
 def _inflated(body: bytes, wbits: int = 16 + zlib.MAX_WBITS) -> Iterator[bytes]:
-    # What was compressed in several goes (RFC 1952, 2.2) comes as members, one after the other.
+    # Data compressed in several runs (RFC 1952, 2.2) consists of consecutive members.
     while body:
         stream = zlib.decompressobj(wbits)
         while piece := stream.decompress(body, _PIECE_BYTES):
@@ -210,7 +208,7 @@ def _brotli(body: bytes) -> Iterator[bytes]:
     while not stream.is_finished():
         yield stream.process(body, output_buffer_limit=_PIECE_BYTES)
         if stream.can_accept_more_data():
-            # It has no more to give: it ends, or it ends too early.
+            # The data is complete or truncated.
             break
         body = b""
 

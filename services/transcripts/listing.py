@@ -1,7 +1,7 @@
-"""The list of conversations, with title, size, tokens and what they cost.
+"""The list of conversations with title, size, tokens and cost.
 
-What is told of a conversation is worked out when it is listed, and stored in the table `talk` until one of its turns
-changes: triggers of the database take the row away, in the transaction of the change. So a title goes with its turn.
+A conversation's summary is computed when it is listed and stored in the table `talk` until one of its turns changes:
+database triggers delete the row in the same transaction. A title therefore disappears with its turn.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from linckia.services.transcripts.providers.wire import count
 
 TITLE_CHARS = 100
 CHARS_A_TOKEN = 4
-"""Of a reply whose provider told no figures."""
+"""Estimate for a reply whose provider gave no figures."""
 
 _LAST_S = 253_402_300_799
 """The end of the year 9999."""
 
 BATCH_TURNS = 5_000
-"""In one transaction: new turns wait for it a quarter of a second."""
+"""Turns summarised per transaction; new turns wait for it a quarter of a second."""
 PATIENCE_S = 10.0
-"""For conversations that were never listed: what is left over is said."""
+"""Time for conversations that were never listed; the result says how many are left."""
 
 _NEW = (
     "SELECT conversation_id, name, project FROM conversation"
@@ -60,7 +60,7 @@ _TOLD = ("title", "project", "agent", "provider", "model", "turns", "bytes")
 
 
 class Listing:
-    """The handler."""
+    """The handler of the list."""
 
     def __init__(self, database: Database, strip: Callable[[str], str], prices: Prices) -> None:
         self._database = database
@@ -105,7 +105,7 @@ class Listing:
         return await self._database.read(query)
 
     async def _store(self) -> list[str]:
-        """Bring the table in step; answers what is missing in it."""
+        """Update the summary table. Returns warnings about missing entries."""
         async with self._stored:
             try:
                 with trio.move_on_after(PATIENCE_S):
@@ -113,9 +113,9 @@ class Listing:
                     while await self._database.read(lambda db: list(db.execute(_NEW, (1,)))):
                         await self._database.write(self._store_some)
             except DiskFull as error:
-                return [f"conversations that changed are not listed: {error}"]
+                return [f"conversations that changed are missing from the list: {error}"]
         ((left,),) = await self._database.read(lambda db: list(db.execute(f"SELECT count(*) FROM ({_NEW})", (-1,))))
-        return [f"{left} conversations are still to be counted; list them again"] if left else []
+        return [f"{left} conversations are not summarised yet; list them again"] if left else []
 
     def _store_some(self, db: apsw.Connection) -> None:
         turns = 0
@@ -124,13 +124,13 @@ class Listing:
             told = (id_, name, *self._summary(db, id_, project, rows))
             marks = ",".join("?" * len(told))
             db.execute(f"INSERT OR REPLACE INTO talk VALUES({marks})", told)
-            # One without turns costs a little, too.
+            # A conversation without turns takes time too.
             turns += len(rows) + 1
             if turns >= BATCH_TURNS:
                 break
 
     def _summary(self, db: apsw.Connection, id_: int, project: str, rows: Sequence[_Row]) -> tuple[Any, ...]:
-        """The columns of a conversation's row after its name."""
+        """Return the columns of a conversation's row after its name."""
         there = [row for row in rows if not row.gone]
         # Subagents do not name the conversation.
         main = [row for row in there if not row.side] or there
@@ -154,7 +154,7 @@ class Listing:
         )  # fmt: skip
 
     def _title(self, db: apsw.Connection, node_id: int) -> str:
-        """The first line that a person said in a turn."""
+        """Return the first line that a person wrote in a turn."""
         ((content,),) = db.execute("SELECT content FROM node WHERE node_id=?", (node_id,))
         return first_line(read_blocks(content), self._strip)[:TITLE_CHARS]
 
@@ -178,13 +178,13 @@ class _Row(NamedTuple):
 
 
 def stated(calls: Iterable[tuple[Any, ...]]) -> dict[str, Tokens]:
-    """Tokens by model, as the log states them; `calls`: model, and the figures as JSON."""
+    """Return the tokens per model from the log. Each call is a model and its figures as JSON."""
     used: dict[str, Tokens] = defaultdict(Tokens)
     for model, usage in calls:
         figures, tokens = read_usage(usage), used[model]
         prompt, completion = count(figures, "prompt_tokens"), count(figures, "completion_tokens")
         tokens.input += prompt
-        # Some count what was thought in the total alone.
+        # Some providers include thinking only in the total.
         tokens.output += max(completion, count(figures, "total_tokens") - prompt)
         tokens.read += count(figures, "cache_read_input_tokens")
         tokens.written += count(figures, "cache_creation_input_tokens")
@@ -193,8 +193,10 @@ def stated(calls: Iterable[tuple[Any, ...]]) -> dict[str, Tokens]:
 
 
 def estimate(turns: Sequence[_Row], used: dict[str, Tokens]) -> bool:
-    """Add what replies without figures took to `used`: all that stood before each was sent.  Returns whether there are
-    any."""
+    """Add estimates for replies without figures to `used`, assuming that everything before each reply was sent.
+
+    Returns True if there were such replies.
+    """
     before: dict[int | None, int] = {None: 0}
     estimated = False
     for turn in turns:
@@ -246,7 +248,7 @@ def _place(params: TranscriptList) -> tuple[float, int] | None:
             return float(value), int(root)
     except ValueError:
         pass
-    raise InvalidParams(f"parameter `cursor` is none that a list by {params.sort} has given", field="cursor")
+    raise InvalidParams(f"parameter `cursor`: not a cursor of a list by {params.sort}", field="cursor")
 
 
 def _told(row: tuple[Any, ...]) -> Conversation:
@@ -261,5 +263,5 @@ def _told(row: tuple[Any, ...]) -> Conversation:
 
 
 def _time(at: float) -> str:
-    # A log may say anything; milliseconds, for instance.
+    # A log may contain any number, for example milliseconds.
     return times.rfc3339(int(min(max(at, 0), _LAST_S)) * times.NS)

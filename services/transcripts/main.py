@@ -1,4 +1,4 @@
-"""The service `transcripts`: its settings; opens the database, feeds the search beside it, and answers."""
+"""The service `transcripts`: reads its settings, opens the database, feeds the search, and serves calls."""
 
 from __future__ import annotations
 
@@ -33,38 +33,38 @@ from linckia.services.transcripts.redaction import RULES, Redactor, Rule
 from linckia.services.transcripts.search import Searching
 
 HISTORIES_BYTES = 32 * 1024 * 1024
-"""Of one answer of many conversations."""
+"""Limit for one answer with many conversations."""
 
 DELETE_PATIENCE_S = 30.0
-"""How long a deletion waits for the search to scrub its files; where it takes longer, the answer says so."""
+"""How long a deletion waits for the search to scrub its files; after that, the answer says that it is not done."""
 
 
 class RedactRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A custom pattern; a group named `secret` is masked alone, without one the whole match."""
+    """A custom pattern; only its group `secret` is masked if it has one, else the whole match."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
     pattern: Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[services.transcripts]`, or `[transcripts]` for short."""
+    """The settings table `[services.transcripts]`, or `[transcripts]` for short."""
 
     enabled: Annotated[bool, Meta(description="Whether conversations are kept and searched at all")] = True
     redact: Annotated[bool, Meta(description="Whether secrets are masked before anything is kept")] = True
-    redact_skip: Annotated[list[str], Meta(description="Names of rules that are not to be applied")] = []
+    redact_skip: Annotated[list[str], Meta(description="Names of rules that are not applied")] = []
     redact_rules: Annotated[list[RedactRule], Meta(description="Further rules")] = []
     follow: Annotated[
         list[str], Meta(description="Whose conversations are kept as they are written: claude, codex, gemini, a folder")
     ] = []
-    prices: Annotated[dict[str, Price], Meta(description="What models cost, beside those of the table")] = {}
-    strip_tags: Annotated[list[str], Meta(description="Further tags whose content is the agent's own")] = []
+    prices: Annotated[dict[str, Price], Meta(description="Prices of models in addition to the built-in table")] = {}
+    strip_tags: Annotated[list[str], Meta(description="Additional tags whose content belongs to the agent")] = []
     search_patience_s: Annotated[
-        float, Meta(ge=0, description="How long a search waits for what was just kept to be found")
+        float, Meta(ge=0, description="How long a search waits until newly stored turns can be found")
     ] = 2.0
 
 
 def read_settings(given: Mapping[str, Any]) -> Settings:
-    """Raises InvalidParams, naming the setting."""
+    """Parse the settings. Raises InvalidParams, which names the wrong setting."""
     try:
         settings = msgspec.convert(given, Settings)
     except msgspec.ValidationError as error:
@@ -78,16 +78,16 @@ def read_settings(given: Mapping[str, Any]) -> Settings:
 
 
 def redactor_of(settings: Settings) -> Redactor | None:
-    """What masks secrets; None where it is switched off.
+    """Return the redactor, or None if redaction is switched off.
 
-    Raises InvalidParams: a custom pattern is no regular expression.
+    Raises InvalidParams if a custom pattern is not a regular expression.
     """
     if not settings.redact:
         return None
     return _made(tuple(settings.redact_skip), tuple(settings.redact_rules))
 
 
-# Compiled by `prepare`, and reused when the service starts: the longest step of its start.
+# Compiled by `prepare` and reused when the service starts, because it is the longest step of the start.
 @functools.lru_cache(maxsize=1)
 def _made(skip: tuple[str, ...], more: tuple[RedactRule, ...]) -> Redactor:
     rules = []
@@ -96,13 +96,13 @@ def _made(skip: tuple[str, ...], more: tuple[RedactRule, ...]) -> Redactor:
             rules.append(Rule(rule.name, rule.pattern))
         except BadPattern as error:
             where = f"settings of transcripts: redact_rules[{index}].pattern"
-            raise InvalidParams(f"{where} is no regular expression (RE2): {error}") from None
+            raise InvalidParams(f"{where} is not a regular expression (RE2): {error}") from None
     return Redactor(skip=skip, more=rules)
 
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready once the database is open, also a damaged one."""
+    """Open the service; it is ready once the database is open, even a damaged one."""
     settings = read_settings(env.settings)
     redactor = redactor_of(settings)
     strip = Stripper(settings.strip_tags)
@@ -120,12 +120,12 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
 
 def prepare(settings: Mapping[str, Any]) -> None:
-    """Compile what is masked."""
+    """Compile the redaction patterns."""
     redactor_of(read_settings(settings))
 
 
 class Conversations:
-    """The operations that read and delete what is kept."""
+    """The operations that read and delete conversations."""
 
     def __init__(self, database: Database, feed: TurnFeed) -> None:
         self._database = database
@@ -136,7 +136,7 @@ class Conversations:
         if params.hash is None and params.conversation is None:
             raise InvalidParams("name what to delete: `hash`, `conversation`, or both", field="hash")
         if params.conversation is not None and params.bar:
-            raise InvalidParams("`bar` goes with `hash` alone: it keeps a turn out of every conversation", field="bar")
+            raise InvalidParams("`bar` only works with `hash`: it keeps a turn out of every conversation", field="bar")
 
         def change(db: apsw.Connection) -> Deleted:
             node = None if params.hash is None else _there(db, params.hash)
@@ -167,8 +167,8 @@ class Conversations:
     @handles(ops.TranscriptCheckout)
     async def check_out(self, params: ops.TranscriptCheckout, ctx: Context) -> Written:
         if params.cursor is not None and params.form is not ops.Form.TEXT:
-            raise InvalidParams("`cursor` goes with `form` text: messages are answered whole", field="cursor")
-        # Encoded in the thread, as all answers are that may be large.
+            raise InvalidParams("`cursor` only works with `form` text: messages are returned in full", field="cursor")
+        # Encoded in the thread, like all answers that may be large.
         return await self._database.read(
             lambda db: written(checkout(db, _there(db, params.hash), params.form, params.cursor))
         )

@@ -1,4 +1,4 @@
-"""`transcripts` as the kernel sees it."""
+"""The manifest of `transcripts` for the kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MANIFESTS = (
         order=120,
         stall_s=STALL_S,
         memory_limit_bytes=2 * GIB,
-        # Calls that wait for one commit share it.
+        # Calls that wait for the same commit share it.
         in_flight=256,
         table=ShortTable("transcripts"),
         follows=Follows(
@@ -24,7 +24,7 @@ MANIFESTS = (
             },
         ),
         optional=True,
-        # It tries to tell the search what that was not told, and rests after that.
+        # It delivers pending turns to the search first, then it may be stopped.
         rests=True,
         stores=(Store("transcripts.db", Keep.SOURCE, schema=SCHEMA_VERSION),),
     ),

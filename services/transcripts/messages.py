@@ -1,12 +1,12 @@
-"""A message as it is kept, whichever API it came through: the text that it is read and found by, and its two names.
+"""A stored message, independent of its API: its text for reading and searching, its hash and its projection.
 
 Its hash is the SHA-256 of the canonical JSON (RFC 8785) of the message and its parent's hash:
 
     sha256({"content": {"content": [blocks], "model": …, "provider": …, "role": …, "type": "message"}, "parent": …})
 
-The frame has fixed keys, which are written in their canonical order at once; what a tool was called with may hold
-anything, and is written by the library. The projection leaves out who carried the message (model, provider, agent) and
-what agents change each time they repeat it: a conversation is recognised by it.
+The frame has fixed keys, which are written directly in canonical order; tool arguments may contain anything, and are
+encoded by the library. The projection leaves out who carried the message (model, provider, agent) and what agents
+change each time they repeat it, so that a conversation is recognised by it.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ TAGS = (
     "open_and_recently_viewed_files",
     "additional_data",
 )
-"""Whose content is the agent's, not the person's nor the model's. Left in, they make turns alike that have nothing in
-common, and what was said is found less well."""
+"""Tags whose content comes from the agent, not from the person or the model. If it were kept, unrelated turns would
+look alike, and the real content would be harder to find."""
 
 BARE_TAGS = ("command-args", "user_query", "user_shell_command")
-"""Whose content is the person's."""
+"""Tags whose content comes from the person."""
 _LINE_REST = re.compile(r"[ \t]*\n?")
 
 
@@ -73,9 +73,9 @@ _LINE_REST = re.compile(r"[ \t]*\n?")
 class Message:
     """One message, before it has a place in a conversation.
 
-    `thinking` is what a model thought before it spoke, kept beside the content: APIs drop it from the history that is
-    sent back, and a reply and its echo are one node. `model` is who said it, where that is known to be another than
-    the request names. `reply` tells what a model answered from what a client repeated.
+    `thinking` is the model's thinking before the reply. It is stored apart from the content: APIs drop it from the
+    history that is sent back, and a reply and its echo are one node. `model` is who said it, if known and different
+    from the requested model. `reply` is True for a model's reply, False for a client's repetition.
     """
 
     role: str
@@ -88,13 +88,13 @@ class Message:
     at: float | None = None
 
     def extend(self, more: Message) -> None:
-        """What one model said goes on."""
+        """Append the continuation of the same model message."""
         self.content += more.content
         self.thinking += more.thinking
 
 
 class Call(msgspec.Struct, kw_only=True):
-    """A call of a model as a log states it; `key` is the same wherever the log is copied."""
+    """A model call as stated by a log; `key` is the same in every copy of the log."""
 
     key: str
     model: str
@@ -104,9 +104,9 @@ class Call(msgspec.Struct, kw_only=True):
 class Turn(msgspec.Struct, kw_only=True):
     """A request with its reply, or a piece of a conversation: messages in order.
 
-    `session` names the conversation where the log does; empty: its first user turn does. `side`: a subagent's. `calls`
-    are what the log states of the turn's tokens; empty: the `usage` of its replies. `counted`: the log states the
-    tokens of the last message elsewhere.
+    `session` names the conversation if the log does; if empty, the first user turn does. `side` marks a subagent's
+    turn. `calls` are the tokens that the log states for the turn; if empty, the `usage` of its replies counts.
+    `counted` means that the log states the tokens of the last message elsewhere.
     """
 
     provider: str
@@ -127,9 +127,9 @@ def text_block(text: str) -> Block:
 
 
 def tool_use(id_: str, name: str, arguments: object) -> Block:
-    """A call of a tool; arguments that are no object are kept under `input`."""
+    """Build a tool call; arguments that are not an object are stored under `input`."""
     if isinstance(arguments, str):
-        # What was cut short, or of a tool that takes plain text, stays as it is.
+        # Truncated arguments, and those of a tool that takes plain text, are kept unchanged.
         with contextlib.suppress(msgspec.DecodeError, RecursionError):
             arguments = msgspec.json.decode(arguments) if arguments.strip() else None
     if arguments is not None and not isinstance(arguments, dict):
@@ -142,7 +142,7 @@ def tool_result(id_: str, output: str, *, is_error: bool = False) -> Block:
 
 
 def image(*, url: str = "", data: str = "", media_type: str = "") -> Block:
-    """An image, or another medium that its media type names; a data URL is taken apart."""
+    """Build a block for an image or other medium, according to its media type; a data URL is taken apart."""
     if url.startswith("data:") and ";base64," in url:
         head, _, data = url.partition(";base64,")
         media_type, url = head.removeprefix("data:").partition(";")[0], ""
@@ -150,35 +150,35 @@ def image(*, url: str = "", data: str = "", media_type: str = "") -> Block:
 
 
 def without_empty_text(blocks: Sequence[Block]) -> list[Block]:
-    """Empty texts say nothing beside other blocks, and clients put them in and leave them out as they like."""
+    """Drop empty texts next to other blocks; clients add and omit them arbitrarily."""
     telling = [block for block in blocks if block.type != TEXT or block.text]
     return telling or list(blocks[:1])
 
 
 def read_text(blocks: Iterable[Block]) -> str:
-    """What was said and what tools put out, and which tools were called."""
+    """Return spoken text, tool output and tool calls as readable text."""
     parts = (block.text or block.tool_output or (call_text(block) if block.tool_name else "") for block in blocks)
     return "\n".join(part for part in parts if part)
 
 
 def call_text(block: Block) -> str:
-    """A call of a tool on one line."""
+    """Return a tool call on one line."""
     arguments = "" if block.tool_input is None else msgspec.json.encode(block.tool_input).decode()
     return f"Tool call: {block.tool_name}({arguments})"
 
 
 def spoken_text(blocks: Iterable[Block]) -> str:
-    """What was said and what tools put out: the text to search by meaning."""
+    """Return spoken text and tool output, the text for semantic search."""
     return "\n".join(part for block in blocks if (part := block.text or block.tool_output))
 
 
 def calls_text(blocks: Iterable[Block]) -> str:
-    """The tools that were called: found by words."""
+    """Return the tool calls, which are found by words."""
     return "\n".join(call_text(block) for block in blocks if block.tool_name)
 
 
 class Stripper:
-    """Takes the tags out; `more` names further ones."""
+    """Removes agent tags and their content; `more` names additional tags."""
 
     def __init__(self, more: Iterable[str] = ()) -> None:
         names = "|".join(map(re.escape, (*TAGS, *more)))
@@ -186,21 +186,21 @@ class Stripper:
         self._bare = re.compile(rf"</?(?:{'|'.join(BARE_TAGS)})>")
 
     def __call__(self, text: str) -> str:
-        """`text` as it was said; the same object where there is nothing to take out."""
+        """Return `text` without the tags; the same object if it has none."""
         if "</" not in text:
             return text
         return self._bare.sub("", without_spans(self._opening, text, _LINE_REST))
 
 
-# Names
+# Hash and projection
 
 
 class OutOfRange(ValueError):
-    """A number that JSON's canonical form has no way to write."""
+    """A number that JSON's canonical form cannot represent."""
 
 
 def canonical_json(value: Any) -> bytes:
-    """RFC 8785.  Raises OutOfRange."""
+    """Encode as RFC 8785. Raises OutOfRange."""
     try:
         return rfc8785.dumps(value)
     except rfc8785.IntegerDomainError:
@@ -228,20 +228,20 @@ def _as_doubles(value: Any) -> Any:
 
 
 def content_json(blocks: Sequence[Block]) -> bytes:
-    """The canonical form of a message's content.  Raises OutOfRange."""
+    """Return the canonical form of a message's content. Raises OutOfRange."""
     return b"[%b]" % b",".join(map(_block_json, blocks))
 
 
 def _block_json(block: Block) -> bytes:
     if block.tool_input is None:
         return _encode(block)
-    # The struct's fields are written in the order of their names; the arguments are put in as they are to stand there.
+    # The struct's fields are written in the order of their names; the arguments are inserted in their final form.
     changes: dict[str, Any] = {"tool_input": msgspec.Raw(canonical_json(block.tool_input))}
     return _encode(msgspec.structs.replace(block, **changes))
 
 
 def canonical(content: bytes, *, role: str, model: str, provider: str, agent: str = "", parent: str = "") -> bytes:
-    """The bytes that are hashed; `content` is canonical itself."""
+    """Return the bytes that are hashed; `content` is already canonical."""
     agent_name = b'"agent_name":%b,' % _encode(agent) if agent else b""
     names = (_encode(model), _encode(provider), _encode(role))
     bucket = b'{%b"content":%b,"model":%b,"provider":%b,"role":%b,"type":"message"}' % (agent_name, content, *names)
@@ -253,10 +253,10 @@ def node_hash(canonical_form: bytes) -> bytes:
 
 
 def projection(parent: bytes, role: str, blocks: Sequence[Block], strip: Callable[[str], str]) -> bytes:
-    """The name under which a message is recognised when it comes back, after `parent` (a projection, or empty).
+    """Return the name that identifies a repeated message after `parent` (a projection, or empty).
 
     Args:
-        strip: takes out what agents put into messages of their own accord.
+        strip: removes text that agents add to messages on their own.
     """
     said: list[object] = [role]
     for block in blocks:
@@ -271,5 +271,5 @@ def projection(parent: bytes, role: str, blocks: Sequence[Block], strip: Callabl
 
 
 def _telling(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Without zero values: a streamed call names them, and the same call sent back leaves them out."""
+    """Drop zero values: a streamed call has them, and the same call sent back omits them."""
     return {key: value for key, value in arguments.items() if value or (isinstance(value, float) and math.isnan(value))}

@@ -1,7 +1,7 @@
-"""What models cost: list prices in US dollars per million tokens, as their providers stated them on `AS_OF`.
+"""Model prices: list prices in US dollars per million tokens, as published by the providers on `AS_OF`.
 
-Without surcharges for long contexts, and without discounts for batches. Settings replace and add entries
-(`[transcripts.prices]`); what a model costs that is not here is not known, and is never taken to be 0.
+Surcharges for long contexts and discounts for batches are not included. Settings replace and add entries
+(`[transcripts.prices]`). The price of an unlisted model is unknown, and never assumed to be 0.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Tokens(msgspec.Struct, kw_only=True):
 
 
 NOT_STATED = "not stated"
-"""In the place of a model's name."""
+"""Used in place of a model's name."""
 
 _ANTHROPIC = """
 claude-opus-4-6 claude-opus-4-5: 5 25
@@ -51,8 +51,8 @@ claude-sonnet-4-6 claude-sonnet-4-5 claude-sonnet-4 claude-sonnet-4-0 claude-3-7
 claude-haiku-4-5: 1 5
 claude-3-5-haiku: 0.8 4
 """
-"""Input and output; a cache is read at a tenth of the input's price, and written at five quarters (five minutes) or
-twice as much (an hour)."""
+"""Input and output prices. A cache read costs a tenth of the input price, a write 1.25 times (five minutes) or twice
+(an hour)."""
 
 _OTHERS = """
 gpt-5.5: 5 30 0.5
@@ -74,7 +74,7 @@ gemini-2.5-pro: 1.25 10 0.125
 gemini-2.5-flash: 0.3 2.5 0.03
 gemini-2.5-flash-lite: 0.1 0.4 0.01
 """
-"""Input, output, and what is read from a cache."""
+"""Prices of input, output and cache reads."""
 
 _VENDOR = re.compile(r"^(?:[a-z]+(?:-[a-z]+)*\.)?(?:anthropic|openai)\.")
 """The prefix of Bedrock's ids: `us.anthropic.claude-…`."""
@@ -100,19 +100,19 @@ def _listed() -> dict[str, Price]:
 
 
 class Prices:
-    """The table, with those of the settings before it."""
+    """The price table; entries from the settings take precedence."""
 
     def __init__(self, given: Mapping[str, Price]) -> None:
         self._table = {**_listed(), **given}
         self.digest = hashlib.sha256(msgspec.json.encode(self._table, order="sorted")).hexdigest()[:16]
-        """Another table has another one."""
+        """A digest of the table, which changes with its content."""
 
     def of(self, model: str) -> Price | None:
-        """The price of a model, found by its full name or by the name without vendor, route, revision and date."""
+        """Return the price of a model, found by its full name or its name without vendor, route, revision and date."""
         return next((price for name in _names(model) if (price := self._table.get(name))), None)
 
     def cost(self, used: Mapping[str, Tokens]) -> tuple[float | None, list[str]]:
-        """US dollars of all whose price is known, None where none is; and the models whose price is not known."""
+        """Return the cost in US dollars (None if no price is known), and the models without a price."""
         whole = 0.0
         unpriced: list[str] = []
         for model, tokens in used.items():
@@ -133,14 +133,14 @@ class Prices:
 
 
 def _names(model: str) -> Iterator[str]:
-    """The names under which a model may stand in the table, from the most to the least specific."""
+    """Yield the names under which a model may be listed, from the most to the least specific."""
     name = model.rpartition("/")[2]
     yield from (model, name)
     name = _VENDOR.sub("", _ROUTE.sub("", _WINDOW.sub("", name.strip().lower())))
     yield name
     name = _DATED.sub("", _REVISION.sub("", name))
     yield name
-    # Vertex: the revision stands before the date. Routers: `claude-sonnet-4.5`.
+    # Vertex: the revision precedes the date. Routers: `claude-sonnet-4.5`.
     name = _REVISION.sub("", name)
     yield name
     yield _DOTTED.sub("-", name)

@@ -1,9 +1,8 @@
-"""Secrets in what is said are masked before anything is kept: keys, tokens, passwords, private-key blocks.
+"""Masks secrets before anything is stored: keys, tokens, passwords, private-key blocks.
 
-One pass tells which rules apply to a text, for most texts none; only those are applied. All patterns are RE2's, and
-what a rule asks beyond its pattern is looked up in the bytes: a text costs in proportion to its length.
-What stands in a secret's place says which rule it was, `[redacted:github-token]`, and is the same wherever the same
-text is masked, so that content keeps its name.
+One pass determines which rules apply to a text, usually none, and only those run. All patterns are RE2's, and further
+conditions of a rule are checked on the bytes, so the cost is linear in the text's length. The replacement names the
+rule, `[redacted:github-token]`, and is the same whenever the same text is masked, so that content keeps its hash.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from linckia.services.runtime import linear
 from linckia.services.transcripts.messages import Turn
 
 _SECRET = ("secret", "secret_2", "secret_3")
-"""Groups of one pattern, of which one at most matches."""
+"""Groups of one pattern, of which at most one matches."""
 
 
 class Rule:
-    """A kind of secret. `pattern` (RE2) matches wherever `spans` finds one: all of its match, or its group `secret`."""
+    """A kind of secret. `pattern` (RE2) matches wherever `spans` finds one: its group `secret`, or all of it."""
 
     def __init__(self, name: str, pattern: str) -> None:
         """Raises BadPattern."""
@@ -33,7 +32,7 @@ class Rule:
         self.groups = [index for group, index in self._compiled.groupindex.items() if group in _SECRET]
 
     def spans(self, data: bytes) -> Iterator[tuple[int, int]]:
-        """Where the secrets are in the bytes of a text, in their order."""
+        """Yield the positions of secrets in the bytes of a text, in order."""
         for match in self._compiled.finditer(data):
             yield from (span for span in map(match.span, self.groups or [0]) if span[1] > span[0])
 
@@ -44,14 +43,14 @@ _KEY_BODY = re.compile(rb"[\s\\A-Za-z0-9+/=:,.\-]*")
 
 
 class _PrivateKey(Rule):
-    """From the pattern to the key's end; where that is far or was cut off, as far as it looks like a key."""
+    """Masks to the end of the key; if that is far away or cut off, as far as the text looks like a key."""
 
     def spans(self, data: bytes) -> Iterator[tuple[int, int]]:
         position = 0
         ending = _KEY_END.search(data)
         while match := self._compiled.search(data, position):
             position = match.end()
-            # One that is beyond this key may be the next one's.
+            # An end beyond this key may belong to the next one.
             if ending is not None and ending.start() < position:
                 ending = _KEY_END.search(data, position)
             if ending is not None and ending.start() - position <= _KEY_CHARS:
@@ -63,16 +62,16 @@ class _PrivateKey(Rule):
 
 _SPACE = re.compile(rb"\s")
 _KINDS = bytes(48 if 48 <= code < 58 else 97 if chr(code).isalpha() and code < 128 else 32 for code in range(256))
-"""To the digit 0, the letter a and the rest."""
+"""Maps digits to 0, ASCII letters to a, and the rest to a space."""
 _WORD = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 _LONGEST_NAME = 128
-"""What stands before a secret in the patterns of `_Mixed`, but for spaces."""
+"""Longest text before a secret in the patterns of `_Mixed`, not counting spaces."""
 
 
 class _Mixed(Rule):
-    """Secrets of `least` characters that have one of each kind of `signs` before the next space.
+    """Secrets of `least` characters that have one of each kind in `signs` before the next space.
 
-    Of `code`, none is followed by an opening bracket: there it ends before its last punctuation mark.
+    With `code`, a secret is never followed by an opening bracket: it ends before its last punctuation mark there.
     """
 
     def __init__(self, name: str, pattern: str, signs: bytes, least: int, *, code: bool = False) -> None:
@@ -111,7 +110,7 @@ _PLACEHOLDER = re.compile(
 )
 
 RULES = (
-    # Also as it stands inside JSON, its line ends escaped; and one whose end was cut off.
+    # This also matches inside JSON, where line ends are escaped, and if the end was cut off.
     _PrivateKey("private-key", r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"),
     Rule("age-key", r"AGE-SECRET-KEY-1[0-9A-Z]{58}"),
     Rule("aws-access-key", r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b"),
@@ -169,19 +168,19 @@ RULES = (
     ),
     Rule("netrc-password", r"(?i)\blogin\s+\S+\s+password\s+(?P<secret>\S{4,})"),
 )  # fmt: skip
-"""In the order in which they are applied; what one has masked no later one sees."""
+"""In the order of application; text masked by one rule is not seen by later ones."""
 
 SCREEN_BYTES = 64 * 1024 * 1024
-"""Memory that the screen may use; it needs a few."""
+"""Memory that the screening pass may use; it needs a few megabytes."""
 
 REMEMBERED = 65_536
-"""Texts known to hold no secret: 8 MB."""
+"""Number of remembered texts without secrets: 8 MB."""
 
 _SECRET_KEY = re.compile(rf"(?i)^[\w.\-]*(?:{_SECRET_WORDS})$|^authorization$|^x-api-key$|^cookie$")
 
 
 class Redactor:
-    """Masks by `RULES`, without those in `skip`, and by `more`."""
+    """Masks with `RULES` except those in `skip`, and with `more`."""
 
     def __init__(self, *, skip: Iterable[str] = (), more: Sequence[Rule] = ()) -> None:
         left_out = frozenset(skip)
@@ -191,7 +190,7 @@ class Redactor:
         self._clean: set[bytes] = set()
 
     def text(self, text: str) -> str:
-        """`text` with its secrets masked; the same object where it holds no secret."""
+        """Return `text` with its secrets masked; the same object if it has no secret."""
         if len(text) < 8:
             return text
         data = text.encode("utf-8", "surrogatepass")
@@ -220,7 +219,7 @@ class Redactor:
         return data
 
     def json(self, value: Any) -> Any:
-        """The same of every text in `value`, keys included; the value of a key that names a secret is masked whole."""
+        """Mask every text in `value`, including keys; the value of a key that names a secret is masked completely."""
         match value:
             case str():
                 return self.text(value)
@@ -237,8 +236,8 @@ class Redactor:
         return self.json(value)
 
     def block(self, block: Block) -> Block:
-        """The same of a block; the bytes of an image are left alone."""
-        # For `structs.replace`: members of a block, each of its own type.
+        """Mask a block; the bytes of an image are left alone."""
+        # The members of a block for `structs.replace`, each of its own type.
         changes: dict[str, Any] = {}
         for name in ("text", "tool_output", "image_url", "tool_name"):
             before = getattr(block, name)
@@ -249,7 +248,7 @@ class Redactor:
         return msgspec.structs.replace(block, **changes) if changes else block
 
     def turn(self, turn: Turn) -> None:
-        """The same of a whole turn, in place."""
+        """Mask a whole turn in place."""
         turn.system = self.text(turn.system)
         for message in turn.messages:
             message.content = [self.block(block) for block in message.content]

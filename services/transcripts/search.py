@@ -1,8 +1,8 @@
-"""Searching turns, and all corpora at once: the conditions put to the search, and its hits with where they are from.
+"""Searches turns, and all corpora at once: builds the filters, and adds the origin to each hit.
 
-The collections of `search_everything` are asked side by side. Their scores are of one kind where the same stages ran in
-each (a cosine and words in one range, or the cross-encoder's score), and are compared as they are; where one corpus
-could be searched by words alone, its scores say little beside the others', and `degraded` says so.
+`search_everything` queries the collections in parallel. Scores are comparable if the same stages ran in each (cosine
+and words in one range, or the cross-encoder's score), and are compared directly. If a corpus could only be searched by
+words, its scores are not comparable, and `degraded` says so.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ DEFAULT_TOP_K = 5
 MAX_TOP_K = 1000
 CANDIDATES = 50
 PER_CONVERSATION = 8
-"""Hits to ask for, for each conversation that is wanted: most have a few turns on one subject."""
+"""Hits to request per wanted conversation: most have a few turns on one subject."""
 
 CHARS_PER_TOKEN = 4
-"""Of English text and code, by every tokenizer in common use."""
+"""Characters per token of English text and code in all common tokenizers."""
 
 _OWN = ("root", "in", "of", "expires", "folders", "extensions", "hash")
-"""What corpora keep for their filters alone, and what is answered as the id."""
+"""Metadata that corpora use only for filters, or that is returned as the id."""
 
 _TURN_CHARS = 110
-"""What a turn's hash, role and punctuation come to."""
+"""Size of a turn's hash, role and punctuation."""
 
 
 class Searching:
     """The operations that search."""
 
     def __init__(self, database: Database, feed: TurnFeed, patience_s: float) -> None:
-        """`patience_s`: how long a search waits for what was just kept to be found."""
+        """`patience_s` is how long a search waits until newly stored turns can be found."""
         self._database = database
         self._feed = feed
         self._patience_s = patience_s
@@ -72,7 +72,7 @@ class Searching:
         degraded: list[str] = []
         left = await self._caught_up(degraded, "index")
         limit = min(MAX_TOP_K, count * PER_CONVERSATION if params.distinct else count)
-        # Turns that were deleted a moment ago may still be answered, and are dropped below.
+        # Recently deleted turns may still be found, and are dropped below.
         limit = min(MAX_TOP_K, limit + left)
         while True:
             asked = RetrieveSearch(
@@ -94,7 +94,7 @@ class Searching:
             return _written(params, results(db, hits, count), degraded, found)
 
         try:
-            # Encoded in the thread, for it may be large.
+            # Encoded in the thread, because it may be large.
             return await self._database.read(answer)
         except Damaged as error:
             degraded.append(str(error))
@@ -106,7 +106,7 @@ class Searching:
 
     @handles(SearchEverything)
     async def search_everything(self, params: SearchEverything, ctx: Context) -> EverythingResult:
-        """Answers by what can be searched; where nothing can, raises what each search failed of, or Unavailable."""
+        """Search all available corpora. If all fail, raises the error that they share, or Unavailable."""
         _require_words(params.query)
         corpora = list(dict.fromkeys(params.corpora)) or list(Corpus)
         degraded: list[str] = []
@@ -137,7 +137,7 @@ class Searching:
             raise (kinds.pop() if len(kinds) == 1 else Unavailable)("; ".join(degraded), retry_after_ms=1000)
         hits = merged(found)
         turns = [hit.id for hit in hits if hit.corpus is Corpus.TRANSCRIPTS]
-        # The search may still hold what was deleted a moment ago.
+        # The search may still have recently deleted items.
         there: set[str] = set()
         try:
             there = await self._database.read(lambda db: {turn for turn in turns if forest.find(db, turn) is not None})
@@ -165,14 +165,14 @@ class Searching:
         return one_each(hits, holders)
 
     async def _caught_up(self, degraded: list[str], name: str) -> int:
-        """How many turns the search does not know yet; said in `degraded` as well."""
+        """Return how many turns the search does not have yet; also added to `degraded`."""
         try:
             left = await self._feed.caught_up(self._patience_s)
         except Damaged as error:
             degraded.append(f"{name}: {error}")
             return 0
         if left:
-            degraded.append(f"{name}: {left} turns are still to be indexed")
+            degraded.append(f"{name}: {left} turns are not indexed yet")
         return left
 
 
@@ -192,7 +192,7 @@ def _written(params: TranscriptsSearch, told: list[TranscriptHit], degraded: lis
 
 
 def merged(found: Mapping[Corpus, SearchResult]) -> list[EverythingHit]:
-    """The hits of all, best first; of those with one score the one that was further ahead in its own corpus."""
+    """Merge the hits of all corpora, best first; ties are ordered by rank in their own corpus."""
     ranked = [
         (rank, _hit(corpus, found[corpus].source, hit))
         for corpus in sorted(found)
@@ -202,9 +202,9 @@ def merged(found: Mapping[Corpus, SearchResult]) -> list[EverythingHit]:
 
 
 def filters(params: TranscriptsSearch) -> list[Filter]:
-    """The conditions that `params` states.
+    """Return the filters for `params`.
 
-    Raises InvalidParams: a time that cannot be read.
+    Raises InvalidParams for an invalid time.
     """
     named = {name: getattr(params, name) for name in ("role", "agent", "project")}
     found = [Filter(field=name, any_of=[value]) for name, value in named.items() if value]
@@ -212,7 +212,7 @@ def filters(params: TranscriptsSearch) -> list[Filter]:
 
 
 def one_each(hits: Sequence[Hit], holders: Mapping[str, Collection[object]]) -> list[Hit]:
-    """The best hit of each conversation; `holders`: the conversations that each turn is part of."""
+    """Return the best hit of each conversation; `holders` are the conversations that each turn is part of."""
     seen: set[object] = set()
     best: list[Hit] = []
     for hit in hits:
@@ -224,7 +224,7 @@ def one_each(hits: Sequence[Hit], holders: Mapping[str, Collection[object]]) -> 
 
 
 def results(db: apsw.Connection, hits: Sequence[Hit], limit: int) -> list[TranscriptHit]:
-    """Hits as results; one whose node is gone is left out."""
+    """Convert hits to results; hits without a node are left out."""
     found: list[TranscriptHit] = []
     for hit in hits:
         if (node := forest.find(db, hit.group)) is None:
@@ -241,16 +241,16 @@ def results(db: apsw.Connection, hits: Sequence[Hit], limit: int) -> list[Transc
 
 
 def within(found: Sequence[TranscriptHit], max_tokens: int) -> list[TranscriptHit]:
-    """As many results as fit: of each the oldest turns are cut first, of the hit itself its end; one at least."""
+    """Return as many results as fit, at least one. Its oldest turns are cut first, the hit last."""
     left = max_tokens * CHARS_PER_TOKEN
     kept: list[TranscriptHit] = []
     for hit in found:
         frame = _TURN_CHARS * (len(hit.lineage) + 1)
-        # The turn itself is answered twice.
+        # The turn itself is returned twice.
         room = left - frame - 2 * len(hit.preview)
         if room < 0 and kept:
             break
-        # In a long conversation the hashes of its turns alone are more than that, and the hit is what was asked for.
+        # In a long conversation the turns' hashes alone exceed the limit, and the hit itself matters most.
         own = hit.preview if room >= 0 else cut(hit.preview, max(left // 4, (left - frame) // 2))
         lineage: list[LineageTurn] = []
         room = max(0, room)
@@ -267,7 +267,7 @@ def within(found: Sequence[TranscriptHit], max_tokens: int) -> list[TranscriptHi
 
 
 def cut(text: str, room: int) -> str:
-    """At most `room` characters of `text`, with a sign that it went on."""
+    """Truncate `text` to `room` characters, with an ellipsis."""
     if len(text) <= room:
         return text
     return f"{text[: max(0, room - 1)].rstrip()}…" if room > 0 else ""
@@ -277,7 +277,7 @@ def _hit(corpus: Corpus, source: str, hit: Hit) -> EverythingHit:
     first, last = (hit.item_metadata.get(name) for name in ("first", "last"))
     return EverythingHit(
         corpus=corpus,
-        # Documents of one content are one group, and tools know that by its hash.
+        # Documents with the same content form one group, and tools identify it by its hash.
         id=str(hit.group_metadata.get("hash", hit.group)) if corpus is Corpus.DOCUMENTS else hit.group,
         score=hit.score,
         title=hit.title,

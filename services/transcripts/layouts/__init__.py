@@ -1,8 +1,8 @@
-"""How agents write their conversations into files, a module for each layout.
+"""The file formats in which agents store their conversations, one module per layout.
 
-A layout reads records one after the other and tells what was said, each message with the record that it follows. It
-holds in hand what may still grow: agents write one message of a model as several records. Its state between records is
-small, and is stored beside the file's position, so that an import goes on where it was.
+A layout reads records one after the other and produces messages, each with the record that it follows. It holds back
+messages that may still grow, because agents write one model message as several records. Its state between records is
+small and stored with the file's position, so that an import resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from linckia.services.transcripts.providers.wire import Json
 
 
 class Step(Turn, kw_only=True):
-    """Messages in a row, the first of which follows the record `after`; empty at the beginning of a conversation.
+    """Consecutive messages, the first of which follows the record `after`; empty at the beginning of a conversation.
 
-    `keys` name the records that they are made of: what follows any of these follows the last message. Without messages
-    the records hold nothing that was said, and others may follow them.
+    `keys` name the records that the messages are made of: a successor of any of these follows the last message. A step
+    without messages stands for records without content that others may follow.
     """
 
     after: str
@@ -40,7 +40,7 @@ def said(
     session: str = "",
     side: bool = False,
 ) -> Step:
-    """A record, or several, that are one message."""
+    """Return the step for one message made of one or more records."""
     return Step(
         messages=[message],
         keys=[key],
@@ -56,12 +56,12 @@ def said(
 
 
 def passed(key: str, after: str, *, agent: str = "", session: str = "", side: bool = False) -> Step:
-    """A record that holds nothing that was said."""
+    """Return the step for a record without messages."""
     return Step(messages=[], provider="", after=after, keys=[key], agent=agent, session=session, side=side)
 
 
 def counted(after: str, agent: str, session: str, calls: list[Call], *, project: str = "") -> Step:
-    """What the log states late of the tokens of the message `after`."""
+    """Return the step for tokens that the log states after the message `after`."""
     return Step(
         messages=[],
         provider="",
@@ -80,30 +80,30 @@ class Layout(msgspec.Struct, kw_only=True):
 
     name: ClassVar[str]
     is_linked: ClassVar[bool] = False
-    """Whether records name those that they follow: a name that is missing is damage then."""
+    """True if records name their predecessors, so that a missing name indicates damage."""
 
     system: str = ""
 
     def read(self, record: Json) -> list[Step] | None:
-        """The steps that are certain after this record; None where the layout does not know the record."""
-        # The base of the layouts: each has its own.
+        """Return the steps that are final after this record; None if the layout does not recognise the record."""
+        # Each layout implements this.
         raise NotImplementedError
 
     def flush(self) -> list[Step]:
-        """The messages in hand, which are released."""
+        """Release and return the pending messages."""
         return []
 
     def in_hand(self) -> list[Step]:
-        """The same, left there."""
+        """Return the pending messages without releasing them."""
         return []
 
     def finish(self) -> list[Step]:
-        """What is left where the file ends."""
+        """Return the remaining messages at the end of the file."""
         return self.flush()
 
 
 def seconds(given: object) -> float | None:
-    """Unix seconds of a time in RFC 3339 or in seconds; None where it is neither."""
+    """Convert a time in RFC 3339 or seconds to Unix seconds; None if it is neither."""
     if isinstance(given, int | float) and not isinstance(given, bool):
         return float(given)
     if not isinstance(given, str):

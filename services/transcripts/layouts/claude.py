@@ -1,9 +1,9 @@
-"""Session files of Claude Code: a tree of records, `uuid` by `parentUuid`, in one JSONL file a session.
+"""Session files of Claude Code: a tree of records (`uuid`, `parentUuid`), in one JSONL file per session.
 
-One message of the model is several records of one `message.id`, a content block each, and the results of tools that ran
-side by side may stand between them. They become what the API was sent: one message with all its calls, then one with
-all their results. Records without a message (summaries, snapshots, progress) are passed over. After a compaction the
-session goes on below the record that `logicalParentUuid` names.
+One model message is several records with the same `message.id`, one content block each, and results of parallel tool
+calls may come between them. They are combined as the API received them: one message with all its calls, then one with
+all results. Records without a message (summaries, snapshots, progress) are skipped. After a compaction, the session
+continues below the record that `logicalParentUuid` names.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ _OTHERS = frozenset({"summary", "system", "progress", "attachment", "file-histor
 
 
 class Claude(Layout, kw_only=True):
-    """`spoken` is the model's message in hand, of the id `said_id`; `results` are those of its calls, and `passing` are
-    records without a message that came since."""
+    """The layout state.
+
+    `spoken` is the pending model message with the id `said_id`, `results` are the results of its calls, and `passing`
+    are later records without a message.
+    """
 
     name: ClassVar[str] = "claude"
     is_linked: ClassVar[bool] = True
@@ -43,7 +46,7 @@ class Claude(Layout, kw_only=True):
         if not key or "content" not in message:
             return None
         if text(message, "model") == "<synthetic>":
-            # The agent's own notice, that the API failed for one; no model said it.
+            # The agent's own notice, for example that the API failed; not from a model.
             return self._pass(record)
         return self._assistant(record, message) if kind == ASSISTANT else self._user(record, message)
 
@@ -106,7 +109,7 @@ class Claude(Layout, kw_only=True):
             if step.messages[0].content:
                 steps.append(step)
                 continue
-            # What was only thought is no message; its tokens count all the same.
+            # Thinking alone is not a message, but its tokens count.
             steps += (passed(key, step.after, agent=AGENT, session=step.session, side=step.side) for key in step.keys)
             steps[-1].calls = step.calls
         return steps + passing
@@ -130,7 +133,7 @@ def _step(record: Json, message: Message) -> Step:
 
 
 def _calls(record: Json, given: Json, message: Message) -> list[Call]:
-    """The call that a record is a part of, as it is counted once: forked sessions repeat it with its time."""
+    """Return the call that a record belongs to, counted once: forked sessions repeat it with the same time."""
     if not message.usage:
         return []
     id_ = text(given, "id")

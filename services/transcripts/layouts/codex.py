@@ -1,10 +1,10 @@
-"""Session files of the Codex CLI: what went through the Responses API in order, one item a line.
+"""Session files of the Codex CLI: the items of the Responses API in order, one per line.
 
-Since 2025 every line is `{timestamp, type, payload}`; before, the items stood there bare, below a line that describes
-the session. After a compaction the history that the model sees begins anew, in the same session; a rollback goes back
-to where the turns that it takes away began. A forked session begins with its parent's records.
+Since 2025 every line is `{timestamp, type, payload}`; before that, the items stood alone, below a line that describes
+the session. After a compaction, the history that the model sees restarts in the same session. A rollback returns to the
+start of the turns that it removes. A forked session begins with its parent's records.
 
-Tokens come as events that may stand anywhere after the call's first item, and are written again as the screen is
+Token counts come as events that may appear anywhere after the call's first item, and are repeated when the screen is
 refreshed: see `codex_usage`.
 """
 
@@ -29,8 +29,11 @@ _AROUND = ("<environment_context>", "<user_instructions>", "# AGENTS.md instruct
 
 
 class Codex(Layout, kw_only=True):
-    """`head` is the last message so far, `turns` where each of the user's turns began; `uncounted` are replies whose
-    tokens are not stated yet, `early` are calls that were stated before their reply."""
+    """The layout state.
+
+    `head` is the last message so far, and `turns` is where each of the user's turns began. `uncounted` are replies
+    whose tokens are not known yet, and `early` are calls stated before their reply.
+    """
 
     name: ClassVar[str] = "codex"
 
@@ -67,7 +70,7 @@ class Codex(Layout, kw_only=True):
                 return self._event(payload)
             case "token_usage_record":
                 return self._spent(self.meter.recorded(payload))
-        # Each version adds kinds of lines; none of these holds what was said.
+        # Each version adds kinds of lines; none of these contains messages.
         return []
 
     def _bare(self, record: Json, at: float | None) -> list[Step] | None:
@@ -85,7 +88,7 @@ class Codex(Layout, kw_only=True):
         is_fork = "subagent" in child(payload, "source")
         self.meter.begin(id_, text(payload, "forked_from_id"), is_fork=is_fork)
         if self.session and id_ != self.session:
-            # The parent's, in a session that was forked.
+            # A record of the parent, in a forked session.
             return
         self.session = id_
         self.project = text(payload, "cwd") or self.project
@@ -126,7 +129,7 @@ class Codex(Layout, kw_only=True):
         for item in history:
             steps += self._item(item, at)
         steps += self.flush()
-        # Replies that are repeated there are no calls of their own.
+        # Repeated replies are not separate calls.
         repeated = [key for key in self.uncounted if key not in before]
         self.uncounted = before
         return [*steps, *(counted(key, AGENT, self.session, []) for key in repeated)]
@@ -143,7 +146,7 @@ class Codex(Layout, kw_only=True):
         return []
 
     def _spent(self, call: Call | None) -> list[Step]:
-        """Count a call: with the reply in hand, with the ones before that have none, or with the next one."""
+        """Count a call together with the pending reply, the uncounted earlier ones, or the next one."""
         if call is None:
             return []
         call.model = self.model
@@ -158,7 +161,7 @@ class Codex(Layout, kw_only=True):
             steps.append(counted(waiting.pop(), AGENT, self.session, [call]))
         else:
             self.early.append(call)
-        # Several replies of one call, with the results of tools between them.
+        # Several replies of one call, with tool results in between.
         return [*steps, *(counted(key, AGENT, self.session, []) for key in waiting)]
 
     def _said(self, message: Message) -> Step:
@@ -184,7 +187,7 @@ class Codex(Layout, kw_only=True):
         if step is None:
             return []
         if not step.messages[0].content:
-            # What was only thought is no message; its tokens count all the same.
+            # Thinking alone is not a message, but its tokens count.
             self.uncounted = [key for key in self.uncounted if key not in step.keys]
             return [counted(self.head, AGENT, self.session, step.calls)] if step.calls else []
         self.head = step.keys[0]

@@ -1,9 +1,9 @@
-"""What calls of a model took, as session files of the Codex CLI state it; each call is counted once.
+"""Token usage of model calls in session files of the Codex CLI; each call is counted once.
 
-Two kinds of lines tell of it. `token_count` events hold the last call (`last_token_usage`) and the sum of the session
-(`total_token_usage`); they are written again whenever the screen is refreshed, with the same sum. `token_usage_record`
-lines, of newer versions, are one for each call, and events beside them repeat them. A forked session copies its
-parent's lines: calls are named by the session that the chain of forks began with, and by their figures.
+Two kinds of lines state it. `token_count` events contain the last call (`last_token_usage`) and the session's total
+(`total_token_usage`); they are repeated with the same total whenever the screen is refreshed. Newer versions write one
+`token_usage_record` line per call, repeated by adjacent events. A forked session copies its parent's lines, so a call
+is identified by the first session in the chain of forks and by its figures.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from linckia.services.transcripts.providers.wire import Json, child, count, text
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens; `cached` and `written` are part of `sent`."""
+    """Token counts; `cached` and `written` are part of `sent`."""
 
     sent: int = 0
     answered: int = 0
@@ -26,7 +26,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.sent or self.answered)
 
     def since(self, before: Figures) -> Figures:
-        """The difference of two sums."""
+        """Return the difference of two totals."""
         pairs = {name: getattr(self, name) - getattr(before, name) for name in self.__struct_fields__}
         return Figures(**{name: max(0, value) for name, value in pairs.items()})
 
@@ -44,8 +44,11 @@ def _figures(given: Json) -> Figures:
 
 
 class Meter(msgspec.Struct, kw_only=True):
-    """`total` and `last` are those of the last event, `call` is the last call that was counted; `is_fresh`: the model
-    has spoken since."""
+    """The counting state of a session file.
+
+    `total` and `last` come from the last event, and `call` is the last call that was counted. `is_fresh` is True if the
+    model has replied since.
+    """
 
     session: str = ""
     number: int = 0
@@ -57,12 +60,12 @@ class Meter(msgspec.Struct, kw_only=True):
     has_records: bool = False
 
     def begin(self, id_: str, forked_from: str, *, is_fork: bool) -> None:
-        """A description of a session: the file's own, or one of those that it was forked from."""
+        """Process a session description: the file's own, or that of a session it was forked from."""
         self.is_fork = self.is_fork or is_fork or bool(forked_from)
         self.session = forked_from or id_ or self.session
 
     def recorded(self, payload: Json) -> Call | None:
-        """A `token_usage_record`; None if its call is counted already."""
+        """Process a `token_usage_record`. Returns None if its call is already counted."""
         told = _figures(child(payload, "usage"))
         before, self.has_records = self.has_records, True
         if not told or (not before and told == self.call):
@@ -72,7 +75,7 @@ class Meter(msgspec.Struct, kw_only=True):
         return self._counted(told, "record", text(payload, "response_id") or str(self._next()))
 
     def counted(self, payload: Json) -> Call | None:
-        """A `token_count` event; None if its call is counted already, or it states none."""
+        """Process a `token_count` event. Returns None if its call is already counted or it states none."""
         info = child(payload, "info")
         # Early versions state the last call without a name.
         total, last = _figures(child(info, "total_token_usage")), _figures(child(info, "last_token_usage") or payload)
@@ -84,17 +87,17 @@ class Meter(msgspec.Struct, kw_only=True):
         if self.has_records:
             return None
         if not total:
-            # Without a sum, the same figures again are the same event, unless the model has spoken since.
+            # Without a total, the same figures again are the same event, unless the model has replied since.
             if not last or (last == repeated and not self.is_fresh):
                 return None
             return self._call(last, str(self._next()))
         if before is None:
-            # The sum of a fork may begin with its parent's.
+            # The total of a fork may begin with its parent's.
             return self._call(last if last and self.is_fork else total, repr(total))
         if total == before:
             return None
         grown = total.since(before)
-        # If the sum grew by more, an event is missing; if it restarted, only the last call is known.
+        # If the total grew by more, an event is missing; if it restarted, only the last call is known.
         is_sum = total.covers(before) and grown.covers(last)
         return self._call(grown if is_sum else last or total, repr(total))
 

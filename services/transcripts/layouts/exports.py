@@ -1,9 +1,9 @@
-"""Exports: whole conversations, or their messages one by one, as chat programs and capture tools write them.
+"""Exports of chat programs and capture tools: whole conversations, or single messages.
 
-A record is a conversation (`messages` as either API has them, `mapping` of ChatGPT's export, `chat_messages` of
+A record is a conversation (`messages` in the form of either API, `mapping` of ChatGPT's export, `chat_messages` of
 Claude's, `conversations` of fine-tuning sets, `contents` of Gemini's API), a captured `{request, response}`, or one
-message; messages one by one are one conversation. Nodes of a Merkle DAG, as tapes keeps and serves them, are a layout
-of their own.
+message; single messages form one conversation. Nodes of a Merkle DAG, as tapes stores and serves them, are a separate
+layout.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _ROLES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTAN
 _ROLE_NAMES = frozenset({"user", ASSISTANT, "system", "developer", "tool", "function", *_ROLES})
 _ANTHROPIC_BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"})
 _CONTENTS = ("contents", "clientHistory", "history")
-"""Of requests to Gemini's API, and of checkpoints of its CLI."""
+"""Keys in requests to Gemini's API and in checkpoints of its CLI."""
 _HIDDEN = frozenset({"thoughts", "reasoning_recap", "user_editable_context", "model_editable_context"})
 
 
 class Exports(Layout, kw_only=True):
-    """`head` is the last of the messages that came one by one."""
+    """The layout state; `head` is the last of the single messages."""
 
     name: ClassVar[str] = "export"
 
@@ -94,14 +94,14 @@ def _step(record: Json, messages: list[Message], after: str, key: str, provider:
 
 
 def _dated(messages: list[Message], record: Json) -> list[Message]:
-    """The messages, those without a time of their own at the record's."""
+    """Give messages without a time the record's time."""
     for message in messages:
         message.at = message.at or _time(record)
     return messages
 
 
 def _messages(record: Json, provider: str) -> list[Message] | None:
-    """The messages of a conversation; None where the record is something else."""
+    """Return the messages of a conversation; None if the record is something else."""
     if isinstance(record.get("messages"), list):
         return [told for item in records(record, "messages") if (told := _message(item, provider)).content]
     for name in _CONTENTS:
@@ -128,7 +128,7 @@ def _role(given: str) -> str:
 
 
 def _provider(record: Json, body: Json) -> str:
-    """The provider, by fields that only one of them has."""
+    """Detect the provider by fields that only one of them has."""
     if named := text(record, "provider"):
         return named
     if "contents" in body or any("parts" in item for name in _CONTENTS for item in records(body, name)):
@@ -151,7 +151,7 @@ def _time(record: Json) -> float | None:
 
 
 def _claude_ai(record: Json, number: str) -> Iterator[Step]:
-    """A conversation of Claude's data export; branches by `parent_message_uuid`, where that is there."""
+    """Read a conversation of Claude's data export; branches follow `parent_message_uuid` if present."""
     before = ""
     for index, item in enumerate(records(record, "chat_messages")):
         key = text(item, "uuid") or f"{number}/{index}"
@@ -169,7 +169,7 @@ def _claude_ai(record: Json, number: str) -> Iterator[Step]:
 
 
 def _chatgpt(record: Json, number: str) -> Iterator[Step]:
-    """A conversation of ChatGPT's data export: a tree, parents before children."""
+    """Read a conversation of ChatGPT's data export: a tree, parents before children."""
     mapping = {key: node for key, node in record["mapping"].items() if isinstance(node, dict)}
     session = text(record, "conversation_id", "id")
     conversation = session or number
@@ -210,7 +210,7 @@ def _chatgpt_message(given: Json) -> Message | None:
 
 
 class Nodes(Layout, kw_only=True):
-    """`{hash, parent_hash, bucket, stop_reason, usage, project}`; parents come before what follows them."""
+    """`{hash, parent_hash, bucket, stop_reason, usage, project}`; parents come before their children."""
 
     name: ClassVar[str] = "nodes"
 

@@ -1,8 +1,8 @@
-"""Session files of the Gemini CLI: one JSON object with all messages, or since 2026 a line for each.
+"""Session files of the Gemini CLI: one JSON object with all messages, or since 2026 one line per message.
 
-A line with the id of a message replaces it, for it is rewritten as its tools answer; `$set` with `messages` replaces
-all of them, as when a session is resumed; `$rewindTo` goes back to before a message. Also the API's own form,
-`{role, parts}`, in which the CLI keeps what `/chat save` is told to.
+A line with a known message id replaces that message, which is rewritten when its tools answer. `$set` with `messages`
+replaces all of them, for example when a session is resumed. `$rewindTo` returns to the point before a message. The
+API's own form, `{role, parts}`, in which the CLI stores `/chat save`, is read too.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from linckia.services.transcripts.providers.wire import Json, child, compact, co
 AGENT = "gemini-cli"
 
 HELD = 64
-"""Messages that are held back; one that is written again after more than that is kept twice and counted once."""
+"""Messages that are held back; one that is rewritten after more than that is stored twice and counted once."""
 
 _TOKENS = (("input", "tool"), ("output", "thoughts"))
 _NOTICES = frozenset({"info", "error", "warning", "about", "help", "stats"})
 
 
 class Held(msgspec.Struct, kw_only=True):
-    """A message that may be written again, and the messages that it is made of; `tokens` are those that it took."""
+    """A message that may be rewritten: the messages that it yields, and the `tokens` that it used."""
 
     id: str
     steps: list[Step]
@@ -36,7 +36,10 @@ class Held(msgspec.Struct, kw_only=True):
 
 
 class Gemini(Layout, kw_only=True):
-    """`head` is the last message so far, `before` what stood before each; `held` are the last messages."""
+    """The layout state.
+
+    `head` is the last message so far, `before` the predecessor of each message, and `held` the last messages.
+    """
 
     name: ClassVar[str] = "gemini"
 
@@ -63,7 +66,7 @@ class Gemini(Layout, kw_only=True):
         return self._message(record)
 
     def _begin(self, record: Json) -> list[Step]:
-        """All messages of a session, in the place of those before."""
+        """Replace all previous messages of a session."""
         named = {text(message, "id") for message in records(record, "messages")}
         steps: list[Step] = []
         if all(held.id in named for held in self.held):
@@ -100,7 +103,7 @@ class Gemini(Layout, kw_only=True):
         calls = list(records(record, "toolCalls"))
         blocks += (tool_use(text(call, "id"), text(call, "name"), call.get("args")) for call in calls)
         tokens, model = child(record, "tokens"), text(record, "model")
-        # `input` excludes the results of tools, and `output` excludes thoughts.
+        # `input` excludes tool results, and `output` excludes thoughts.
         sent, answered = (count(tokens, of) + count(tokens, more) for of, more in _TOKENS)
         spent = usage(sent, answered, count(tokens, "total"), cache_read_input_tokens=count(tokens, "cached"))
         held = Held(id=id_, steps=[], calls=[])
@@ -127,7 +130,7 @@ class Gemini(Layout, kw_only=True):
         return said(message, f"{self.session}/{id_}", "", PROVIDER, AGENT, session=self.session)
 
     def _release(self) -> list[Step]:
-        """The steps of the oldest message held."""
+        """Return the steps of the oldest held message."""
         held = self.held.pop(0)
         self.before[held.id] = self.head
         for step in held.steps:
@@ -154,7 +157,7 @@ def _is_session(record: Json) -> bool:
 
 
 def _results(call: Json) -> list[Block]:
-    """What a call came to; nothing where it has not ended."""
+    """Return the result of a call; empty if it has not ended."""
     failed = text(call, "status") in ("error", "cancelled")
     blocks = [block for part in records(call, "result") for block in part_blocks(part)]
     for index, block in enumerate(blocks):

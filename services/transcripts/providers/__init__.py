@@ -1,7 +1,7 @@
-"""A request and its reply, in the words of whichever provider, as one turn of messages.
+"""Converts a request and its reply, in the format of any provider, to one turn of messages.
 
-A reply may come as the provider's JSON, as the text of its stream, as the list of the stream's objects, or in the
-provider-neutral form that capture tools send (`message.content` as blocks).
+A reply may be the provider's JSON, the text of its stream, the list of the stream's objects, or the provider-neutral
+form that capture tools send (`message.content` as blocks).
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _APIS: dict[str, ModuleType] = {each.NAME: each for each in (openai, anthropic, 
 
 
 class Rejected(ValueError):
-    """The turn cannot be kept; the message says why, in the words that clients know."""
+    """The turn cannot be stored; the message says why, in words that clients know."""
 
 
 class TurnPayload(msgspec.Struct, frozen=True):
-    """A turn as it is posted."""
+    """A posted turn."""
 
     provider: str = ""
     agent_name: str = ""
-    # A provider's own JSON, in the form that its reader in `providers` checks.
+    # The provider's own JSON; the provider's reader in `providers` validates it.
     request: Any = None
     response: Any = None
     project: str = ""
 
 
 def turn_of(payload: TurnPayload) -> Turn:
-    """Raises Rejected."""
+    """Convert a payload to a turn. Raises Rejected."""
     if payload.provider not in _APIS:
         raise Rejected(f"unsupported provider: {msgspec.json.encode(payload.provider).decode()}")
     try:
         given = payload.request
-        # Some clients post the body as the text that it was.
+        # Some clients post the body as its original text.
         body = record(decode(given) if isinstance(given, str) else given)
         api = _APIS[payload.provider]
         if api is openai and body.get("input") is not None and body.get("messages") is None:
@@ -55,7 +55,7 @@ def turn_of(payload: TurnPayload) -> Turn:
         raise Rejected(f"cannot parse response: {error}") from None
     turn.messages += replies
     if not turn.messages:
-        raise Rejected("cannot parse request: there is no message in it")
+        raise Rejected("cannot parse request: it contains no messages")
     turn.model = turn.model or next((reply.model for reply in replies if reply.model), "")
     turn.agent = payload.agent_name
     turn.project = payload.project
@@ -69,7 +69,7 @@ def _replies(api: ModuleType, given: object) -> list[Message]:
         parts = [item for item in given if isinstance(item, dict)]
         if not parts:
             raise Unreadable("it is empty")
-        # One line of a stream that was not streamed.
+        # A stream of one line may be a reply that was not streamed.
         given = parts[0] if len(parts) == 1 and _is_whole(parts[0]) else api.assemble(parts)
     given = record(given)
     if isinstance(child(given, "message").get("content"), list) and "choices" not in given:
@@ -79,9 +79,9 @@ def _replies(api: ModuleType, given: object) -> list[Message]:
 
 
 def _read(body: str) -> object:
-    """A reply's text: JSON, or a stream."""
+    """Read the text of a reply: JSON, or a stream."""
     if body.lstrip()[:1] in ("{", "["):
-        # One object a line is no JSON as a whole.
+        # JSON lines are not valid JSON as a whole.
         with contextlib.suppress(Unreadable):
             return decode(body)
     return events(body)

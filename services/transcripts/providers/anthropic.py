@@ -24,29 +24,29 @@ from linckia.services.transcripts.providers.wire import Json, Unreadable, child,
 NAME = "anthropic"
 
 _GROWING = ("text", "thinking", "signature")
-"""What a streamed block grows by, besides a call's arguments."""
+"""The fields by which a streamed block grows, besides a call's arguments."""
 
 
 def request(body: Json) -> Turn:
-    """Raises Unreadable."""
+    """Read a request. Raises Unreadable."""
     return wire.turn_from(NAME, body, message, system=system(body.get("system")))
 
 
 def system(given: object) -> str:
-    """A system prompt, given as a text or as blocks."""
+    """Read a system prompt, given as a text or as blocks."""
     if isinstance(given, str):
         return given
     return "\n".join(part for block in records({"": given}, "") if (part := text(block, "text")))
 
 
 def message(item: Json) -> Message:
-    """A message of a request, or of a session file."""
+    """Read a message of a request or of a session file."""
     blocks, thinking = content(item.get("content"))
     return Message(role=text(item, "role") or "user", content=blocks, thinking=thinking)
 
 
 def content(given: object) -> tuple[list[Block], list[Json]]:
-    """Blocks, and what was thought before them."""
+    """Read content. Returns the blocks, and the thinking before them."""
     if isinstance(given, str):
         return [text_block(given)], []
     blocks: list[Block] = []
@@ -63,7 +63,7 @@ def content(given: object) -> tuple[list[Block], list[Json]]:
 
 
 def block(item: Json) -> list[Block]:
-    """One content block; a tool's result may bring images along."""
+    """Read one content block; a tool result may include images."""
     match item.get("type"):
         case "tool_use" | "server_tool_use" | "mcp_tool_use":
             return [tool_use(text(item, "id"), text(item, "name"), item.get("input"))]
@@ -100,7 +100,7 @@ def _result(item: Json) -> list[Block]:
 
 
 def response(body: Json) -> list[Message]:
-    """Raises Unreadable."""
+    """Read a reply. Raises Unreadable."""
     if not isinstance(body.get("content"), list | str):
         raise _refused(body, "`content` is missing or not an array")
     blocks, thinking = content(body["content"])
@@ -113,7 +113,7 @@ def _refused(body: Json, otherwise: str = "") -> Unreadable:
 
 
 def tokens(figures: Json) -> Json | None:
-    """Usage; what was read from the cache, or written to it, is part of the prompt."""
+    """Read token usage; cache reads and writes are part of the prompt."""
     long, short = (count(child(figures, "cache_creation"), f"ephemeral_{of}_input_tokens") for of in ("1h", "5m"))
     written = max(count(figures, "cache_creation_input_tokens"), long + short)
     read = count(figures, "cache_read_input_tokens")
@@ -128,7 +128,7 @@ def tokens(figures: Json) -> Json | None:
 
 
 def assemble(events: list[Json]) -> Json:
-    """The reply that a stream of events amounts to.  Raises Unreadable where it broke off before its end."""
+    """Assemble the reply from a stream of events. Raises Unreadable if it is incomplete."""
     reply: Json = {}
     blocks: dict[int, Json] = {}
     arguments: dict[int, list[str]] = {}
@@ -144,7 +144,7 @@ def assemble(events: list[Json]) -> Json:
                 grown, delta = blocks.setdefault(index, {"type": "text"}), child(event, "delta")
                 if delta.get("type") == "input_json_delta":
                     arguments.setdefault(index, []).append(text(delta, "partial_json"))
-                # Citations and what else may come along are left out; the text is whole without.
+                # Citations and other additions are left out; the text is complete without them.
                 for name in _GROWING:
                     if delta.get("type") == f"{name}_delta":
                         grown[name] = text(grown, name) + text(delta, name)
@@ -165,7 +165,7 @@ def assemble(events: list[Json]) -> Json:
 
 
 def write(messages: list[tuple[str, list[Block]]]) -> list[dict[str, Any]]:
-    """Messages as a request takes them: results of tools are the user's, and neighbours of one role are one."""
+    """Convert messages to the form of a request: tool results are the user's, and neighbours of one role merge."""
     written: list[dict[str, Any]] = []
     for role, blocks in messages:
         speaker = ASSISTANT if role == ASSISTANT else "user"

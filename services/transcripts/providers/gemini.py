@@ -1,7 +1,7 @@
-"""Google's Gemini API: `generateContent` and `streamGenerateContent`, and as the Gemini CLI wraps them.
+"""Google's Gemini API: `generateContent` and `streamGenerateContent`, also as wrapped by the Gemini CLI.
 
-https://ai.google.dev/api/generate-content.  What is sent inline (`inlineData`) is left out, and said to be. The CLI
-keeps contents, `{role, parts}`, in its files as well: see `layouts.gemini`.
+https://ai.google.dev/api/generate-content. Inline data (`inlineData`) is left out and replaced by a note. The CLI also
+stores contents, `{role, parts}`, in its files: see `layouts.gemini`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NAME = "gemini"
 
 
 def request(body: Json) -> Turn:
-    """Raises Unreadable."""
+    """Read a request. Raises Unreadable."""
     model = text(body, "model").removeprefix("models/")
     body = child(body, "request") or body
     told = child(body, "systemInstruction") or child(body, "system_instruction")
@@ -65,13 +65,13 @@ def _kept(block: Block) -> Block:
         size = len(block.image_base64) * 3 // 4
         return text_block(f"[{block.media_type or 'data'} of about {size} bytes, left out]")
     if block.type == TOOL_USE and not block.tool_use_id:
-        # The API answers a call by its function's name, where it has no id.
+        # The API identifies a call by its function's name if it has no id.
         return structs.replace(block, tool_use_id=block.tool_name)
     return block
 
 
 def response(body: Json) -> list[Message]:
-    """The first of the candidates.  Raises Unreadable."""
+    """Read the first candidate of a reply. Raises Unreadable."""
     body = child(body, "response") or body
     first = next(records(body, "candidates"), None)
     if first is None:
@@ -86,7 +86,7 @@ def response(body: Json) -> list[Message]:
 
 
 def assemble(events: list[Json]) -> Json:
-    """The reply that a stream amounts to.  Raises Unreadable where it broke off before its end."""
+    """Assemble the reply from a stream. Raises Unreadable if it is incomplete."""
     whole: Json = {}
     parts: list[Any] = []
     reason = ""
@@ -114,7 +114,7 @@ def _is_text(part: object) -> bool:
 
 
 def api_message(record: Json) -> Message:
-    """A `Content` of the API: `{role, parts}`."""
+    """Read a `Content` of the API: `{role, parts}`."""
     blocks, thoughts = content(record.get("parts"))
     role = text(record, "role") or "user"
     if role == "model":
@@ -123,7 +123,7 @@ def api_message(record: Json) -> Message:
 
 
 def content(given: object) -> tuple[list[Block], list[Json]]:
-    """Blocks, and what was thought before them."""
+    """Read content. Returns the blocks, and the thinking before them."""
     if isinstance(given, str):
         return ([text_block(given)] if given else []), []
     blocks: list[Block] = []

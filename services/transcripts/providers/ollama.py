@@ -24,7 +24,7 @@ NAME = "ollama"
 
 
 def request(body: Json) -> Turn:
-    """Raises Unreadable."""
+    """Read a request. Raises Unreadable."""
     if isinstance(body.get("prompt"), str) and "messages" not in body:
         asked = {"role": "user", "content": body["prompt"], "images": body.get("images")}
         return wire.turn_from(NAME, {**body, "messages": [asked]}, message, system=text(body, "system"))
@@ -46,7 +46,7 @@ def message(item: Json) -> Message:
 
 
 def response(body: Json) -> list[Message]:
-    """Raises Unreadable."""
+    """Read a reply. Raises Unreadable."""
     if isinstance(body.get("response"), str) and "message" not in body:
         body = {**body, "message": {"role": ASSISTANT, "content": body["response"], "thinking": body.get("thinking")}}
     if not isinstance(body.get("message"), dict):
@@ -61,7 +61,7 @@ def response(body: Json) -> list[Message]:
 
 
 def assemble(events: list[Json]) -> Json:
-    """The reply that a stream of lines amounts to.  Raises Unreadable where it broke off before its end."""
+    """Assemble the reply from a stream of lines. Raises Unreadable if it is incomplete."""
     whole: Json = {"role": ASSISTANT, "content": "", "thinking": "", "tool_calls": [], "images": []}
     for event in events:
         if event.get("error"):

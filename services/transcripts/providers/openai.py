@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions, and whatever else speaks like it.
+"""OpenAI's Chat Completions API and compatible ones.
 
 https://platform.openai.com/docs/api-reference/chat
 """
@@ -35,12 +35,12 @@ NAME = "openai"
 
 
 def request(body: Json) -> Turn:
-    """Raises Unreadable."""
-    return wire.turn_from(NAME, body, message, missing="neither `messages` nor `input` is there, or it is not an array")
+    """Read a request. Raises Unreadable."""
+    return wire.turn_from(NAME, body, message, missing="`messages` and `input` are missing or not an array")
 
 
 def message(item: Json) -> Message:
-    """A message of a request, of a reply, or of an export."""
+    """Read a message of a request, a reply or an export."""
     role = text(item, "role") or "user"
     if role in ("tool", "function") and (text(item, "tool_call_id") or text(item, "name")):
         given = item.get("content")
@@ -61,7 +61,7 @@ def message(item: Json) -> Message:
 
 
 def content(given: object) -> list[Block]:
-    """A message's content: a text, or parts."""
+    """Read a message's content: a text, or parts."""
     if isinstance(given, str):
         return [text_block(given)]
     parts = [part for part in given if isinstance(part, str | dict)] if isinstance(given, list) else []
@@ -85,7 +85,7 @@ def _part(part: Json) -> Block:
 
 
 def response(body: Json) -> list[Message]:
-    """The reply: the first of the choices.  Raises Unreadable."""
+    """Read a reply, using the first choice. Raises Unreadable."""
     choices = items(body, "choices")
     if not choices or not isinstance(choices[0], dict):
         error = body.get("error") or ""
@@ -104,7 +104,7 @@ def tokens(figures: Json) -> Json | None:
 
 
 def assemble(events: list[Json]) -> Json:
-    """The reply that a stream of chunks amounts to.  Raises Unreadable where it broke off before its end."""
+    """Assemble the reply from a stream of chunks. Raises Unreadable if it is incomplete."""
     reply: Json = {}
     told: dict[str, list[str]] = {}
     calls: dict[int, Json] = {}
@@ -139,7 +139,7 @@ def _grow(call: Json, delta: Json) -> None:
 
 
 def write(messages: list[tuple[str, list[Block]]]) -> list[dict[str, Any]]:
-    """Messages as a request takes them: each result of a tool is a message of its own."""
+    """Convert messages to the form of a request: each tool result is a separate message."""
     written: list[dict[str, Any]] = []
     for role, blocks in messages:
         results = [block for block in blocks if block.type == "tool_result"]

@@ -2,8 +2,8 @@
 
 https://platform.openai.com/docs/api-reference/responses
 
-What a model answers comes as items (a text, calls of tools); neighbouring items of the model are one message, in the
-reply and in the history that is sent back alike.
+A model's reply consists of items (a text, tool calls). Consecutive items of the model form one message, both in the
+reply and in the history that is sent back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CALLS = {
 
 
 def request(body: Json) -> Turn:
-    """Raises Unreadable."""
+    """Read a request. Raises Unreadable."""
     given = body.get("input")
     if isinstance(given, str):
         messages = [Message(role="user", content=[text_block(given)])]
@@ -38,7 +38,7 @@ def request(body: Json) -> Turn:
 
 
 def gathered(given: Iterable[Json]) -> list[Message]:
-    """Items as messages."""
+    """Combine items into messages."""
     messages: list[Message] = []
     for item in given:
         found = message(item)
@@ -48,12 +48,12 @@ def gathered(given: Iterable[Json]) -> list[Message]:
             messages[-1].extend(found)
         else:
             messages.append(found)
-    # What was only thought is no message.
+    # Thinking alone is not a message.
     return [found for found in messages if found.content or not found.thinking]
 
 
 def message(item: Json) -> Message | None:
-    """One item; None where it holds nothing that was said or done."""
+    """Read one item; None if it contains no message or call."""
     match item.get("type"):
         case "message" | None if text(item, "role"):
             return Message(role=text(item, "role"), content=openai.content(item.get("content")))
@@ -84,7 +84,7 @@ def _output(given: object) -> str:
 
 
 def response(body: Json) -> list[Message]:
-    """Raises Unreadable."""
+    """Read a reply. Raises Unreadable."""
     if not isinstance(body.get("output"), list):
         raise wire.refused(text(child(body, "error"), "message"), "`output` is missing or not an array")
     if body.get("status") in ("failed", "cancelled"):
@@ -101,13 +101,13 @@ def response(body: Json) -> list[Message]:
 
 
 def assemble(events: list[Json]) -> Json:
-    """The reply that a stream of events amounts to.  Raises Unreadable where it broke off before its end."""
+    """Assemble the reply from a stream of events. Raises Unreadable if it is incomplete."""
     done: list[Json] = []
     for event in events:
         match event.get("type"):
             case "response.completed" | "response.incomplete" | "response.failed":
                 reply = child(event, "response")
-                # Some servers leave out there what they have said before.
+                # Some servers omit items here that they have sent before.
                 return reply if items(reply, "output") else {**reply, "output": done}
             case "response.output_item.done":
                 done.append(child(event, "item"))

@@ -1,4 +1,4 @@
-"""Reading JSON of others: what is missing or of another type than documented is taken as absent, never as a crash."""
+"""Reads foreign JSON leniently: a missing value, or one of an undocumented type, is treated as absent."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ MAX_COUNT = 2**40
 """More than any log can mean; sums of millions of these fit into a column."""
 
 MESSAGES = 64
-"""Whose bounds one body has: it may be a batch of many long conversations."""
+"""The limit of a body is that of this many messages, since it may be a batch of long conversations."""
 
 BROKEN_OFF = "the stream broke off before the reply was complete"
 
 
 class Unreadable(ValueError):
-    """This is no request, or no reply, of the provider; the message says why."""
+    """This is not a valid request or reply of the provider; the message says why."""
 
 
 def decode(data: bytes | str) -> Any:
-    """JSON as Python has it.
+    """Decode JSON to Python values.
 
-    Half a pair of surrogates, which an agent that cuts a text leaves behind, becomes the replacement character.
+    Half of a surrogate pair, left behind by an agent that truncates text, becomes the replacement character.
 
-    Raises Unreadable: it is not JSON, or holds a number that is none, or is beyond the bounds of `proto.bounds`.
+    Raises Unreadable if the data is not JSON, contains an invalid number, or exceeds the bounds of `proto.bounds`.
     """
     text = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     if (excess := exceeded(text, times=MESSAGES)) is not None:
@@ -47,7 +47,7 @@ def decode(data: bytes | str) -> Any:
             if "\\u" in (data if isinstance(data, str) else data.decode()):
                 return _mended(value)
         except (ValueError, RecursionError):
-            # The library's own words say where.
+            # The library's message gives the position.
             raise Unreadable(str(error)) from None
         raise Unreadable(str(error)) from None
 
@@ -73,11 +73,11 @@ def _mended(value: Any) -> Any:
 _OBJECT = re.compile(r'\{\s*"')
 _BETWEEN = re.compile(r"[\s\0]*")
 _MAX_STARTS = 2000
-"""Places in a damaged line where a whole object is looked for."""
+"""Most positions in a damaged line where a complete object is tried."""
 
 
 def objects(line: str) -> list[Any]:
-    """The whole objects on a line that is damaged: two records in a row, or what follows one that was torn off."""
+    """Return the complete objects on a damaged line: two records in a row, or a record after a truncated one."""
     decoder = json.JSONDecoder(parse_constant=_refuse)
     found: list[Any] = []
     position = tries = 0
@@ -90,7 +90,7 @@ def objects(line: str) -> list[Any]:
             continue
         after = _BETWEEN.match(line, end)
         end = end if after is None else after.end()
-        # What goes on in any other way is a part of a record that was torn.
+        # Any other continuation is part of a truncated record.
         if end == len(line) or line[end] == "{":
             if exceeded(line[start.start() : end].encode("utf-8", "surrogatepass"), times=MESSAGES) is None:
                 found.append(_mended(value))
@@ -101,7 +101,7 @@ def objects(line: str) -> list[Any]:
 
 
 def record(value: object, what: str = "it") -> Json:
-    """Raises Unreadable where `value` is no object."""
+    """Return `value` if it is an object. Raises Unreadable otherwise."""
     if not isinstance(value, dict):
         raise Unreadable(f"{what} is {kind(value)}, not an object")
     return value
@@ -111,12 +111,12 @@ _KINDS = {list: "an array", str: "a string", bool: "a boolean", int: "a number",
 
 
 def kind(value: object) -> str:
-    """What JSON calls it."""
+    """Return JSON's name for the type of a value."""
     return _KINDS.get(type(value), "null")
 
 
 def text(holder: Json, *keys: str) -> str:
-    """The first of these that is a text."""
+    """Return the first of these values that is a string."""
     for key in keys:
         value = holder.get(key)
         if isinstance(value, str):
@@ -135,12 +135,12 @@ def items(holder: Json, key: str) -> list[Any]:
 
 
 def records(holder: Json, key: str) -> Iterator[Json]:
-    """The objects in a list."""
+    """Yield the objects in a list."""
     return (item for item in items(holder, key) if isinstance(item, dict))
 
 
 def count(holder: Json, *keys: str) -> int:
-    """The first of these that is a number, without its fraction, from 0 to `MAX_COUNT`."""
+    """Return the first of these values that is a number, without its fraction, clamped to 0 to `MAX_COUNT`."""
     for key in keys:
         value = holder.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -149,12 +149,12 @@ def count(holder: Json, *keys: str) -> int:
 
 
 def compact(value: object) -> str:
-    """As JSON, where it is no text already."""
+    """Encode a value as JSON, unless it is already a string."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def usage(prompt: int, completion: int, total: int = 0, **more: int) -> Json | None:
-    """Tokens in the words that all providers' figures are kept in; None where there are none."""
+    """Return token usage in the common format for all providers; None if there are no figures."""
     figures = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total or prompt + completion}
     return {key: value for key, value in {**figures, **more}.items() if value} or None
 
@@ -167,7 +167,7 @@ def turn_from(
     system: str = "",
     missing: str = "`messages` is missing or not an array",
 ) -> Turn:
-    """A request whose `messages` are read by `read`.  Raises Unreadable with `missing`."""
+    """Build a turn from a request whose `messages` are read by `read`. Raises Unreadable with `missing`."""
     if not isinstance(body.get("messages"), list):
         raise Unreadable(missing)
     messages = [read(item) for item in records(body, "messages")]
@@ -175,7 +175,7 @@ def turn_from(
 
 
 def replied(message: Message, body: Json, stop_reason: str, tokens: Json | None) -> list[Message]:
-    """`message` as the reply that `body` is."""
+    """Return `message` completed as the reply of `body`."""
     message.reply = True
     message.model = text(body, "model")
     message.stop_reason = stop_reason
@@ -184,8 +184,8 @@ def replied(message: Message, body: Json, stop_reason: str, tokens: Json | None)
 
 
 def refused(said: str, otherwise: str = "") -> Unreadable:
-    """The provider answered an error; where it says nothing, `otherwise` is what is wrong."""
-    return Unreadable(f"the provider answered an error: {said}" if said or not otherwise else otherwise)
+    """Build the error for a provider's error reply; without a message in it, `otherwise` is used."""
+    return Unreadable(f"the provider returned an error: {said}" if said or not otherwise else otherwise)
 
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -193,7 +193,7 @@ _FIELD = re.compile(r"(?:data|event|id|retry)?:")
 
 
 def events(body: str) -> list[Json]:
-    """The objects of a stream, in order.  Raises Unreadable where it is neither form of one."""
+    """Return the objects of a stream in order. Raises Unreadable if it has neither form of a stream."""
     body = body.removeprefix("\ufeff")
     lines = _LINE_END.split(body)
     first = next((line for line in lines if line.strip()), "")

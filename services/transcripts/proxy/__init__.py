@@ -1,1 +1,1 @@
-"""A recording proxy: HTTP between a client and a model's API passes through byte for byte, and is kept afterwards."""
+"""A recording proxy: HTTP between a client and a model API passes through byte for byte, and is recorded afterwards."""

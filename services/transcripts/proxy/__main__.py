@@ -1,7 +1,7 @@
-"""The recording proxy as a process: serves in front of a model's API until it is ended.
+"""The process of the recording proxy, which serves in front of a model API until it is stopped.
 
-It does not run below the kernel, because a restart of the kernel must not cut anybody's reply short. `linckia proxy`
-turns into this process.
+It does not run under the kernel, because a restart of the kernel must not interrupt a reply. `linckia proxy` replaces
+itself with this process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from linckia.services.transcripts.proxy.passage import Passage, Upstream
 from linckia.services.transcripts.proxy.recorder import Recorder, Spool
 
 SPOOL = Path("proxy") / "spool"
-"""Below the data directory."""
+"""Relative to the data directory."""
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -27,7 +27,7 @@ EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until Ctrl-C or SIGTERM; the exit code is that of a command of `linckia`."""
+    """Serve until Ctrl-C or SIGTERM. Returns an exit code of the `linckia` command."""
     parser = argparse.ArgumentParser(prog="linckia proxy", allow_abbrev=False)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--upstream", required=True)
@@ -48,14 +48,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Raises ValueError: an option is wrong; OSError: it cannot listen."""
+    """Raises ValueError for a wrong option and OSError if it cannot listen."""
     try:
         upstream = Upstream.parse(arguments.upstream)
     except ValueError as error:
         raise ValueError(f"--upstream: {error}") from None
     host, _, port = arguments.listen.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ValueError(f"--listen is {arguments.listen!r}; it is HOST:PORT")
+        raise ValueError(f"--listen is {arguments.listen!r}; expected HOST:PORT")
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="linckia: %(message)s")
     data_dir: Path = arguments.data
     recorder = Recorder(data_dir, Spool(data_dir / SPOOL), agent=arguments.agent, project=arguments.project)
@@ -75,7 +75,7 @@ async def _serve(upstream: Upstream, host: str, port: int, recorder: Recorder) -
             try:
                 await Passage(upstream, recorder.add).run(client)
             except* Exception:
-                # A defect in one connection is that connection's end, and no other's.
+                # A defect in one connection ends only that connection.
                 logging.getLogger("linckia.proxy").exception("a connection failed")
 
     try:
@@ -88,7 +88,7 @@ async def _serve(upstream: Upstream, host: str, port: int, recorder: Recorder) -
             for listener in listeners:
                 bound = listener.socket.getsockname()
                 name = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
-                print(f"http://{name}:{bound[1]} passes on to {upstream.url}", flush=True)
+                print(f"http://{name}:{bound[1]} forwards to {upstream.url}", flush=True)
             nursery.start_soon(trio.serve_listeners, serve, listeners)
             async for _ in signals:
                 nursery.cancel_scope.cancel()

@@ -1,9 +1,9 @@
-"""One client's connection, and its own connection to the API behind: bytes go through as they come, both ways.
+"""One client's connection and its own connection to the upstream API: bytes are forwarded as they come, both ways.
 
-What a client sends arrives as it was sent, but for the host and, where the upstream's address has a path, the path in
-front; what comes back goes to the client before it is read. Each client has an upstream connection of its own, so that
-framing, keep-alive, trailers, upgrades and the end of either side mean what they mean without a proxy. Copies are read
-by h11 to know where messages end; what cannot be read is passed on all the same, and not recorded.
+Requests reach the upstream unchanged except for the host and, if the upstream's address has a path, a path prefix.
+Replies go to the client before they are read. Each client has its own upstream connection, so that framing, keep-alive,
+trailers, upgrades and the end of either side work as without a proxy. h11 reads copies to find where messages end;
+unreadable messages are forwarded too, but not recorded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("linckia.proxy")
 RECEIVE_BYTES = 64 * 1024
 MAX_HEAD_BYTES = 256 * 1024
 MAX_RECORDED_BYTES = 32 * 1024 * 1024
-"""Of a request and its reply together; longer ones pass through and are not recorded."""
+"""Limit for a request and its reply together; longer ones are forwarded but not recorded."""
 
 CONNECT_TIMEOUT_S = 60.0
 
@@ -34,7 +34,7 @@ _HOST = re.compile(rb"(?im)^host:[^\r\n]*")
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Where requests go; `prefix` is put before their paths."""
+    """Where requests go; `prefix` is prepended to their paths."""
 
     url: str
     host: str
@@ -45,12 +45,12 @@ class Upstream:
 
     @classmethod
     def parse(cls, url: str) -> Upstream:
-        """Raises ValueError: it is no address of an HTTP server."""
+        """Parse an address. Raises ValueError if it is not the address of an HTTP server."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url!r} is no address of an HTTP server; give https://HOST or http://HOST:PORT")
+            raise ValueError(f"{url!r} is not the address of an HTTP server; use https://HOST or http://HOST:PORT")
         if parts.query or parts.fragment or parts.username is not None:
-            raise ValueError(f"{url!r}: an upstream's address has a host and perhaps a path, nothing else")
+            raise ValueError(f"{url!r}: an upstream address consists of a host and an optional path only")
         tls = ssl.create_default_context() if parts.scheme == "https" else None
         if tls is not None:
             tls.set_alpn_protocols(["http/1.1"])
@@ -64,7 +64,7 @@ class Upstream:
         )
 
     async def connect(self) -> trio.abc.Stream:
-        """Raises OSError."""
+        """Open a connection. Raises OSError."""
         try:
             with trio.fail_after(CONNECT_TIMEOUT_S):
                 if self.tls is None:
@@ -86,9 +86,9 @@ class Upstream:
 
 @dataclass(slots=True)
 class Exchange:
-    """A request with its reply, as far as they have passed; bodies without their framing, compressed as they were.
+    """A request and its reply so far; bodies are without framing but still compressed.
 
-    No other headers are kept: a client's credentials are in them.
+    No other headers are kept, because they contain the client's credentials.
     """
 
     method: bytes
@@ -102,10 +102,10 @@ class Exchange:
     status: int = 0
     too_long: bool = False
     decided: trio.Event = field(default_factory=trio.Event)
-    """Set once it is known what the connection is after this reply's head."""
+    """Set once the state of the connection after this reply's head is known."""
 
     def grow(self, body: bytearray, data: bytes | bytearray) -> None:
-        """Keep a piece of a body, while both together are not too long."""
+        """Append a piece to a body, unless both bodies together are too long."""
         if self.too_long:
             return
         if len(self.request) + len(self.response) + len(data) > self.max_bytes:
@@ -117,7 +117,7 @@ class Exchange:
 
 
 class Passage:
-    """A client's connection; `recorded` is called with every exchange that has passed whole."""
+    """A client's connection; `recorded` is called with every complete exchange."""
 
     def __init__(
         self, upstream: Upstream, recorded: Callable[[Exchange], None], *, max_bytes: int = MAX_RECORDED_BYTES
@@ -130,7 +130,7 @@ class Passage:
         self._tunnel = False
 
     async def run(self, client: trio.SocketStream) -> None:
-        """Until either side has ended."""
+        """Forward until either side has ended."""
         async with client:
             try:
                 first = await client.receive_some(RECEIVE_BYTES)
@@ -147,10 +147,10 @@ class Passage:
                         nursery.start_soon(self._replies, server, client, nursery.cancel_scope)
                         await self._requests(bytes(first), client, server, nursery.cancel_scope)
                 finally:
-                    # An orderly end of TLS may wait for the other side.
+                    # An orderly shutdown of TLS may wait for the other side.
                     await trio.aclose_forcefully(server)
             except* (trio.BrokenResourceError, trio.ClosedResourceError):
-                # One side has gone; the other is closed likewise.
+                # One side is gone, so the other is closed too.
                 log.debug("a connection broke", exc_info=True)
 
     async def _requests(
@@ -160,13 +160,13 @@ class Passage:
         while rest is not None:
             rest = await self._request(rest, client, server)
         if isinstance(server, trio.SocketStream) and (self._waiting or self._tunnel):
-            # It may have said all, and wait for the answer.
+            # The client may have sent everything and wait for the reply.
             await server.send_eof()
         else:
             scope.cancel()
 
     async def _request(self, data: bytes, client: trio.SocketStream, server: trio.abc.Stream) -> bytes | None:
-        """Pass one request on, of which `data` is the beginning; answers what follows it, None at the end."""
+        """Forward one request that starts with `data`. Returns the bytes after it; None at the end."""
         parser = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         held = bytearray(data)
         try:
@@ -211,7 +211,7 @@ class Passage:
         return after or (bytes(await client.receive_some(RECEIVE_BYTES)) or None)
 
     async def _raw(self, data: bytes | bytearray, client: trio.SocketStream, server: trio.abc.Stream) -> bytes | None:
-        """Pass on all that comes, whatever it is."""
+        """Forward everything without reading it."""
         self._readable, self._tunnel = False, True
         if data:
             await server.send_all(data)
@@ -220,7 +220,7 @@ class Passage:
         return None
 
     def _rewritten(self, head: bytes) -> bytes:
-        """A request's head for the upstream."""
+        """Rewrite a request's head for the upstream."""
         line, end, fields = head.partition(b"\n")
         if self._upstream.prefix:
             method, _, rest = line.partition(b" ")
@@ -231,7 +231,7 @@ class Passage:
     async def _replies(self, server: trio.abc.Stream, client: trio.SocketStream, scope: trio.CancelScope) -> None:
         parser: h11.Connection | None = None
         while data := bytes(await server.receive_some(RECEIVE_BYTES)):
-            # To the client first; reading a copy delays at most the next piece.
+            # Send to the client first; reading a copy delays at most the next piece.
             await client.send_all(data)
             parser = self._follow(parser, data)
         if parser is not None:
@@ -239,7 +239,7 @@ class Passage:
         scope.cancel()
 
     def _follow(self, parser: h11.Connection | None, data: bytes) -> h11.Connection | None:
-        """Read a copy of what came back; answers the parser of the reply that is not complete."""
+        """Read a copy of the reply data. Returns the parser while a reply is incomplete."""
         if not self._readable:
             return None
         try:
@@ -264,7 +264,7 @@ class Passage:
         return None
 
     def _read(self, parser: h11.Connection, exchange: Exchange) -> bool:
-        """Whether the reply is complete."""
+        """Return True if the reply is complete."""
         while True:
             match event := parser.next_event():
                 case h11.Response():
@@ -290,7 +290,7 @@ class Passage:
 def _exchange(request: h11.Request, max_bytes: int) -> Exchange:
     return Exchange(
         method=request.method,
-        # What follows the path may hold a key.
+        # The query may contain a key.
         path=request.target.partition(b"?")[0].decode("latin-1"),
         upgrade=bool(_field(request, b"upgrade")) or request.method == b"CONNECT",
         max_bytes=max_bytes,
@@ -303,7 +303,7 @@ def _field(event: h11.Request | h11.Response, name: bytes) -> str:
 
 
 def _parser_of(exchange: Exchange) -> h11.Connection:
-    """One that knows which request the reply is to."""
+    """Return a parser that knows which request the reply belongs to."""
     parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
     headers = [("Host", "upstream")]
     if exchange.upgrade:
@@ -319,7 +319,7 @@ async def _answer_unreachable(client: trio.SocketStream, url: str, error: OSErro
     head = f"HTTP/1.1 502 Bad Gateway\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     await client.send_all(head.encode() + b"Connection: close\r\n\r\n" + body)
     await client.send_eof()
-    # Bytes that still arrive must not make the system drop the answer.
+    # Bytes that still arrive must not make the system drop the reply.
     with trio.move_on_after(2):
         while await client.receive_some(RECEIVE_BYTES):
             continue

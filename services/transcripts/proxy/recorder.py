@@ -1,6 +1,6 @@
-"""Handing exchanges over to `transcripts`, after their replies and beside the traffic: no client waits for this.
+"""Delivers exchanges to `transcripts` after their replies and apart from the traffic: no client waits for this.
 
-What cannot be handed over now is kept in the spool. A turn that was handed over twice is kept once.
+Exchanges that cannot be delivered now are kept in the spool. A turn that is delivered twice is stored once.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ PROVIDERS = {
     ":generateContent": "gemini",
     ":streamGenerateContent": "gemini",
 }
-"""By the end of a path: the requests that are turns of a conversation."""
+"""Requests that are turns of a conversation, by the end of their path."""
 
 MAX_HELD_BYTES = 64 * 1024 * 1024
-"""Of exchanges in memory; more go to the spool at once."""
+"""Limit for exchanges in memory; more go to the spool immediately."""
 
 CALL_TIMEOUT_S = 60.0
 FIRST_PAUSE_S = 0.5
@@ -44,7 +44,7 @@ END_PATIENCE_S = 3.0
 
 
 class Away(Exception):
-    """Nothing can be handed over at the moment; the message says why."""
+    """Nothing can be delivered at the moment; the message says why."""
 
 
 class Recorder:
@@ -62,7 +62,7 @@ class Recorder:
         self.lost = 0
 
     def add(self, exchange: Exchange) -> None:
-        """Queue an exchange, if it is a turn of a conversation that was answered."""
+        """Queue an exchange if it is a turn of a conversation with a reply."""
         provider = next((name for end, name in PROVIDERS.items() if exchange.path.endswith(end)), "")
         if not provider or exchange.method != b"POST" or not 200 <= exchange.status < 300 or not exchange.response:
             return
@@ -79,14 +79,14 @@ class Recorder:
         data = json.dumps(params).encode()
         if self._held_bytes + len(data) > 2 * MAX_HELD_BYTES:
             # The disk is slower than the traffic.
-            self._lose("there is no room to keep it until it can be handed over")
+            self._lose("there is no room to keep it until it can be delivered")
             return
         self._held.append(data)
         self._held_bytes += len(data)
         self._filled.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Hand over until cancelled; the rest then goes to the spool."""
+        """Deliver until cancelled; the rest then goes to the spool."""
         pause_s = FIRST_PAUSE_S
         task_status.started()
         try:
@@ -99,26 +99,26 @@ class Recorder:
                     await self._filled.wait()
                 except Away as error:
                     if pause_s == FIRST_PAUSE_S:
-                        log.warning("turns are kept aside until they can be recorded: %s", error)
+                        log.warning("turns are spooled until they can be recorded: %s", error)
                     await self._set_aside()
                     await trio.sleep(pause_s)
                     pause_s = min(2 * pause_s, LAST_PAUSE_S)
         finally:
             with trio.CancelScope(shield=True):
-                # What cannot be handed over now is by the next proxy.
+                # The next proxy delivers the rest.
                 with trio.move_on_after(END_PATIENCE_S), contextlib.suppress(Away):
                     await self._hand_over()
                 await self._set_aside()
 
     async def _hand_over(self) -> None:
-        """All that there is, the oldest first.  Raises Away."""
+        """Deliver everything, oldest first. Raises Away."""
         for file in await trio.to_thread.run_sync(self._spool.files):
             await self._call(await trio.Path(file).read_bytes())
             await trio.to_thread.run_sync(self._spool.drop, file)
         while self._held:
             if self._held_bytes > MAX_HELD_BYTES:
                 await self._set_aside()
-                raise Away("there is more than can be recorded at once")
+                raise Away("more arrived than can be recorded at once")
             await self._call(self._held[0])
             self._held_bytes -= len(self._held.popleft())
         self._filled = trio.Event()
@@ -128,7 +128,7 @@ class Recorder:
             data = self._held[0]
             try:
                 if not await trio.to_thread.run_sync(self._spool.put, data):
-                    self._lose("the folder of what waits is full")
+                    self._lose("the spool folder is full")
             except OSError as error:
                 self._lose(str(error))
             self._held_bytes -= len(self._held.popleft())
@@ -138,7 +138,7 @@ class Recorder:
         log.error("a turn is not recorded: %s", why)
 
     async def _call(self, params: bytes) -> None:
-        """Hand one over; one that will never be taken is let go.  Raises Away."""
+        """Deliver one exchange; one that will never be accepted is dropped. Raises Away."""
         try:
             with trio.fail_after(CALL_TIMEOUT_S):
                 result = await trio.to_thread.run_sync(self._ask, params, abandon_on_cancel=True)
@@ -166,7 +166,7 @@ MAX_BYTES = 1024**3
 
 
 class Spool:
-    """Files in `folder`, which is made when it is needed; all of it blocks."""
+    """Files in `folder`, which is created when needed; all methods block."""
 
     def __init__(self, folder: Path, max_bytes: int = MAX_BYTES) -> None:
         self._folder = folder
@@ -175,11 +175,11 @@ class Spool:
         self._bytes = sum(file.stat().st_size for file in self.files())
 
     def files(self) -> list[Path]:
-        """Oldest first."""
+        """Return the files, oldest first."""
         return sorted(self._folder.glob("*.json")) if self._folder.is_dir() else []
 
     def put(self, data: bytes) -> bool:
-        """Keep; on disk when this returns.  False where there is no room.  Raises OSError."""
+        """Store data; it is on disk when this returns. Returns False if there is no room. Raises OSError."""
         if self._bytes + len(data) > self._max_bytes:
             return False
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ class Spool:
         return True
 
     def drop(self, file: Path) -> None:
-        """It has been handed over.  Raises OSError."""
+        """Delete a delivered file. Raises OSError."""
         size = file.stat().st_size if file.exists() else 0
         file.unlink(missing_ok=True)
         self._bytes -= size

@@ -81,7 +81,7 @@ async def test_damaged_lines_of_codex_lose_nothing_that_is_whole(tmp_path: Path)
     async with serving(tmp_path) as bench:
         result = await take_in(bench, records)
         assert await conversations(bench) == CODEX_TOLD
-        assert (result.unreadable, "2 whole records" in result.problem) == (1, True)
+        assert (result.unreadable, "2 complete records" in result.problem) == (1, True)
 
 
 @pytest.mark.parametrize(

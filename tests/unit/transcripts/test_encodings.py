@@ -88,14 +88,14 @@ def test_what_a_server_never_finished_compressing_is_read(encoding: str, encode:
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd", "br"])
 def test_what_grows_beyond_what_is_kept_is_refused_and_not_cut(encoding: str) -> None:
     assert len(ingest.decoded(ENCODINGS[encoding](bytes(100_000)), encoding, 100_000)) == 100_000
-    with pytest.raises(Unreadable, match="longer than"):
+    with pytest.raises(Unreadable, match="exceeds"):
         ingest.decoded(ENCODINGS[encoding](bytes(3_000_000)), encoding, 100_000)
 
 
 async def test_an_encoding_that_nobody_knows_is_named(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         result = await bench.call(recorded("snappy", RESPONSE))
-        assert "(snappy) is not known" in result.errors[0]
+        assert "unknown Content-Encoding (snappy)" in result.errors[0]
 
 
 def test_a_body_beyond_the_bounds_of_json_is_refused_before_it_is_decoded() -> None:

@@ -170,11 +170,11 @@ def test_rules_of_ones_own_are_applied_and_others_left_out() -> None:
     [
         (
             {"redact_rules": [{"name": "broken", "pattern": "("}]},
-            r"redact_rules\[0\]\.pattern is no regular expression",
+            r"redact_rules\[0\]\.pattern is not a regular expression",
         ),
         (
             {"redact_rules": [{"name": "backwards", "pattern": "(?<=a)b"}]},
-            r"redact_rules\[0\]\.pattern is no regular expression \(RE2\): .*\(\?<",
+            r"redact_rules\[0\]\.pattern is not a regular expression \(RE2\): .*\(\?<",
         ),
         ({"redact_skip": ["github"]}, "there is no rule 'github'"),
         ({"redact": "yes"}, "redact"),

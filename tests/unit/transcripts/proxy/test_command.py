@@ -47,7 +47,7 @@ def test_options_reach_the_proxy_even_those_that_look_like_options(
         ("https://", "127.0.0.1:0", 2, "--upstream: 'https://'"),
         ("http://me@host", "127.0.0.1:0", 2, "--upstream: 'http://me@host'"),
         ("http://host/v1?key=x", "127.0.0.1:0", 2, "--upstream: 'http://host/v1?key=x'"),
-        ("http://host", "8484", 2, "--listen is '8484'; it is HOST:PORT"),
+        ("http://host", "8484", 2, "--listen is '8484'; expected HOST:PORT"),
         ("http://host", "localhost:66000", 2, "--listen is 'localhost:66000'"),
         ("http://host", "localhost:²", 2, "--listen is 'localhost:²'"),
         ("http://host", "203.0.113.9:80", 1, "cannot listen on 203.0.113.9:80"),
