@@ -1,1 +1,1 @@
-"""Statements that agents keep, with their scopes, times and sources."""
+"""Stores statements for agents, with their scopes, times and sources."""

@@ -1,9 +1,9 @@
 """Compares statements: equal, contradictory, similar, or unrelated.
 
-Only equal statements are ever merged, and they are equal only if nothing but case, white space and final punctuation
-tells them apart. Vectors cannot decide this: MiniLM gives "deployment is enabled" and "deployment is disabled" a higher
-cosine than most paraphrases. So a cosine only links statements, as the share of words or characters that they have in
-common does. A contradiction is stated only if a rule is certain; `scripts/bench memory --pairs` measures both.
+Only equal statements are ever merged, and they are equal only if they differ in nothing but case, white space and final
+punctuation. Vectors cannot decide this: MiniLM gives "deployment is enabled" and "deployment is disabled" a higher
+cosine than most paraphrases. So a cosine only links statements, and so does the share of common words or characters. A
+contradiction is reported only if a rule is certain; `scripts/bench memory --pairs` measures both.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from linckia.services.memory.vocabulary import ANTONYMS, DIRECTIONS, NEGATIONS, 
 
 CLOSE_COSINE = 0.7
 CLOSE_WORDS = 0.5
-"""Share of the distinct words that both have (Jaccard)."""
+"""Share of the distinct words that both statements have (Jaccard)."""
 CLOSE_CHARACTERS = 0.6
-"""Share of the pairs of neighbouring characters that both have (Dice): finds inflected forms in any language."""
+"""Share of the pairs of adjacent characters that both have (Dice): finds inflected forms in any language."""
 
 MOST_EXCHANGED = 2
 """Words that may differ on each side of a contradiction, such as a number and its unit."""
 
 _FINAL = " \t\n.!,;:\u2026\u3002\uff01\uff0c\uff1b\uff1a\u0964\u06d4\u0589\u1362"
-"""Punctuation that a statement may end with and mean the same. A question mark is not of this kind."""
+"""Final punctuation that does not change the meaning of a statement. A question mark does."""
 
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003134f"
 )
-"""Scripts that put no spaces between words: each of their characters is compared as a word."""
+"""Scripts without spaces between words; each of their characters is compared as a word."""
 
 _MARKS = (
     "\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0903\u093a-\u094f\u0980-\u0dff"
 )
 _LETTER = rf"(?:[^\W\d_{_UNSPACED}]|[{_MARKS}])"
 _TOKEN = re.compile(
-    # A sign belongs to its number unless it joins it to what stands before (2-3, 2024-05-01).
+    # A sign belongs to its number unless it connects the number to preceding text (2-3, 2024-05-01).
     r"(?P<number>(?<![\w.,])[+\-\u2212\u00b1]?\d+(?:[.,:/\-]\d+)*|\d+(?:[.,:/\-]\d+)*)"
     # "30seconds" and "9am" are a number and a unit; "C++", "F#", "node.js" and "v2" are one word.
     rf"|(?P<word>(?:{_LETTER}|_)(?:{_LETTER}|[\d_'\u2019]|[.\-](?={_LETTER}))*(?:\+\+|\#)?)"
@@ -59,7 +59,7 @@ class Relation(enum.Enum):
 
 
 class Parts(NamedTuple):
-    """A statement as it is compared. `tokens` leave out small words and negations; `names` were capitalised."""
+    """A statement split for comparison. `tokens` exclude small words and negations; `names` were capitalised."""
 
     folded: str
     tokens: tuple[str, ...]
@@ -80,9 +80,10 @@ def normalised(text: str) -> str:
 
 
 def fold(text: str) -> str:
-    """The form in which equal statements are equal: case, white space and final punctuation do not count.
+    """Return the form used to test equality: case, white space and final punctuation are removed.
 
-    Lower case rather than full case folding, which would make "in Ma\u00dfen" (in moderation) "in Massen" (in masses).
+    Uses lower case rather than full case folding, which would turn "in Maßen" (in moderation) into "in Massen" (in
+    masses).
     """
     return " ".join(unicodedata.normalize("NFC", normalised(text).lower()).split()).rstrip(_FINAL)
 
@@ -110,15 +111,17 @@ def parts(text: str) -> Parts:
 
 
 def matched_by(query: str, text: str) -> bool:
-    """Whether a statement holds all words of a query, in any script; without words in the query, its symbols."""
+    """Return True if a statement has all words of a query, in any script; a query without words matches by its
+    symbols."""
     wanted, held, folded = _searched(query), _searched(text), fold(text)
     wanted = frozenset(word for word in wanted if not _is_symbol(word)) or wanted
-    # Scripts without spaces, and Korean with its particles: a word is found inside what is written around it.
+    # In scripts without spaces, and in Korean with its particles, a word may be part of a longer run.
     return all(word in held or (_is_inside(word) and word in folded) for word in wanted)
 
 
 def closeness(one: str, other: str, cosine: float | None = None) -> float:
-    """How near two statements are, 1 being the threshold of `relation`: the best of words, characters and cosine."""
+    """Return how close two statements are, 1 being the threshold of `relation`: the best of words, characters and
+    cosine."""
     a, b = parts(one), parts(other)
     words = len(a.words & b.words) / max(1, len(a.words | b.words))
     characters = 2 * len(a.characters & b.characters) / max(1, len(a.characters) + len(b.characters))
@@ -126,7 +129,7 @@ def closeness(one: str, other: str, cosine: float | None = None) -> float:
 
 
 def relation(one: str, other: str, cosine: float | None = None) -> Relation:
-    """How two statements relate; `cosine` is that of their vectors, if it is known."""
+    """Return how two statements relate; `cosine` is that of their vectors, if known."""
     a, b = parts(one), parts(other)
     if a.folded == b.folded:
         return Relation.SAME
@@ -136,22 +139,22 @@ def relation(one: str, other: str, cosine: float | None = None) -> Relation:
 
 
 def _contradict(a: Parts, b: Parts) -> bool:
-    """Whether the statements differ by nothing but a negation, or by words that exclude each other."""
+    """Return True if the statements differ only by a negation, or by words that exclude each other."""
     only_a = [word for word in dict.fromkeys(a.tokens) if word not in b.words]
     only_b = [word for word in dict.fromkeys(b.tokens) if word not in a.words]
     is_negated = (a.negations > 0) != (b.negations > 0)
     if not only_a and not only_b:
         if is_negated:
             return True
-        # "From staging to production": the order is what such a statement says.
+        # In "from staging to production", the order carries the meaning.
         return a.tokens != b.tokens and not DIRECTIONS.isdisjoint(a.folded.split())
     if is_negated:
         return False
     if a.tokens[:1] == tuple(only_a[:1]) and b.tokens[:1] == tuple(only_b[:1]) and len(a.tokens) > 1:
-        # They are about different things, unless what differs is a sign or a number.
+        # They are about different things, unless only a sign or a number differs.
         return len(only_a) == len(only_b) == 1 and _is_number(only_a[0]) and _is_number(only_b[0])
     if not only_a or not only_b:
-        # A symbol that only one of them has, such as a comparison or a currency.
+        # Only one of them has a symbol, such as a comparison or a currency.
         return all(_is_symbol(word) for word in only_a + only_b)
     return len(only_a) == len(only_b) <= MOST_EXCHANGED and all(
         _exclude(x, y, a.names, b.names) for x, y in zip(only_a, only_b, strict=True)
@@ -159,7 +162,8 @@ def _contradict(a: Parts, b: Parts) -> bool:
 
 
 def _are_opposites(a: Parts, b: Parts) -> bool:
-    """Whether nothing but one word and its opposite tells the statements apart: certain however short they are."""
+    """Return True if the statements differ only by one word and its opposite; this is certain however short they
+    are."""
     if a.negations or b.negations or len(a.tokens) != len(b.tokens) or len(a.tokens) == 1:
         return False
     differing = [(x, y) for x, y in zip(a.tokens, b.tokens, strict=True) if x != y]
@@ -187,12 +191,12 @@ def _is_symbol(word: str) -> bool:
 
 
 def _is_identifier(word: str) -> bool:
-    """Whether a word is a name whatever its place: it holds digits, an inner capital or an underscore."""
+    """Return True if a word is a name regardless of its position: it has digits, an inner capital or an underscore."""
     return any(char.isdigit() or char in "_+#." for char in word) or any(char.isupper() for char in word[1:])
 
 
 def _singular(word: str) -> str:
-    """As near as plurals and persons of verbs come to each other without a dictionary."""
+    """Reduce plurals and verb forms as far as possible without a dictionary."""
     if word in NUMBERS or word in UNITS or word in ANTONYMS:
         return word
     return word.removesuffix("s") if len(word) > 3 and word.isascii() and not word.endswith("ss") else word

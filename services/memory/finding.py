@@ -1,4 +1,4 @@
-"""What was remembered is found, listed, and carried from one system to another."""
+"""Handlers that find, list and transfer memories."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ CANDIDATES = 50
 FOUND_S = 2.0
 
 NEARLY = 0.1
-"""Of two memories that contradict each other, the one that is less sure by more than this comes second in any case."""
+"""If two contradictory memories differ in score by more than this, the lower one always comes second."""
 
 PAGE = 500
 
 MOST_SCOPES = 50
-"""Scopes that are named where one is unknown."""
+"""Most scopes named in the note about an unknown scope."""
 
 
 class Finding:
@@ -46,7 +46,7 @@ class Finding:
         if not params.include_expired:
             filters.append(Filter(field="expires", at_least=now_ns / NS))
         if left := await self._feed.caught_up(FOUND_S):
-            degraded.append(f"{left} memories are still to be indexed")
+            degraded.append(f"{left} memories are not indexed yet")
         asked = RetrieveSearch(
             collection=ops.COLLECTION,
             query=params.query,
@@ -118,7 +118,7 @@ class Finding:
     async def take_in(self, params: ops.MemoryImport, ctx: Context) -> ops.RestoredMemories:
         def change(db: apsw.Connection) -> int:
             made = [one for one in params.memories if _put(db, one)]
-            # Those that it contradicts may be of an earlier page, or come with a later one, which names it as well.
+            # A linked memory may be on an earlier page, or on a later one, which names the link again.
             for one in made:
                 there = store.of_ids(db, [one.id, *one.conflicts_with, *one.similar_to])
                 conflicts, similar = (
@@ -139,9 +139,12 @@ def arranged(
     others: Mapping[str, Sequence[Row]],
     similar: Mapping[str, Sequence[Row]],
 ) -> list[tuple[Row, float]]:
-    """Memories in the search's order, the sure ones first; with each those that contradict it, the newest first of
-    those that are nearly as sure. After them all, those that are similar to them and were not found themselves."""
-    # Scores that are nearly 1 differ by less than they mean, and the order of the search says more.
+    """Order memories by search score, each followed by those that contradict it.
+
+    Among contradictory memories with nearly equal scores, the newest comes first. Similar memories that were not found
+    themselves come last.
+    """
+    # Scores near 1 differ by less than their precision, so the search's order decides.
     ranked = [rows[id_] for id_ in scores if id_ in rows]
     order: dict[str, tuple[Row, float]] = {}
     for row in ranked:
@@ -162,7 +165,8 @@ def arranged(
 
 
 def _about_scope(db: apsw.Connection, scope: str | None, client: str, label: str) -> str:
-    """Says that a scope has no memories at all, and which ones have; '' if it has some, expired ones included."""
+    """Return a note if a scope has no memories, naming scopes that have some; empty if it has any, even expired
+    ones."""
     condition, arguments = scopes.visible(scope, client, label)
     if scope is None or store.select(db, f"{condition} LIMIT 1", arguments):
         return ""

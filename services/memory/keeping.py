@@ -1,6 +1,6 @@
-"""Handlers that write: remember, update and forget.
+"""The handlers that write: remember, update and forget.
 
-Only equal statements are merged. A statement that is close to others is kept and linked to them.
+Only equal statements are merged. A statement that is close to others is stored and linked to them.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from linckia.services.runtime.forgetting import ForgettingFeed, owe_scrub
 from linckia.services.runtime.handlers import Context, handles
 
 COMPARED = 20
-"""Nearest memories that a new one is compared with; as many of the last ones, which the search may not know yet."""
+"""Nearest memories that a new one is compared with, and as many of the latest, which the search may not have yet."""
 
 MOST_SIMILAR = 10
-"""Similar memories that a new one is linked to, the closest ones; contradictory ones are all linked."""
+"""Similar memories that a new one is linked to, closest first; contradictory ones are all linked."""
 
 COMPARE_S = 8.0
 FOUND_S = 2.0
-"""How long an answer waits for the search to know what was kept."""
+"""How long an answer waits until the search can find the new memory."""
 
 SCRUB_S = 20.0
 
 REPEATED_NS = 60 * times.NS
-"""Within it the same words from the same source are one saying: a call that was repeated after a death."""
+"""The same words from the same source within this time count once: the call was repeated after a crash."""
 
 SESSION_KEPT_NS = 7 * times.DAY_NS
-"""Of what belongs to a session, unless it says otherwise."""
+"""Default lifetime of memories that belong to a session."""
 
 MOST_SHOWN = 100
 
@@ -48,7 +48,7 @@ class Keeping:
     """The handlers that write."""
 
     def __init__(self, database: Database, feed: ForgettingFeed, kept_ns: int) -> None:
-        """`kept_ns`: how long what has expired is still listed."""
+        """`kept_ns` is how long expired memories are still listed."""
         self._database = database
         self._feed = feed
         self._kept_ns = kept_ns
@@ -101,7 +101,7 @@ class Keeping:
             if text != row.text:
                 twin = same_as(db, text, place)
                 if twin is not None and twin.number != row.number:
-                    raise OperationError(f"memory {twin.id} says that already; forget one of the two", field="text")
+                    raise OperationError(f"memory {twin.id} already says that; forget one of the two", field="text")
                 store.note_said(db, row.number, _said(text, now_ns, "", label, ctx))
             db.execute(
                 "UPDATE memory SET text=?, folded=?, at_ns=?, tags=?, expires_ns=? WHERE number=?",
@@ -148,34 +148,34 @@ class Keeping:
         return ops.Forgotten(forgotten=gone.forgotten, memories=gone.memories, search_pending=pending)
 
     async def _near(self, text: str, place: Place, ctx: Context, degraded: list[str]) -> dict[str, float | None]:
-        """The memories of the place that are nearest to the text, with their cosines."""
+        """Return the stored memories nearest to the text in the same place, with their cosines."""
         only = [Filter(field="in", any_of=[place.key])]
         asked = RetrieveSearch(collection=ops.COLLECTION, query=text, limit=COMPARED, filters=only, texts=0)
         try:
             found = await ctx.call(asked, timeout_s=COMPARE_S)
         except LinckiaError as error:
-            degraded.append(f"compared with the last memories alone: {error}")
+            degraded.append(f"compared only with the latest memories: {error}")
             return {}
         if "vector" not in found.stages:
-            degraded += [f"compared by words alone: {said}" for said in found.degraded if said.startswith("vector")]
+            degraded += [f"compared only by words: {said}" for said in found.degraded if said.startswith("vector")]
         return {hit.group: hit.vector for hit in found.hits}
 
     async def _told(self, kept: ops.Remembered, degraded: list[str]) -> ops.Remembered:
-        """The answer, once the search knows what was kept."""
+        """Return the answer once the search can find the memory."""
         self._feed.outbox.hurry()
         if await self._feed.caught_up(FOUND_S):
-            reason = self._feed.outbox.waiting or "the search has not taken it yet"
+            reason = self._feed.outbox.waiting or "the search has not indexed it yet"
             degraded.append(f"not found by recall yet: {reason}")
         return kept
 
 
 def same_as(db: apsw.Connection, text: str, place: Place) -> Row | None:
-    """The memory of this place with an equal statement, if there is one."""
+    """Return the memory in this place with an equal statement, if there is one."""
     return next(iter(store.select(db, "place=? AND folded=?", (place.key, fold(text)))), None)
 
 
 def link(db: apsw.Connection, row: Row, near: Mapping[str, float | None], now_ns: int) -> None:
-    """Link a memory to those of its place that contradict it or are similar, among the nearest and the latest."""
+    """Link a memory to contradictory and similar ones in its place, among the nearest and the latest."""
     last = store.select(db, "place=? ORDER BY number DESC LIMIT ?", (row.place, COMPARED))
     found: dict[Relation, list[Row]] = {each: [] for each in Relation}
     others = {other.id: other for other in (*store.of_ids(db, list(near)).values(), *last)}
@@ -191,13 +191,13 @@ def link(db: apsw.Connection, row: Row, near: Mapping[str, float | None], now_ns
 
 
 def _has_words(db: apsw.Connection, row: Row, query: str) -> bool:
-    """Whether any wording of a memory, the current one or an earlier one, has all words of the query."""
+    """Return True if the current or an earlier wording of a memory has all words of the query."""
     wordings = {row.text, *(said.text for said in store.sayings(db, row.number))}
     return any(matched_by(query, text) for text in wordings)
 
 
 def repeats(db: apsw.Connection, row: Row, said: ops.CarriedSaid) -> bool:
-    """Whether this is what was said last once more, by a call that was repeated."""
+    """Return True if this repeats the last statement because a call was retried."""
     (last,) = store.sayings(db, row.number, 1)
     return replace(last, at_ns=said.at_ns) == said and said.at_ns - last.at_ns < REPEATED_NS
 
@@ -220,7 +220,7 @@ def answer(db: apsw.Connection, row: Row, merged: ops.Other | None, now_ns: int,
 
 
 def expiry(given: str | None, now_ns: int) -> int | None:
-    """When that is, in nanoseconds; None: never.  Raises InvalidParams."""
+    """Parse an expiry to nanoseconds; None means never. Raises InvalidParams."""
     if given is None or given.strip().lower() == "never":
         return None
     text = given.strip()
@@ -243,5 +243,5 @@ def _there(db: apsw.Connection, id_: str, ctx: Context) -> Row:
 
 
 def _is_for(row: Row, ctx: Context) -> bool:
-    """Whether it is not of another MCP session alone."""
+    """Return True unless the memory belongs to another MCP session only."""
     return row.scope != ops.SESSION or row.owner == ctx.session

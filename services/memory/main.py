@@ -1,4 +1,4 @@
-"""The service `memory`: opens the database, feeds the search beside it, and answers."""
+"""The service `memory`: opens the database, feeds the search, and serves calls."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from linckia.services.runtime.times import DAY_NS, NS
 BATCH = 500
 
 NEVER = 1e11
-"""Unix seconds at which what does not expire does."""
+"""Unix seconds that stand for "never" as an expiry time."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[services.memory]`."""
+    """The settings table `[services.memory]`."""
 
-    expired_days: Annotated[int, Meta(ge=0, le=36_500, description="How long what has expired is still listed")] = 30
+    expired_days: Annotated[int, Meta(ge=0, le=36_500, description="How long expired memories are still listed")] = 30
 
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready once the database is open, also a damaged one."""
+    """Open the service; it is ready once the database is open, even a damaged one."""
     kept_ns = env.settings_as(Settings).expired_days * DAY_NS
     database = await env.opened(
         Database,
@@ -49,7 +49,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         pragmas={"secure_delete": 1},
         on_damage=env.damaged,
     )
-    with contextlib.suppress(LinckiaError):  # A full or damaged disk: what is kept is served.
+    with contextlib.suppress(LinckiaError):  # Existing memories are served even if the disk is full or damaged.
         await database.write(lambda db: store.purge(db, time.time_ns() - kept_ns))
     feed = MemoryFeed(env, database, COLLECTION)
     env.background.start_soon(feed.run)
@@ -57,7 +57,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
 
 class MemoryFeed(ForgettingFeed):
-    """Tells the search what is remembered."""
+    """Feeds memories to the search."""
 
     def due(self, db: apsw.Connection) -> Due | None:
         rows = list(db.execute("SELECT number, id FROM outbox ORDER BY number LIMIT ?", (BATCH,)))
@@ -72,8 +72,10 @@ class MemoryFeed(ForgettingFeed):
 
 
 def group_of(db: apsw.Connection, row: Row) -> Group:
-    """A memory as the search has it: `in` names all scopes that it is found in, `of` the one MCP session that may see
-    it."""
+    """Build the search entry of a memory.
+
+    `in` names all scopes in which it can be found, `of` the only MCP session that may see it.
+    """
     labels = {f"{SESSION}:{said.session}" for said in store.sayings(db, row.number) if said.session}
     own = {f"{SESSION} {row.owner}"} if row.owner else set()
     return Group(

@@ -1,4 +1,4 @@
-"""`memory` as the kernel sees it."""
+"""The manifest of `memory` for the kernel."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MANIFESTS = (
         exports=(
             Export(
                 file="memories.jsonl",
-                about="what was remembered, each with the times at which it was `said` (nanoseconds since 1970) and "
-                "its sources; `conflicts_with` and `similar_to` name others by their `id`.",
+                about="memories, each with the times at which it was `said` (nanoseconds since 1970) and its sources; "
+                "`conflicts_with` and `similar_to` name others by their `id`.",
                 lists="memory_export",
                 items="memories",
                 first={"after": 0},

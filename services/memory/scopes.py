@@ -1,8 +1,8 @@
-"""Scopes: whose a memory is, and what each client may find.
+"""Scopes: who a memory belongs to, and what each client may find.
 
-`user` and `project:NAME` are every client's. `session` is the MCP session in which something is said, and no other
-finds it; where that has a session of documents open, its label stands for it (`session:LABEL`), under which later ones
-may ask for it.
+`user` and `project:NAME` are shared by all clients. `session` is the MCP session in which something is said, and no
+other session finds it. If that session has a document session open, the label of the latter is used instead
+(`session:LABEL`), so that later sessions can ask for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LABEL_WAIT_S = 5.0
 
 
 async def label(ctx: Context, degraded: list[str]) -> str:
-    """Of the session of documents that this client has started last; '' where there is none."""
+    """Return the label of the document session that this client started last, or an empty string."""
     if not ctx.session:
         return ""
     try:
@@ -26,13 +26,13 @@ async def label(ctx: Context, degraded: list[str]) -> str:
     except UnknownOperation:
         return ""
     except LinckiaError as error:
-        degraded.append(f"the label of this session is not known: {error}")
+        degraded.append(f"the label of this session is unknown: {error}")
         return ""
     return "" if bound is None else bound.label
 
 
 def place_of(scope: str, client: str, label: str) -> Place:
-    """Where a client that is in this MCP session keeps what it says.  Raises InvalidParams: it is in none."""
+    """Return where a client of this MCP session stores its statements. Raises InvalidParams if it has no session."""
     if scope == SESSION and label:
         return Place(f"{SESSION}:{label}"[:128], client)
     if scope == SESSION and not client:
@@ -44,7 +44,7 @@ def place_of(scope: str, client: str, label: str) -> Place:
 
 
 def conditions(scope: str | None, client: str, label: str) -> list[Filter]:
-    """What a search in this scope looks at; None: all that this client may find."""
+    """Return the search filters for a scope; None means everything that this client may find."""
     own = [Place(SESSION, client).key] if client else []
     if scope is None:
         return found_by(client, None)
@@ -55,7 +55,7 @@ def conditions(scope: str | None, client: str, label: str) -> list[Filter]:
 
 
 def visible(scope: str | None, client: str, label: str) -> tuple[str, tuple[str, ...]]:
-    """The same as a condition of SQL with its arguments, but of that scope alone."""
+    """Return an SQL condition and its arguments for exactly this scope."""
     if scope is None:
         return "owner IN ('', ?)", (client,)
     if scope == SESSION:

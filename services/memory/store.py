@@ -1,8 +1,8 @@
-"""The database of memories: its tables, and what is asked of it on one connection.
+"""The database of memories: its tables, and its queries on one connection.
 
-It is the only copy of what was remembered. What is forgotten is in no file any more: freed pages are overwritten, and
-`Database.checkpoint` empties the log. `place` is a memory's scope, and of one that belongs to an MCP session alone the
-name of that as well: the same statement is there once in each place.
+It is the only copy of the memories. Forgotten memories are in no file any more: freed pages are overwritten, and
+`Database.checkpoint` truncates the log. `place` is a memory's scope, combined with the MCP session's name if the memory
+belongs to one session only. Each statement exists once per place.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from linckia.services.runtime.database import Schema
 
 SHOWN_SAYINGS = 20
 SHOWN_LINKS = 100
-"""Links of each kind that are shown of one memory."""
+"""Most links of each kind shown for one memory."""
 
 _TABLES = """
 CREATE TABLE memory(
@@ -41,7 +41,7 @@ CREATE TABLE memory(
     UNIQUE(place, folded)
 );
 CREATE INDEX memory_expires ON memory(expires_ns) WHERE expires_ns IS NOT NULL;
--- Each time that it was said, in whatever words.
+-- Each time that it was said, with the wording used.
 CREATE TABLE said(
     memory INTEGER NOT NULL, at_ns INTEGER NOT NULL, text TEXT NOT NULL,
     source TEXT NOT NULL, session TEXT NOT NULL, client TEXT NOT NULL
@@ -64,7 +64,7 @@ CREATE TRIGGER memory_departs AFTER DELETE ON memory BEGIN
 END;
 """
 
-# Both ways round.
+# Each link is stored in both directions.
 _LINKS = """
 CREATE TABLE link(
     one INTEGER NOT NULL, other INTEGER NOT NULL, is_conflict INTEGER NOT NULL, PRIMARY KEY(one, other)
@@ -74,10 +74,10 @@ CREATE INDEX link_other ON link(other);
 
 
 def _migrate_1(db: apsw.Connection) -> None:
-    """Links get a kind, and statements that version 1 had merged by their similarity become memories again.
+    """Give links a kind, and split statements that version 1 merged because they were similar.
 
-    Version 1 kept the older text and noted the newer one as a saying of it. A saying that came after the text's own is
-    such a statement; one from before it is an earlier text, which `update_memory` replaced.
+    Version 1 kept the older text and stored the newer one as a saying of it. A saying from after the text's own time is
+    such a statement; one from before that is an earlier text, which `update_memory` replaced.
     """
     for step in (
         "DROP TRIGGER memory_departs",
@@ -97,14 +97,14 @@ def _migrate_1(db: apsw.Connection) -> None:
                 others.setdefault(folded, []).append(said)
         for split in others.values():
             _take_apart(db, row, split)
-        # `fold` has other rules as well now.
+        # The rules of `fold` have changed too.
         last_ns = max((said.at_ns for said in sayings(db, row.number)), default=row.at_ns)
         set_ = "UPDATE OR IGNORE memory SET folded=?, at_ns=? WHERE number=?"
         db.execute(set_, (fold(row.text), last_ns if others else row.at_ns, row.number))
 
 
 def _take_apart(db: apsw.Connection, row: Row, split: Sequence[Said]) -> None:
-    """Make a memory of its own from sayings of `row` that say something else."""
+    """Move sayings of `row` that say something else to a separate memory."""
     for said in split:
         db.execute("DELETE FROM said WHERE memory=? AND at_ns=? AND text=?", (row.number, said.at_ns, said.text))
     place = Place(row.scope, row.owner)
@@ -123,13 +123,13 @@ _COLUMNS = "tags, number, id, scope, owner, place, text, at_ns, expires_ns"
 
 
 def instant(at_ns: int) -> str:
-    """RFC 3339, to the second."""
+    """Format as RFC 3339, in seconds."""
     return times.rfc3339(at_ns // times.NS * times.NS)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A memory as it is kept."""
+    """A stored memory."""
 
     tags: list[str]
     number: int
@@ -151,7 +151,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A scope as one client means it; `owner` is its MCP session where it belongs to that alone, else ''."""
+    """A scope from one client's point of view; `owner` is the MCP session it belongs to, or empty if it is shared."""
 
     scope: str
     owner: str = ""
@@ -162,7 +162,7 @@ class Place:
 
 
 def select(db: apsw.Connection, condition: str, arguments: Sequence[apsw.SQLiteValue] = ()) -> list[Row]:
-    """The memories that fit `condition`, which may go on with an order and a limit."""
+    """Return the memories that match `condition`, which may end with an order and a limit."""
     rows = db.execute(f"SELECT {_COLUMNS} FROM memory WHERE {condition}", tuple(arguments))
     return [Row(json.loads(tags), *rest) for tags, *rest in rows]
 
@@ -181,7 +181,7 @@ def insert(
     expires_ns: int | None,
     id_: str = "",
 ) -> Row:
-    """A new memory."""
+    """Insert a new memory."""
     id_ = id_ or secrets.token_hex(6)
     tagged, at_ns = json.dumps(list(dict.fromkeys(tags))), max(one.at_ns for one in said)
     db.execute(
@@ -200,7 +200,7 @@ def note_said(db: apsw.Connection, number: int, said: Said) -> None:
 
 
 def sayings(db: apsw.Connection, number: int, most: int = -1) -> list[Said]:
-    """The last ones first."""
+    """Return the sayings of a memory, latest first."""
     query = (
         "SELECT at_ns, text, source, session, client FROM said WHERE memory=? ORDER BY at_ns DESC, rowid DESC LIMIT ?"
     )
@@ -209,7 +209,7 @@ def sayings(db: apsw.Connection, number: int, most: int = -1) -> list[Said]:
 
 
 def linked(db: apsw.Connection, number: int, *, is_conflict: bool, now_ns: int) -> list[Row]:
-    """The memories that contradict this one, or are similar to it, the newest first; not those that have expired."""
+    """Return the unexpired memories that contradict this one, or are similar to it, newest first."""
     others = "number IN (SELECT other FROM link WHERE one=? AND is_conflict=?)"
     among = f"{others} AND (expires_ns IS NULL OR expires_ns > ?) ORDER BY at_ns DESC, number DESC LIMIT ?"
     return select(db, among, (number, is_conflict, now_ns, SHOWN_LINKS))
@@ -229,12 +229,12 @@ def add_links(db: apsw.Connection, number: int, *, conflicts: Sequence[int], sim
 
 
 def purge(db: apsw.Connection, before_ns: int) -> None:
-    """What has expired before then is gone for good."""
+    """Delete memories that expired before this time permanently."""
     db.execute("DELETE FROM memory WHERE expires_ns < ?", (before_ns,))
 
 
 def shown(db: apsw.Connection, row: Row, now_ns: int) -> ops.Memory:
-    """As it is answered."""
+    """Convert a memory to its result form."""
     said = [
         ops.Said(
             at=instant(one.at_ns), text="" if one.text == row.text else one.text, source=one.source,
@@ -242,7 +242,7 @@ def shown(db: apsw.Connection, row: Row, now_ns: int) -> ops.Memory:
         )
         for one in sayings(db, row.number, SHOWN_SAYINGS)
     ]  # fmt: skip
-    # Once, and nothing is known of it but its time, which is told anyway.
+    # It was said once, and only its time is known, which the result contains anyway.
     is_bare = len(said) == 1 and not (said[0].source or said[0].session or said[0].client)
     return ops.Memory(
         id=row.id,

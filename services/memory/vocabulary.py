@@ -1,7 +1,7 @@
-"""The closed classes of words by which statements are compared: small words, negations, numbers, units, antonyms.
+"""The closed word classes used to compare statements: small words, negations, numbers, units, antonyms.
 
-A word that is missing here costs little: two statements are then `similar_to` each other where they could have been
-`conflicts_with`. Both are kept in any case.
+A missing word costs little: two statements are then `similar_to` each other instead of `conflicts_with`. Both are
+stored in any case.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ DIRECTIONS = _words(
     "over than before after to into from instead rather under above below behind",
     "als vor nach statt lieber über unter zu von hinter",
 )
-"""What stands on the two sides of such a word cannot be exchanged."""
+"""The words on the two sides of a direction cannot be exchanged."""
 
 
 def _numbers(*lines: str) -> Mapping[str, str]:
-    """Each line has the words for 0, 1, 2 …; words of one line that mean the same are joined by a slash."""
+    """Map number words to digits. Each line lists the words for 0, 1, 2 …; synonyms are joined by a slash."""
     return {word: str(n) for line in lines for n, words in enumerate(line.split()) for word in words.split("/")}
 
 
@@ -78,7 +78,7 @@ del _numbers
 
 
 def _units(classes: Iterable[str]) -> Mapping[str, str]:
-    """Each class has the spellings of one unit; the first stands for all of them."""
+    """Map spellings of units to their first spelling; each class lists the spellings of one unit."""
     return {word: words.split()[0] for words in classes for word in words.split()}
 
 
@@ -103,7 +103,7 @@ del _units
 
 
 def _opposites(pairs: str) -> Mapping[str, frozenset[str]]:
-    """Lines of groups of opposites; words that mean the same in a group are joined by a slash."""
+    """Map words to their opposites. Each line lists groups of opposites; synonyms in a group are joined by a slash."""
     found: dict[str, set[str]] = {}
     for group in filter(None, (part.strip() for line in pairs.splitlines() for part in line.split(";"))):
         sides = [side.split("/") for side in group.split()]

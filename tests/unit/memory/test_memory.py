@@ -194,7 +194,7 @@ async def test_a_memory_is_corrected_and_what_it_contradicts_follows(tmp_path: P
         first = await say(bench, "Erik works at Siemens")
         second = await say(bench, "Erik works at Bosch", tags=["people"])
         assert [other.id for other in second.conflicts_with] == [first.id]
-        with pytest.raises(LinckiaError, match=f"memory {first.id} says that already"):
+        with pytest.raises(LinckiaError, match=f"memory {first.id} already says that"):
             await bench.call(UpdateMemory(id=second.id, text="Erik works at siemens"))
         changed = await bench.call(UpdateMemory(id=second.id, text="Fiona works at Bosch", tags=[]))
         assert changed.conflicts_with == []
