@@ -217,6 +217,7 @@ COMPLETION_EPILOG = """\
 bash:  linckia completion bash > ~/.local/share/bash-completion/completions/linckia
 zsh:   linckia completion zsh > "${fpath[1]}/_linckia"
 fish:  linckia completion fish > ~/.config/fish/completions/linckia.fish
+tcsh:  linckia completion tcsh > ~/.linckia.tcsh, and `source ~/.linckia.tcsh` in ~/.tcshrc
 """
 
 
@@ -249,7 +250,7 @@ def _machine(command: AddCommand) -> None:
     add_json(models)
 
     completion = command("completion", "completion", "print a completion script for your shell", COMPLETION_EPILOG)
-    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    completion.add_argument("shell", choices=("bash", "zsh", "fish", "tcsh"))
 
     unit = command("service", "service", "run the kernel as a systemd unit", SERVICE_EPILOG)
     unit.add_argument("action", choices=("install", "remove", "show"), help="`show` prints it and changes nothing")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from linckia.kernel.cli import completion, status
+from linckia.kernel.cli import status
 from linckia.kernel.cli.__main__ import describe, main
 from linckia.kernel.cli.kernel_log import HumanLines, JsonLines, Rotating
 from linckia.kernel.cli.tools import markdown
@@ -245,31 +245,54 @@ def test_on_a_full_disk_the_log_says_once_that_lines_are_missing(
     assert path.read_text() == "here\n3 lines of this log may be missing: they could not be written\n"
 
 
-def complete_in_bash(script: str, *words: str) -> list[str]:
-    setting = f"COMP_WORDS=({' '.join(words)} ''); COMP_CWORD={len(words)}; "
-    if words[-1].startswith("+"):
-        words = (*words[:-1], words[-1][1:])
-        setting = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; "
-    done = subprocess.run(
-        ["bash", "-c", script + "\n" + setting + '_linckia; printf "%s\\n" "${COMPREPLY[@]}"'],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=10,
-    )
-    return done.stdout.split()
+COMPLETE_IN_BASH = """
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+f=$(complete -p linckia); f=${f##*-F }; ${f% *}
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
 
 
-def test_bash_completes_commands_operations_services_and_surfaces() -> None:
-    script = completion.bash(list(completion.commands()))
-    assert complete_in_bash(script, "linckia", "+sta") == ["status", "start"]
-    assert "mcp_echo" in complete_in_bash(script, "linckia", "call")
-    assert "echo" in complete_in_bash(script, "linckia", "restart")
-    assert complete_in_bash(script, "linckia", "tools", "--surface", "+ya") == ["yaml"]
-    assert complete_in_bash(script, "linckia", "serve", "+--no-") == ["--no-http"]
+def complete(shell: str, script: str, *words: str, cwd: Path | None = None) -> set[str]:
+    """Return what a shell suggests for the last of the words."""
+    if (interpreter := shutil.which(shell)) is None:
+        pytest.skip(f"{shell} is not installed")
+    command = ["-c", script + COMPLETE_IN_BASH, "bash", *words]
+    if shell == "fish":
+        command = ["--no-config", "-c", f"{script}\ncomplete -C '{' '.join(words)}'"]
+    done = subprocess.run([interpreter, *command], capture_output=True, text=True, check=True, timeout=30, cwd=cwd)
+    return {line.split("\t")[0] for line in done.stdout.splitlines()}
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+def test_a_shell_completes_commands_operations_services_surfaces_and_files(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, shell: str
+) -> None:
+    _, script, _ = run(capsys, "completion", shell)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "settings.toml").touch()
+
+    def suggested(*words: str) -> set[str]:
+        return {word.rstrip("/") for word in complete(shell, script, "linckia", *words, cwd=tmp_path)}
+
+    assert suggested("sta") == {"status", "start"}
+    operations = {name for name, op in load().items() if op.admits("operator")}
+    assert suggested("call", "") == operations
+    services = {op.service for op in load().values()} - {"kernel"}
+    for command in ("restart", "start", "stop", "logs"):
+        assert suggested(command, "") == services
+    assert suggested("restart", "--data", "notes", "ech") == {"echo"}
+    for command in ("tools", "stdio", "token"):
+        assert suggested(command, "--surface", "ya") == {"yaml"}
+    assert suggested("serve", "--no-") == {"--no-http"}
+    assert suggested("serve", "--log-level", "d") == {"debug"}
+    assert suggested("token", "re") == {"revoke"}
+    for before in (["serve"], ["serve", "notes"], ["ingest"], ["models", "use"], ["service", "install"]):
+        assert suggested(*before, "no") == {"notes"}
+    assert suggested("serve", "--config", "set") == {"settings.toml"}
+    assert suggested("status", "--data", "no") == {"notes"}
+
+
+@pytest.mark.parametrize("shell", ["zsh", "tcsh"])
 def test_a_script_names_every_operation_that_may_be_called(capsys: pytest.CaptureFixture[str], shell: str) -> None:
     _, out, _ = run(capsys, "completion", shell)
     assert all(name in out for name, op in load().items() if op.admits("operator"))
