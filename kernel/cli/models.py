@@ -14,7 +14,9 @@ import os
 import re
 import time
 import tomllib
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -258,25 +260,31 @@ def _service_of(name: str) -> tuple[str, str]:
 
 def with_setting(text: str, table: str, key: str, value: str) -> str:
     """Return the TOML `text` with one setting changed, and comments and all else unchanged. Raises Failed."""
-    # A JSON string without control characters is also a TOML string.
-    line = f'{key} = "{value}"'.replace("\\", "\\\\")
-    header = re.compile(rf"^[ \t]*\[[ \t]*{re.escape(table)}[ \t]*\][^\n]*$", re.MULTILINE)
-    if (found := header.search(text)) is None:
-        changed = f"{text.rstrip()}\n\n[{table}]\n{line}\n".lstrip("\n")
-    else:
-        end = re.compile(r"^[ \t]*\[", re.MULTILINE).search(text, found.end())
-        body = text[found.end() : end.start() if end else len(text)]
-        there = re.compile(rf"^[ \t]*{re.escape(key)}[ \t]*=[^\n]*$", re.MULTILINE)
-        new = there.sub(lambda _: line, body, count=1) if there.search(body) else f"\n{line}{body}"
-        changed = text[: found.end()] + new + text[found.end() + len(body) :]
-    wanted = tomllib.loads(text)
-    into = wanted
-    for part in table.split("."):
-        into = into.setdefault(part, {})
-    into[key] = value
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
     try:
-        if tomllib.loads(changed) == wanted:
-            return changed
-    except tomllib.TOMLDecodeError:
-        pass
-    raise Failed(f"this command cannot edit linckia.toml as it is written; write `{line}` into [{table}] yourself")
+        document, expected = tomlkit.parse(text), tomllib.loads(text)
+    except (TOMLKitError, tomllib.TOMLDecodeError) as error:
+        raise Failed(f"linckia.toml is not valid TOML: {error}") from None
+    path = (*table.split("."), key)
+    _put(document, path, value)
+    _put(expected, path, value)
+    edited = tomlkit.dumps(document)
+    if tomllib.loads(edited) != expected:
+        raise Failed(f"this command cannot edit linckia.toml as it is written; set `{key}` in [{table}] yourself")
+    return edited
+
+
+def _put(tables: MutableMapping[str, Any], path: Sequence[str], value: Any) -> None:
+    """Set the value at the end of the path. Raises Failed if the path leads through a value that is not a table."""
+    first, *rest = path
+    if rest and first in tables:
+        if not isinstance(tables[first], MutableMapping):
+            raise Failed(f"linckia.toml: `{first}` must be a table")
+        _put(tables[first], rest, value)
+        return
+    # A missing table is added with its content: tomlkit loses what is added to an empty one between other tables.
+    for part in reversed(rest):
+        value = {part: value}
+    tables[first] = value

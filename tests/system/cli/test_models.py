@@ -159,16 +159,42 @@ def test_a_model_is_used_at_once_and_one_that_cannot_be_loaded_changes_nothing(t
         ("roots = []  # none\n", 'roots = []  # none\n\n[services.embed]\nmodel = "x"\n'),
         (
             '[services.embed] # mine\nprecision = "fp32"\nmodel = "old" # why\n[http]\nport = 1\n',
-            '[services.embed] # mine\nprecision = "fp32"\nmodel = "x"\n[http]\nport = 1\n',
+            '[services.embed] # mine\nprecision = "fp32"\nmodel = "x" # why\n[http]\nport = 1\n',
         ),
         ("[services.embed]\n[http]\nport = 1\n", '[services.embed]\nmodel = "x"\n[http]\nport = 1\n'),
+        ('services.embed.model = "y" # why\n', 'services.embed.model = "x" # why\n'),
+        ("services = { } # none\n", 'services = { embed = {model = "x"}} # none\n'),
+        ('[services]\nembed = { a = 1, model = "y" } # b\n', '[services]\nembed = { a = 1, model = "x" } # b\n'),
+        ("[a]\r\nb = [1,\r\n 2]\r\n", '[a]\r\nb = [1,\r\n 2]\r\n\n[services.embed]\nmodel = "x"\n'),
+        (
+            "[services.embed.x]\na = 1\n[http]\nport = 1\n[services.rerank]\n",
+            '[services.embed]\nmodel = "x"\n\n[services.embed.x]\na = 1\n[http]\nport = 1\n[services.rerank]\n',
+        ),
+        (
+            "[services.echo]\na = 1\n[http]\nport = 1\n[services.rerank]\n",
+            '[services.echo]\na = 1\n\n[services.embed]\nmodel = "x"\n[http]\nport = 1\n[services.rerank]\n',
+        ),
     ],
 )
 def test_a_setting_is_changed_and_all_else_stays(before: str, after: str) -> None:
     assert with_setting(before, "services.embed", "model", "x") == after
 
 
-@pytest.mark.parametrize("text", ['services.embed.model = "y"\n', '[services]\nembed = { model = "y" }\n'])
-def test_settings_that_are_written_in_another_way_are_left_alone(text: str) -> None:
-    with pytest.raises(Failed, match=r"cannot edit linckia\.toml as it is written"):
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("services = 1\n", "`services` must be a table"),
+        ("[[services]]\n", "`services` must be a table"),
+        ("[services]\nembed = []\n", "`embed` must be a table"),
+        ("[services\n", "not valid TOML"),
+        ("a = 1\na = 2\n", "not valid TOML"),
+    ],
+)
+def test_settings_that_hold_no_such_table_are_refused(text: str, reason: str) -> None:
+    with pytest.raises(Failed, match=reason):
         with_setting(text, "services.embed", "model", "x")
+
+
+@pytest.mark.parametrize("value", ["C:\\models\\a", 'say "hi"', "naïve ✓", "a\nb\t\x01"])
+def test_a_setting_may_be_any_text(value: str) -> None:
+    assert tomllib.loads(with_setting("", "a", "b", value)) == {"a": {"b": value}}
