@@ -87,7 +87,7 @@ explanation, remark, remarks, comment -> comments
 continue, go on, pick up, carry on -> resume
 validate, valid, check, verify -> validate check verify
 dead, dangling, broken -> broken
-progress, how far, how long -> far progress
+progress, how far, how long -> progress
 abort, halt, kill, stop -> cancel stop
 everywhere, anywhere, all places, not sure where -> everywhere
 grew, grown, growth, shrank, bigger -> grew scans

@@ -235,15 +235,15 @@ def test_a_symbol_says_something() -> None:
     for text in ("👍", "❤️", "→ ★", "½"):
         Remember(text=text).check()
     for text in ("…", "?! --", "+ = ^"):
-        with pytest.raises(InvalidParams, match="says nothing"):
+        with pytest.raises(InvalidParams, match="has no content"):
             Remember(text=text).check()
 
 
 @pytest.mark.parametrize(
     ("call", "field", "said"),
     [
-        ({"text": "…"}, "text", "says nothing"),
-        ({"text": "?! -- +"}, "text", "says nothing"),
+        ({"text": "…"}, "text", "has no content"),
+        ({"text": "?! -- +"}, "text", "has no content"),
         ({"text": "x" * 2001}, "text", "2000"),
         ({"text": "fact", "scope": "team"}, "scope", "scope"),
         ({"text": "fact", "scope": "session"}, "scope", "in no session"),
