@@ -13,6 +13,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 
+from linckia.services.runtime.text.stop_words import STOP_WORDS
+
 MAX_TERM = 64
 """Maximum length of a term.  Longer ones (a key, a blob) are truncated."""
 
@@ -40,22 +42,6 @@ _SPELT_OUT = re.compile(r"(?<![aeiouq])([aou])e(?=[^aeiou])")
 _SEPARATOR = re.compile(r"[._\-/\\:]+")
 _HUMP = re.compile(r"[a-z\d][A-Z]|[A-Z]{2}[a-z]")
 _CAMEL = re.compile(r"[A-Z]{2,}s(?![a-z])|[A-Z]+(?![a-z])\d*|[A-Z]?[a-z\d]+|[^A-Za-z\d]+|\d+")
-
-STOP_WORDS = frozenset(
-    (
-        "a", "about", "above", "after", "again", "all", "also", "am", "an", "and", "any", "are", "as", "at",
-        "be", "because", "been", "before", "being", "below", "between", "both", "but", "by", "can", "could",
-        "did", "do", "does", "doing", "done", "down", "during", "each", "few", "for", "from", "further", "had",
-        "has", "have", "having", "he", "her", "here", "hers", "him", "his", "how", "i", "if", "in", "into",
-        "is", "it", "its", "itself", "just", "may", "me", "might", "more", "most", "must", "my", "no", "nor",
-        "not", "now", "of", "off", "on", "once", "only", "or", "other", "our", "ours", "out", "over", "own",
-        "s", "same", "shall", "she", "should", "so", "some", "such", "t", "than", "that", "the", "their",
-        "theirs", "them", "then", "there", "these", "they", "this", "those", "through", "to", "too", "under",
-        "until", "up", "upon", "us", "very", "was", "we", "were", "what", "when", "where", "which", "while",
-        "who", "whom", "why", "will", "with", "would", "you", "your", "yours",
-    )
-)  # fmt: skip
-"""Dropped from queries that have other words: they do not discriminate, and make the index read most of its data."""
 
 
 def indexed(text: str) -> str:

@@ -35,6 +35,7 @@ from linckia.services.runtime import literals
 from linckia.services.runtime.handlers import Context
 from linckia.services.runtime.models.measure import ROUGH
 from linckia.services.runtime.text.cutting import Section
+from linckia.services.runtime.text.stop_words import STOP_WORDS
 
 CANDIDATES = 100
 """Number of candidates per search stage."""
@@ -53,12 +54,6 @@ MAX_NEAR = 10
 """Number of similar words to consider; the correction is the most similar one, and the most frequent among equals."""
 
 _TERM = re.compile(r"\w+")
-_STOP_WORDS = frozenset(
-    _TERM.findall(
-        """a an and are as at be by for from had has have how i if in into is it its of on or so that the their then
-        there these they this to was we were what when where which who why will with you your"""
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +243,7 @@ def _matches(db: apsw.Connection, object_: int, terms: list[str], context: int) 
 
 def terms_of(query: str) -> list[str]:
     found = list(dict.fromkeys(term.casefold() for term in _TERM.findall(query)))
-    return [term for term in found if term not in _STOP_WORDS] or found
+    return [term for term in found if term not in STOP_WORDS] or found
 
 
 def waiting_of(db: apsw.Connection) -> list[int]:

@@ -14,6 +14,7 @@ from linckia.proto.errors import InvalidParams
 from linckia.proto.ops.knowledge import SearchDocuments, SearchHit
 from linckia.proto.ops.retrieve import Filter, Hit
 from linckia.services.knowledge.notes.links import clean_tags
+from linckia.services.runtime.text.stop_words import STOP_WORDS
 from linckia.services.runtime.times import between
 
 CANDIDATES = 50
@@ -25,13 +26,6 @@ CHARS_PER_TOKEN = 4
 """For English prose; ids and JSON have fewer."""
 
 _WORD = re.compile(r"\w+")
-_STOP_WORDS = frozenset(
-    _WORD.findall(
-        """a about an and are as at be by can could did do does for from had has have how i if in into is it its me my
-        no not of on or our so than that the their them then there these they this to was we were what when where
-        which who why will with you your"""
-    )
-)
 
 
 def filters(params: SearchDocuments) -> list[Filter]:
@@ -149,7 +143,7 @@ def best_passage(text: str, query: str) -> Passage:
 def _pattern(query: str) -> re.Pattern[str]:
     """Compile a pattern for the stems of a query's words; short ones match only whole words.  Cached for all hits."""
     terms = {word.casefold() for word in _WORD.findall(query)}
-    stems = sorted(map(_stem, terms - _STOP_WORDS or terms), key=len, reverse=True)[:_MAX_STEMS]
+    stems = sorted(map(_stem, terms - STOP_WORDS or terms), key=len, reverse=True)[:_MAX_STEMS]
     # Match parts of compound names, as the search does.
     sought = (re.escape(stem) if len(stem) > 3 else rf"\b{re.escape(stem)}\b" for stem in stems)
     return re.compile("|".join(sought) or "(?!)", re.IGNORECASE)

@@ -115,6 +115,14 @@ async def test_pdf_is_found_once_its_decoder_is_there(tmp_path: Path) -> None:
         await until(there)
 
 
+async def test_a_scan_ignores_the_words_that_the_index_ignores(tmp_path: Path) -> None:
+    async with documents(tmp_path) as bench:
+        await add_text(bench, "other.txt", "After all, we should.\n")
+        await add_text(bench, "zebra.txt", "A zebra.\n")
+        assert await searched(bench, "should we see a zebra after all?") == ["zebra.txt"]
+        assert await searched(bench, "should we") == ["other.txt"]
+
+
 @pytest.mark.parametrize("with_search", [False, True])
 async def test_search_finds_at_once_with_the_search_service_and_without(tmp_path: Path, *, with_search: bool) -> None:
     others = {"retrieve": open_retrieve} if with_search else {}

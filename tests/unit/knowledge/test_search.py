@@ -56,6 +56,11 @@ def test_passage_with_more_different_words_wins_over_one_word_repeated() -> None
     assert "giraffe" in passages.best_passage(text, "zebra giraffe").text
 
 
+def test_words_that_the_index_ignores_do_not_choose_the_passage() -> None:
+    text = "After all, we should. " + FILLER * 10 + "A zebra. " + FILLER * 10
+    assert "zebra" in passages.best_passage(text, "should we see a zebra after all?").text
+
+
 @pytest.mark.parametrize("query", ["installing", "install", "installs", "installed"])
 def test_passage_is_found_by_any_form_of_a_word(query: str) -> None:
     assert "Installation" in passages.best_passage(FILLER * 20 + "Installation needs a key. " + FILLER * 20, query).text

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from linckia.services.retrieve.terms import (
     MAX_QUERY_TERMS,
     MAX_TERM,
-    STOP_WORDS,
     indexed,
     query_terms,
     spellings,
     terms,
 )
+from linckia.services.runtime.text.stop_words import STOP_WORDS
 
 
 @pytest.mark.parametrize(
