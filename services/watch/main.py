@@ -6,13 +6,13 @@ import contextlib
 import errno
 import os
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 
 import apsw
 import trio
 
 from linckia.proto.errors import InvalidParams, OperationError
 from linckia.proto.ops import watch as ops
+from linckia.services.runtime.date_ranges import rfc3339
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 from linckia.services.runtime.roots import Roots
 from linckia.services.watch import trees
@@ -127,7 +127,7 @@ class Watching:
             dirty=dirty,
             scanning=sweeping,
             settled=settled,
-            last_reconcile=None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds"),
+            last_reconcile=rfc3339(at, timespec="milliseconds"),
             reconcile_ms=round(watcher.reconcile_s * 1000, 1),
             reconcile_interval_s=round(watcher.reconcile_interval_s, 1),
             sequence=watcher.store.sequence,

@@ -7,11 +7,11 @@ small and stored with the file's position, so that an import resumes where it st
 
 from __future__ import annotations
 
-import datetime
 from typing import ClassVar
 
 import msgspec
 
+from linckia.services.runtime import date_ranges
 from linckia.services.transcripts.messages import Call, Message, Turn
 from linckia.services.transcripts.providers.wire import Json
 
@@ -109,7 +109,6 @@ def seconds(given: object) -> float | None:
     if not isinstance(given, str):
         return None
     try:
-        moment = datetime.datetime.fromisoformat(given)
+        return date_ranges.instant(given)
     except ValueError:
         return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()
