@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-
-import trio
 
 from tests.faults.subjects import Subject
 from tests.in_process import Bench, services_in_process
@@ -27,10 +25,3 @@ async def scene(subject: Subject, folder: Path) -> AsyncIterator[tuple[Bench, Pa
         for name in reversed(list(bench.running)):
             await bench.finish(name)
         assert not bench.failures, bench.failures
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Ask until it holds: background work tells no one when it is done."""
-    with trio.fail_after(ENOUGH_S):
-        while not await condition():  # noqa: ASYNC110  # see above
-            await trio.sleep(0.02)

@@ -9,10 +9,11 @@ import trio
 
 from linckia.proto.errors import Executed, LinckiaError
 from linckia.services.runtime.storage import DiskFull
-from tests.faults.scene import ENOUGH_S, scene, until
+from tests.faults.scene import ENOUGH_S, scene
 from tests.faults.subjects import SUBJECTS, Subject
 from tests.in_process import Bench
 from tests.unit.runtime.faults import disk
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("name", SUBJECTS)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults.child import KILLED
-from tests.faults.scene import scene, until
+from tests.faults.scene import scene
 from tests.faults.subjects import SUBJECTS
+from tests.waiting import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

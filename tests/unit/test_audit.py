@@ -7,7 +7,7 @@ import json
 import os
 import resource
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,11 @@ from linckia.kernel.cli import doctor
 from linckia.kernel.cli.__main__ import main
 from linckia.kernel.cli.audit import in_words
 from linckia.kernel.settings import AuditSettings
+from tests.waiting import until
 
 
 def entry(number: int = 0, **more: Any) -> AuditEntry:
     return AuditEntry(**{"at": now(), "who": "ci", "operation": "noyalib_set", "target": f"file=/n/{number}", **more})
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """A thread makes it true, which no event tells."""
-    while not condition():  # noqa: ASYNC110
-        await trio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager

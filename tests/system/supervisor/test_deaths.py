@@ -17,7 +17,8 @@ from linckia.kernel.supervisor.spec import Backoff
 from linckia.proto.frames import Return
 from linckia.proto.launch import EXIT_OUT_OF_MEMORY
 from tests.system.support.ops import Echo, Misbehave
-from tests.system.support.rig import exists, is_alive, supervised, trial, until
+from tests.system.support.rig import exists, is_alive, supervised, trial
+from tests.waiting import until
 
 PATIENCE_S = 30
 

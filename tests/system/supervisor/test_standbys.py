@@ -12,7 +12,8 @@ from msgspec import structs
 from linckia.kernel.supervisor.spec import ServiceSpec
 from tests.system.running import running, wait_until
 from tests.system.support.ops import Echo
-from tests.system.support.rig import Rig, exists, is_alive, supervised, trial, until
+from tests.system.support.rig import Rig, exists, is_alive, supervised, trial
+from tests.waiting import until
 
 PATIENCE_S = 30
 

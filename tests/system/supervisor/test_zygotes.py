@@ -15,7 +15,8 @@ from linckia.kernel.supervisor.spec import ZygoteSpec
 from linckia.kernel.supervisor.zygote import ZygoteReport
 from linckia.proto.launch import HEAPS
 from tests.system.support.ops import Echo, Misbehave
-from tests.system.support.rig import LIGHT, Rig, is_alive, supervised, trial, until
+from tests.system.support.rig import LIGHT, Rig, is_alive, supervised, trial
+from tests.waiting import until
 
 PATIENCE_S = 30
 

@@ -202,13 +202,6 @@ def is_alive(pid: int) -> bool:
     return stat[stat.rindex(")") + 2] not in "ZX"
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until `condition` holds. Nothing signals changes outside this process, so it polls."""
-    await trio.lowlevel.checkpoint()
-    while not condition():  # noqa: ASYNC110  # there is no event to wait for
-        await trio.sleep(0.01)
-
-
 def exists(pid: int) -> bool:
     """Return whether the process exists, even as a zombie."""
     return Path(f"/proc/{pid}").exists()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import trio
 
 from linckia.proto.ops.documents.change import AddResult, DocumentsAdd
 from linckia.proto.ops.documents.reading import Document, DocumentsList
@@ -47,12 +45,3 @@ async def add_text(bench: Bench, name: str, content: str, **more: Any) -> AddRes
 
 async def listed(bench: Bench, **conditions: Any) -> list[Document]:
     return (await bench.call(DocumentsList(**conditions))).documents
-
-
-async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 20.0) -> None:
-    """Poll: work in the background has no event to wait for."""
-    with trio.fail_after(timeout_s):
-        while True:
-            if await condition():
-                return
-            await trio.sleep(0.01)

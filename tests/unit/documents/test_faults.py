@@ -18,8 +18,9 @@ from linckia.services.documents.code import parsing
 from linckia.services.documents.text import indexing
 from linckia.services.runtime.storage import DiskFull
 from tests.in_process import Bench
-from tests.unit.documents.rig import add_text, documents, listed, tree, until
+from tests.unit.documents.rig import add_text, documents, listed, tree
 from tests.unit.runtime.faults import damage_page, disk, pages_of
+from tests.waiting import until
 
 TEXTS = {f"{n}.txt": "".join(f"needle {n} {line} {n * line * 7919:x}\n" for line in range(300)) for n in range(8)}
 TREE = {f"tree/{name}": text for name, text in TEXTS.items()} | {"tree/code.py": "def needle():\n    return 1\n"}

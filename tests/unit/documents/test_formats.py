@@ -29,8 +29,9 @@ from linckia.services.runtime.models.measure import ROUGH
 from linckia.services.runtime.text import cutting
 from linckia.services.runtime.text.html import plain
 from tests.unit.documents import formats
-from tests.unit.documents.rig import documents, tree, until
+from tests.unit.documents.rig import documents, tree
 from tests.unit.documents.test_texts import pdf
+from tests.waiting import until
 
 LIMIT_S = 60.0
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"

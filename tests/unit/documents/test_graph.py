@@ -20,7 +20,8 @@ from linckia.services.decode.symbols import parse, parse_all
 from linckia.services.graph.main import open_service as open_graph
 from linckia.services.runtime.handlers import Context, Environment, Handlers
 from tests.in_process import Bench
-from tests.unit.documents.rig import add_text, documents, tree, until
+from tests.unit.documents.rig import add_text, documents, tree
+from tests.waiting import until
 
 FILES: dict[str, str | bytes] = {
     "app/main.py": "from app.util import helper\nimport json\n\n"

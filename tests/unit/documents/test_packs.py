@@ -17,7 +17,8 @@ from linckia.services.documents.store import tables
 from linckia.services.documents.store.databases import Store
 from linckia.services.documents.store.incoming import BATCH_CHUNKS, MAX_BYTES, Incoming
 from tests.in_process import Bench
-from tests.unit.documents.rig import documents, listed, tree, until
+from tests.unit.documents.rig import documents, listed, tree
+from tests.waiting import until
 
 
 def _files(count: int, seed: int = 1) -> dict[str, bytes]:

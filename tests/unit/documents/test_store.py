@@ -33,7 +33,8 @@ from linckia.proto.ops.documents.reading import (
 )
 from linckia.proto.ops.documents.sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
 from linckia.services.documents.store.databases import Store
-from tests.unit.documents.rig import add_text, documents, listed, tree, until
+from tests.unit.documents.rig import add_text, documents, listed, tree
+from tests.waiting import until
 
 
 async def test_each_path_of_one_content_keeps_its_own_row(tmp_path: Path) -> None:

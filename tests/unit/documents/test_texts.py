@@ -28,7 +28,8 @@ from linckia.services.runtime.handlers import Context, Environment, Handlers
 from linckia.services.runtime.outbox import Outbox
 from linckia.services.watch.main import open_service as open_watch
 from tests.in_process import Bench
-from tests.unit.documents.rig import add_text, documents, listed, tree, until
+from tests.unit.documents.rig import add_text, documents, listed, tree
+from tests.waiting import until
 
 
 def pdf(*pages: str) -> bytes:

@@ -3,7 +3,7 @@ went."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -28,18 +28,11 @@ from linckia.services.files.store import schema
 from linckia.services.runtime.handlers import Context, Environment, Handlers
 from linckia.services.watch.main import open_service as open_watch
 from tests.in_process import Bench, services_in_process
+from tests.waiting import until
 
 PATIENCE_S = 20
 
 ENTRY = PlanEntry(1, "/in/a.txt", "a.txt", "/in/", schema.FILE, "txt", 7, 0, 0)
-
-
-async def until(check: Callable[[], Awaitable[bool]]) -> None:
-    with trio.fail_after(PATIENCE_S):
-        while True:
-            if await check():
-                return
-            await trio.sleep(0.01)
 
 
 async def members(bench: Bench, name: str) -> set[str]:

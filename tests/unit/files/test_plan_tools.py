@@ -22,18 +22,9 @@ from linckia.proto.ops.files.plans import (
 )
 from linckia.services.files.plans import executions as executing
 from linckia.services.files.plans import outcomes
-from tests.unit.files.planning import (
-    ENTRY,
-    Kernel,
-    ended,
-    executions,
-    folder,
-    make,
-    members,
-    until,
-    with_kernel,
-)
+from tests.unit.files.planning import ENTRY, Kernel, ended, executions, folder, make, members, with_kernel
 from tests.unit.files.rig import index
+from tests.waiting import until
 
 A_SET = ToolOutcome(tool="resource-set-create", arguments={"name": "{{entry.name}}"})
 """For each entry that matches, one of its name."""

@@ -29,17 +29,9 @@ from linckia.proto.ops.files.plans import (
 from linckia.proto.ops.files.queries import QueryCreate
 from linckia.proto.ops.files.sets import ResourceSetAddChild, ResourceSetCreate, ResourceSetModify
 from linckia.proto.ops.files.shared import Filter
-from tests.unit.files.planning import (
-    Kernel,
-    ended,
-    executions,
-    folder,
-    make,
-    members,
-    until,
-    with_kernel,
-)
+from tests.unit.files.planning import Kernel, ended, executions, folder, make, members, with_kernel
 from tests.unit.files.rig import files_service, followed, index
+from tests.waiting import until
 
 
 async def test_oneshot_plan_indexes_selects_and_records_what_it_did(tmp_path: Path) -> None:

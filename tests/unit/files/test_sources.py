@@ -6,7 +6,7 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from linckia.services.runtime.handlers import Context, Environment, Handlers
 from linckia.services.watch.main import open_service as open_watch
 from tests.in_process import Bench, services_in_process
 from tests.unit.files.rig import change_tree, differences, files_service, followed, index, make_tree, stored
+from tests.waiting import until
 
 PATIENCE_S = 20
 """After which a test fails; nothing waits that long where all is well."""
@@ -55,8 +56,8 @@ async def files_and_watch(data: Path, root: Path) -> AsyncIterator[Bench]:
                 await bench.stop(name)
 
 
-async def until(check: Callable[[], list[str]]) -> None:
-    """Wait until there is nothing wrong."""
+async def until_empty(check: Callable[[], list[str]]) -> None:
+    """Wait until `check` finds no problems."""
     wrong = ["not looked at"]
     with trio.move_on_after(PATIENCE_S):
         while wrong:
@@ -75,20 +76,11 @@ def unsure(data: Path) -> list[str]:
         db.close()
 
 
-async def until_so(check: Callable[[], Awaitable[bool]]) -> None:
-    """Ask again and again; nobody tells of what is asked for here."""
-    with trio.fail_after(PATIENCE_S):
-        while True:
-            if await check():
-                return
-            await trio.sleep(0.01)
-
-
 async def until_status(bench: Bench, name: str, status: str) -> None:
     async def check() -> bool:
         return (await bench.call(SourceGet(name=name))).status == status
 
-    await until_so(check)
+    await until(check)
 
 
 async def live(bench: Bench, root: Path, name: str = "live", **options: bool) -> None:
@@ -108,7 +100,7 @@ async def test_changes_are_in_the_index_without_being_asked_for(tmp_path: Path) 
         assert differences(data, root) == []
         for _ in range(4):
             change_tree(root, chance, 40)
-            await until(lambda: differences(data, root))
+            await until_empty(lambda: differences(data, root))
         stats = await bench.call(SourceStats(name="live"))
         assert (stats.status, stats.total_scans) == ("running", 1)
         assert stats.changes > 0
@@ -130,7 +122,7 @@ async def test_nothing_is_lost_when_a_service_dies(tmp_path: Path, dies: str) ->
             change_tree(root, chance, 15)
             await bench.start(dies)
             change_tree(root, chance, 15)
-            await until(lambda: differences(data, root))
+            await until_empty(lambda: differences(data, root))
         await until_status(bench, "live", "running")
 
 
@@ -164,7 +156,7 @@ async def test_what_is_renamed_while_the_first_listing_is_compared_keeps_its_pla
         await live(bench, root)
         with trio.fail_after(PATIENCE_S):
             await renamed.wait()
-        await until(lambda: differences(data, root) + unsure(data))
+        await until_empty(lambda: differences(data, root) + unsure(data))
         found = await bench.call(ResourceSetGet(name="s", include_entries=True))
         assert [entry.path for entry in found.entries or []] == [f"{root}/a/other"]
         await bench.stop("files")
@@ -176,7 +168,7 @@ async def test_what_went_before_the_watcher_saw_it_leaves_the_index(tmp_path: Pa
     (root / "stays").touch()
     async with files_and_watch(data, root) as bench:
         await live(bench, root)
-        await until(lambda: unsure(data))
+        await until_empty(lambda: unsure(data))
         # As if a scan had found it in the moment before the watcher looked.
         db = apsw.Connection(str(data / "files/files.db"))
         db.set_busy_timeout(10_000)  # the service writes to it, too
@@ -188,7 +180,7 @@ async def test_what_went_before_the_watcher_saw_it_leaves_the_index(tmp_path: Pa
         db.close()
         assert f"{root}/gone" in stored(data)
         (root / "news").touch()
-        await until(lambda: unsure(data))
+        await until_empty(lambda: unsure(data))
         assert f"{root}/gone" not in stored(data)
 
 
@@ -202,10 +194,10 @@ async def test_what_is_renamed_keeps_its_place_in_sets(tmp_path: Path) -> None:
         paths = [f"{root}/a/b", f"{root}/a/b/file"]
         await bench.call(ResourceSetModify(name="s", operation="add", paths=paths))
         (root / "a/b/file").rename(root / "a/b/other")
-        await until(lambda: differences(data, root))
+        await until_empty(lambda: differences(data, root))
         (root / "a").rename(root / "c")
         (root / "c/new").touch()
-        await until(lambda: differences(data, root))
+        await until_empty(lambda: differences(data, root))
         found = await bench.call(ResourceSetGet(name="s", include_entries=True))
         assert [entry.path for entry in found.entries or []] == [f"{root}/c/b", f"{root}/c/b/other"]
 
@@ -223,7 +215,7 @@ async def test_source_that_is_not_recursive_lists_its_folder_alone(tmp_path: Pat
         async def has_three() -> bool:
             return (await bench.call(Navigate(path=str(root)))).total == 3
 
-        await until_so(has_three)
+        await until(has_three)
         page = await bench.call(Navigate(path=str(root)))
         assert [(entry.name, entry.size) for entry in page.entries] == [("file", 3), ("inside", 0), ("other", 0)]
 
@@ -242,10 +234,10 @@ async def test_stopped_source_stays_stopped_until_it_is_started(tmp_path: Path) 
         async def ended() -> bool:
             return await trio.to_thread.run_sync(followed, data) == 0
 
-        await until_so(ended)
+        await until(ended)
         assert (await bench.call(Navigate(path=str(root)))).total == 0
         await bench.call(SourceStart(name="live"))
-        await until(lambda: differences(data, root))
+        await until_empty(lambda: differences(data, root))
         assert (await bench.call(SourceStop(name="live"))).message != "not running"
         assert (await bench.call(SourceStop(name="live"))).message == "not running"
 
@@ -261,10 +253,10 @@ async def test_folder_that_goes_and_comes_back_is_followed_on(tmp_path: Path) ->
         async def gone() -> bool:
             return (await bench.call(SessionInfo())).entry_count == 0
 
-        await until_so(gone)
+        await until(gone)
         (root / "folder").mkdir()
         (root / "folder/file").write_bytes(b"x")
-        await until(lambda: differences(data, root / "folder"))
+        await until_empty(lambda: differences(data, root / "folder"))
 
 
 async def test_manual_source_scans_when_it_is_started_and_only_then(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from linckia.proto.ops.files.space import FindDuplicates, SpaceSummaryOf, TopDir
 from tests.in_process import Bench
 from tests.unit.files.changing import pairs
 from tests.unit.files.rig import OnDisk, differences, files_service, index, make_tree, stored
-from tests.unit.files.test_sources import files_and_watch, until
+from tests.unit.files.test_sources import files_and_watch, until_empty
 
 
 @pytest.fixture
@@ -131,18 +131,18 @@ async def test_changes_in_them_are_followed_in_the_sums(tmp_path: Path, root: Pa
     data = tmp_path / "data"
     async with files_and_watch(data, root) as bench:
         await bench.call(SourceCreate(name="live", type="live", path=str(root), debounce_ms=20))
-        await until(lambda: sorted(OWN ^ shown(data, root)))
+        await until_empty(lambda: sorted(OWN ^ shown(data, root)))
         make_tree(root / "src/node_modules/made", random.Random(1), 60)
         (root / "src/lib/__pycache__").mkdir(parents=True)
         (root / "src/lib/__pycache__/a.pyc").write_bytes(b"c" * 9000)
         os.link(root / "src/app.js", root / "src/node_modules/app.js")
-        await until(lambda: wrong(data, root))
+        await until_empty(lambda: wrong(data, root))
         (root / "src/node_modules/x").rename(root / "src/node_modules/z")
         (root / "src/node_modules/z/index.js").write_bytes(b"more" * 5000)
         (root / "src/app.js").write_bytes(b"")
         (root / ".git/config").unlink()
         (root / ".git/objects/ab").rename(root / ".git/objects/ef")
-        await until(lambda: wrong(data, root))
+        await until_empty(lambda: wrong(data, root))
         assert shown(data, root) == OWN | {"src/lib", "src/lib/__pycache__"}
 
 
@@ -155,7 +155,7 @@ async def test_a_folder_in_them_that_is_followed_is_listed(tmp_path: Path, root:
         (root / ".git/HEAD").write_text("ref")
         await bench.call(SourceCreate(name="live", type="live", path=git, watch_recursive=False, debounce_ms=20))
         inside = {"HEAD", "config", "objects", "objects/ab", "objects/ab/cd"}
-        await until(lambda: sorted((OWN | {f".git/{path}" for path in inside}) ^ shown(data, root)))
+        await until_empty(lambda: sorted((OWN | {f".git/{path}" for path in inside}) ^ shown(data, root)))
         assert wrong(data, root) == []
 
 

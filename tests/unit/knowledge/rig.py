@@ -13,7 +13,13 @@ import trio
 from linckia.proto.errors import LinckiaError
 from linckia.proto.operation import Params
 from linckia.proto.ops import collections
-from linckia.proto.ops.knowledge import KnowledgeStatus, KnowledgeStatusResult
+from linckia.proto.ops.knowledge import (
+    ExploreLinks,
+    KnowledgeStatus,
+    KnowledgeStatusResult,
+    ReadNodeContent,
+    SearchDocuments,
+)
 from linckia.proto.ops.retrieve import (
     CollectionEpoch,
     CollectionStatus,
@@ -253,6 +259,21 @@ async def settled(bench: Bench, notes: int | None = None, within_s: float = 10.0
         ),
         within_s,
     )
+
+
+async def read(bench: Bench, id_: str) -> str:
+    """Return the text of a note."""
+    return (await bench.call(ReadNodeContent(id=id_))).text
+
+
+async def found(bench: Bench, query: str) -> list[str]:
+    """Return the ids of the notes that a search finds, best first."""
+    return [hit.id for hit in (await bench.call(SearchDocuments(query=query))).results]
+
+
+async def links(bench: Bench, id_: str, relation: str | None = None) -> list[tuple[str, str]]:
+    """Return type and target of the links of a note."""
+    return [(link.type, link.target) for link in await bench.call(ExploreLinks(id=id_, relation=relation))]
 
 
 async def until(

@@ -24,7 +24,7 @@ from linckia.services.runtime.handlers import Context, Environment, Handlers
 from linckia.services.runtime.roots import Roots
 from linckia.services.watch.main import open_service as open_watch
 from tests.in_process import Bench, services_in_process
-from tests.unit.knowledge.rig import MemorySearch, until, write
+from tests.unit.knowledge.rig import MemorySearch, found, until, write
 from tests.unit.retrieve.rig import WordEmbedder
 
 HOUR_S = 3600.0
@@ -47,10 +47,6 @@ async def following(
 async def watched(bench: Bench) -> None:
     """Until the notes are watched and the walk that this began with is through."""
     await until(bench, lambda status: status.unwatched is None and status.scan_interval_s >= 300)
-
-
-async def found(bench: Bench, query: str) -> list[str]:
-    return [hit.id for hit in (await bench.call(SearchDocuments(query=query))).results]
 
 
 async def eventually(bench: Bench, query: str, ids: list[str]) -> None:

@@ -14,26 +14,12 @@ import trio
 
 from linckia.proto.errors import OperationError
 from linckia.proto.ops.knowledge import (
-    ExploreLinks,
-    ReadNodeContent,
     SearchDocuments,
 )
 from linckia.services.knowledge.main import open_service as open_knowledge
 from linckia.services.retrieve.main import open_service as open_retrieve
 from tests.in_process import services_in_process
-from tests.unit.knowledge.rig import Bench, MemorySearch, notes_service, settled, until, write
-
-
-async def read(bench: Bench, id_: str) -> str:
-    return (await bench.call(ReadNodeContent(id=id_))).text
-
-
-async def found(bench: Bench, query: str) -> list[str]:
-    return [hit.id for hit in (await bench.call(SearchDocuments(query=query))).results]
-
-
-async def links(bench: Bench, id_: str, relation: str | None = None) -> list[tuple[str, str]]:
-    return [(link.type, link.target) for link in await bench.call(ExploreLinks(id=id_, relation=relation))]
+from tests.unit.knowledge.rig import MemorySearch, found, links, notes_service, read, settled, until, write
 
 
 async def test_edit_rename_and_deletion_show(tmp_path: Path, root: Path) -> None:

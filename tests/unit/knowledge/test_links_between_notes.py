@@ -13,11 +13,7 @@ from linckia.proto.ops.knowledge import (
     KnowledgeStatsSummary,
     NoteLink,
 )
-from tests.unit.knowledge.rig import Bench, MemorySearch, notes_service, settled, write
-
-
-async def links(bench: Bench, id_: str, relation: str | None = None) -> list[tuple[str, str]]:
-    return [(link.type, link.target) for link in await bench.call(ExploreLinks(id=id_, relation=relation))]
+from tests.unit.knowledge.rig import MemorySearch, links, notes_service, settled, write
 
 
 async def test_edges_follow_the_text_and_the_targets(tmp_path: Path, root: Path) -> None:

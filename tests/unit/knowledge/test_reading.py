@@ -11,7 +11,6 @@ import pytest
 from linckia.proto.errors import InvalidParams, OperationError
 from linckia.proto.ops.knowledge import (
     ListDirectoryStructure,
-    ReadNodeContent,
     SearchDocuments,
 )
 from linckia.services.knowledge.notes.files import Place
@@ -19,15 +18,7 @@ from linckia.services.knowledge.notes.markdown import MAX_INDEXED_CHARS, Note
 from linckia.services.knowledge.notes.markdown import parse as true_parse
 from linckia.services.runtime.models.measure import Measure
 from linckia.services.runtime.rewrite import MAX_BYTES
-from tests.unit.knowledge.rig import Bench, notes_service, settled, until, write
-
-
-async def read(bench: Bench, id_: str) -> str:
-    return (await bench.call(ReadNodeContent(id=id_))).text
-
-
-async def found(bench: Bench, query: str) -> list[str]:
-    return [hit.id for hit in (await bench.call(SearchDocuments(query=query))).results]
+from tests.unit.knowledge.rig import found, notes_service, read, settled, until, write
 
 
 async def test_note_is_read_as_its_file_is_to_the_byte(tmp_path: Path, root: Path) -> None:

@@ -13,18 +13,9 @@ from linckia.proto.errors import Internal, LinckiaError, Unavailable
 from linckia.proto.ops.knowledge import (
     KnowledgeStatsSummary,
     KnowledgeStatus,
-    ReadNodeContent,
     SearchDocuments,
 )
-from tests.unit.knowledge.rig import Bench, MemorySearch, notes_service, settled, until, write
-
-
-async def read(bench: Bench, id_: str) -> str:
-    return (await bench.call(ReadNodeContent(id=id_))).text
-
-
-async def found(bench: Bench, query: str) -> list[str]:
-    return [hit.id for hit in (await bench.call(SearchDocuments(query=query))).results]
+from tests.unit.knowledge.rig import MemorySearch, found, notes_service, read, settled, until, write
 
 
 async def test_search_fails_openly_while_the_search_is_down_and_the_rest_answers(tmp_path: Path, root: Path) -> None:

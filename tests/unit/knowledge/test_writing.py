@@ -11,14 +11,10 @@ from typing import Any
 import pytest
 
 from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.knowledge import ReadNodeContent, SearchDocuments
+from linckia.proto.ops.knowledge import ReadNodeContent
 from linckia.proto.ops.knowledge_writing import EditNote, NoteWritten, Replacement, SectionText, WriteNote
 from linckia.services.runtime.roots import Roots
-from tests.unit.knowledge.rig import Bench, notes_service, settled, write
-
-
-async def found(bench: Bench, query: str) -> list[str]:
-    return [hit.id for hit in (await bench.call(SearchDocuments(query=query))).results]
+from tests.unit.knowledge.rig import Bench, found, notes_service, settled, write
 
 
 async def refused(bench: Bench, params: WriteNote | EditNote, field: str, said: str) -> None:

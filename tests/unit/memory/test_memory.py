@@ -13,10 +13,10 @@ from linckia.proto.ops.memory import Forget, MemoryExport, MemoryImport, Remembe
 from linckia.proto.ops.retrieve import RetrieveStatus
 from linckia.proto.ops.transcripts import SearchEverything
 from linckia.services.transcripts import main as transcripts
-from tests.faults.scene import until
 from tests.in_process import Bench
 from tests.unit.memory.rig import listed, recalled, remembering, say, texts
 from tests.unit.transcripts.test_search import embedding
+from tests.waiting import until
 
 DAY_NS = 86_400_000_000_000
 

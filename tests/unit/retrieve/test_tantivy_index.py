@@ -22,6 +22,7 @@ from linckia.services.retrieve.search import search
 from linckia.services.retrieve.tantivy_index import TantivyIndex
 from linckia.services.retrieve.word_index import CHECK_WAIT_S
 from tests.unit.retrieve.rig import WordEmbedder, group
+from tests.waiting import until
 
 VOCABULARY = [
     "parseHttpRequest", "snake_case", "os.path.join", "running", "runs", "ran", "café", "cafes", "naïve", "日本語",
@@ -47,12 +48,6 @@ async def opened(folder: Path, large: int = 1, *, kept: bool = True) -> AsyncIte
         yield collection
         nursery.cancel_scope.cancel()
     collection.close()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    with trio.fail_after(20):
-        while not holds():  # noqa: ASYNC110  # it happens in a thread that tells nobody
-            await trio.sleep(0.01)
 
 
 async def switched(collection: Collection) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import trio
 
 from linckia.proto.errors import InvalidParams, LinckiaError, Overloaded, Unavailable
 from linckia.proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
@@ -25,6 +24,7 @@ from linckia.services.transcripts.search import merged
 from tests.in_process import Bench
 from tests.unit.retrieve.rig import WordEmbedder
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
+from tests.waiting import until
 
 
 @contextlib.asynccontextmanager
@@ -48,15 +48,6 @@ async def embedding(env: Environment) -> AsyncIterator[Handlers]:
         )
 
     yield handlers
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Until `condition` holds; it is about what another service has been told, which tells nobody."""
-    with trio.fail_after(10):
-        while True:
-            if await condition():
-                return
-            await trio.sleep(0.02)
 
 
 async def has(bench: Bench, **figures: int) -> bool:

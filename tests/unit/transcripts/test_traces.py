@@ -25,7 +25,8 @@ from linckia.services.transcripts import main as transcripts
 from tests.in_process import services_in_process
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
 from tests.unit.transcripts.test_redaction import SECRETS
-from tests.unit.transcripts.test_search import embedding, has, until
+from tests.unit.transcripts.test_search import embedding, has
+from tests.waiting import until
 
 
 def held(folder: Path, *what: str) -> list[tuple[str, str]]:

@@ -38,10 +38,11 @@ from linckia.services.runtime.database.schema import UnknownVersion
 from linckia.services.transcripts.database import SCHEMA as TRANSCRIPTS
 from linckia.services.watch.database import WatchDatabase as Watched
 from tests.unit.documents.pdfs import pdf_of
-from tests.unit.documents.rig import documents, until
+from tests.unit.documents.rig import documents
 from tests.unit.files.rig import files_service, index
 from tests.unit.memory.rig import listed, remembering, texts
 from tests.unit.transcripts.rig import serving
+from tests.waiting import until
 
 HERE = Path(__file__).parent
 
