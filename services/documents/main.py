@@ -16,7 +16,7 @@ from linckia.services.documents.sessions import Sessions
 from linckia.services.documents.store.databases import Store
 from linckia.services.documents.uploads import Uploads
 from linckia.services.runtime.handlers import Environment, Handlers
-from linckia.services.runtime.storage import patiently
+from linckia.services.runtime.storage import retry_when_full
 
 
 @contextlib.asynccontextmanager
@@ -26,7 +26,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     components = Components(env, store)
     sessions = Sessions(components)
     store.on_index_lost = components.hurry
-    env.background.start_soon(patiently, env, "indexing", components.indexing.run)
+    env.background.start_soon(retry_when_full, env, "indexing", components.indexing.run)
     for task in (components.feed.run, components.feed.cut_again, components.graph.run, sessions.follower.run):
         env.background.start_soon(task)
     env.background.start_soon(components.graph.watch_epoch, components.graph_feed.epoch)

@@ -14,10 +14,10 @@ from msgspec import Meta
 from linckia.proto.errors import LinckiaError
 from linckia.proto.ops.memory import COLLECTION, SESSION
 from linckia.proto.ops.retrieve import Group, Item
-from linckia.services.memory import store
-from linckia.services.memory.finding import Finding
-from linckia.services.memory.keeping import Keeping
-from linckia.services.memory.store import Row
+from linckia.services.memory import memory_db
+from linckia.services.memory.memory_db import Row
+from linckia.services.memory.recall import Recalling
+from linckia.services.memory.writing import Writing
 from linckia.services.runtime.database import Database, Kind
 from linckia.services.runtime.forgetting import ForgettingFeed
 from linckia.services.runtime.handlers import Environment, Handlers
@@ -30,7 +30,7 @@ NEVER = 1e11
 """Unix seconds that stand for "never" as an expiry time."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MemorySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings table `[services.memory]`."""
 
     expired_days: Annotated[int, Meta(ge=0, le=36_500, description="How long expired memories are still listed")] = 30
@@ -39,21 +39,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Open the service; it is ready once the database is open, even a damaged one."""
-    kept_ns = env.settings_as(Settings).expired_days * DAY_NS
+    kept_ns = env.settings_as(MemorySettings).expired_days * DAY_NS
     database = await env.opened(
         Database,
         env.data_dir / "memory.db",
-        store.SCHEMA,
+        memory_db.SCHEMA,
         kind=Kind.SOURCE,
         readers=4,
         pragmas={"secure_delete": 1},
         on_damage=env.damaged,
     )
     with contextlib.suppress(LinckiaError):  # Existing memories are served even if the disk is full or damaged.
-        await database.write(lambda db: store.purge(db, time.time_ns() - kept_ns))
+        await database.write(lambda db: memory_db.purge(db, time.time_ns() - kept_ns))
     feed = MemoryFeed(env, database, COLLECTION)
     env.background.start_soon(feed.run)
-    yield Handlers(Keeping(database, feed, kept_ns), Finding(database, feed))
+    yield Handlers(Writing(database, feed, kept_ns), Recalling(database, feed))
 
 
 class MemoryFeed(ForgettingFeed):
@@ -61,11 +61,11 @@ class MemoryFeed(ForgettingFeed):
 
     def due(self, db: apsw.Connection) -> Due | None:
         rows = list(db.execute("SELECT number, id FROM outbox ORDER BY number LIMIT ?", (BATCH,)))
-        there = store.of_ids(db, [id_ for _, id_ in rows])
+        there = memory_db.of_ids(db, [id_ for _, id_ in rows])
         put = [group_of(db, row) for row in there.values()]
         return Due(tuple(n for n, _ in rows), put, [id_ for _, id_ in rows if id_ not in there]) if rows else None
 
-    def put_right(self, db: apsw.Connection, theirs: set[str]) -> list[str]:
+    def reconcile(self, db: apsw.Connection, theirs: set[str]) -> list[str]:
         mine = {id_ for (id_,) in db.execute("SELECT id FROM memory")}
         db.executemany("INSERT OR IGNORE INTO outbox(id) VALUES(?)", ((id_,) for id_ in mine - theirs))
         return sorted(theirs - mine)
@@ -76,7 +76,7 @@ def group_of(db: apsw.Connection, row: Row) -> Group:
 
     `in` names all scopes in which it can be found, `of` the only MCP session that may see it.
     """
-    labels = {f"{SESSION}:{said.session}" for said in store.sayings(db, row.number) if said.session}
+    labels = {f"{SESSION}:{said.session}" for said in memory_db.sayings(db, row.number) if said.session}
     own = {f"{SESSION} {row.owner}"} if row.owner else set()
     return Group(
         id=row.id,

@@ -11,7 +11,7 @@ from linckia.proto.errors import InvalidParams, LinckiaError, UnknownOperation
 from linckia.proto.ops.documents.sessions import SessionBound
 from linckia.proto.ops.memory import PROJECT, SESSION, USER, found_by
 from linckia.proto.ops.retrieve import Filter
-from linckia.services.memory.store import Place
+from linckia.services.memory.memory_db import Place
 from linckia.services.runtime.handlers import Context
 
 LABEL_WAIT_S = 5.0

@@ -21,7 +21,7 @@ from linckia.services.retrieve.collection import CLIENT_VECTORS
 from linckia.services.retrieve.filters import check_metadata
 from linckia.services.retrieve.queries import QueryCall
 from linckia.services.runtime.models.measure import Measure
-from linckia.services.runtime.text.cutting import bites
+from linckia.services.runtime.text.cutting import split_line
 
 _HALF = 2.0**-11
 """Relative rounding error of a float16."""
@@ -49,7 +49,7 @@ def _pieces(place: int, each: ops.Document, measure: Measure) -> list[Item]:
         raise _wrong(f"documents[{place}].vector", "the collection takes text and embeds it itself; leave this out")
     if not each.text.strip():
         raise _wrong(f"documents[{place}].text", "is blank; give the text to be searched")
-    cut = bites(0, each.text, measure.window, measure)
+    cut = split_line(0, each.text, measure.window, measure)
     return [Item(key=str(n), text=piece.text) for n, piece in enumerate(cut)]
 
 

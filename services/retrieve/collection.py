@@ -27,7 +27,7 @@ from linckia.services.retrieve.rate import Rate
 from linckia.services.retrieve.segment import DEFAULT_LIMITS, VectorLimits
 from linckia.services.retrieve.vector_store import Model, Waiting
 from linckia.services.retrieve.word_index import FoundWords, WordIndex
-from linckia.services.runtime.database import Database, Kind, beside
+from linckia.services.runtime.database import Database, Kind, copies
 from linckia.services.runtime.outbox import Outbox
 
 T = TypeVar("T")
@@ -235,7 +235,7 @@ class Collection:
         await self.write(lexical.merge)
         with _scrub_deadline(f"the words of collection {self.name} are being read"):
             await self.words.scrub()
-        for path in beside.damaged_files(self._database.path):
+        for path in copies.damaged_files(self._database.path):
             path.unlink(missing_ok=True)
         with _scrub_deadline(f"collection {self.name} is being read"):
             # A reader still needs the log, and SQLite does not notify us when it finishes.

@@ -13,7 +13,7 @@ import apsw
 
 from linckia.services.retrieve import lexical
 from linckia.services.retrieve.manifest import SCHEMA_VERSION
-from linckia.services.runtime.database import Schema, beside
+from linckia.services.runtime.database import Schema, copies
 
 PRAGMAS = {
     # Overwrite deleted content.
@@ -87,7 +87,7 @@ def _name_epoch(db: apsw.Connection) -> None:
 def _begin(db: apsw.Connection) -> None:
     lexical.create(db)
     _name_epoch(db)
-    if aside := beside.damaged_files(Path(db.filename)):
+    if aside := copies.damaged_files(Path(db.filename)):
         reason = f"was damaged (the file is kept as {aside[-1].name}) and is being refilled"
         db.execute("INSERT INTO meta (key, value) VALUES ('refilling', ?)", (reason,))
 

@@ -77,7 +77,7 @@ class RetrieveService:
         if self._settings.rerank != "off" and not collection.has_client_vectors:
             of_kind = Reranker if self._settings.rerank == "auto" else LateReranker
             reranker = of_kind(ctx.call, self._pace)
-        rebuild = partial(self._collections.patiently, collection, "words", collection.rebuild_words)
+        rebuild = partial(self._collections.retry_when_full, collection, "words", collection.rebuild_words)
         repair = partial(self._env.background.start_soon, rebuild)
         known = given or self._queries.cached(params.query, collection.fingerprint)
         # A cached vector says nothing about how fast the embedder is.

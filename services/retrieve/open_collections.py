@@ -27,7 +27,7 @@ from linckia.services.retrieve.segment import VectorLimits
 from linckia.services.retrieve.vector_outbox import VectorFeed, run_outbox
 from linckia.services.runtime.database import Kind
 from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.storage import patiently
+from linckia.services.runtime.storage import retry_when_full
 
 _log = logging.getLogger("linckia.retrieve")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
@@ -174,7 +174,7 @@ class Collections:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._keep_words, collection)
                     await self._wanted_or_calm(collection.vectors_wanted)
-                    await self.patiently(collection, "vectors", collection.load)
+                    await self.retry_when_full(collection, "vectors", collection.load)
                     nursery.start_soon(
                         collection.vectors.maintain, collection, partial(self._report, collection, "index")
                     )
@@ -191,7 +191,7 @@ class Collections:
         await self._wanted_or_calm(collection.words.wanted)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(collection.words.maintain, collection, partial(self._report, collection, "words"))
-            await self.patiently(collection, "words", partial(self._check_words, collection))
+            await self.retry_when_full(collection, "words", partial(self._check_words, collection))
 
     async def _wanted_or_calm(self, wanted: trio.Event) -> None:
         """Wait until a call needs it or the startup rush is over, since most calls need only one of the collections."""
@@ -209,10 +209,10 @@ class Collections:
             _log.warning("rebuilding the word index of %s: %s", collection.name, damage)
             await collection.rebuild_words()
 
-    async def patiently(self, collection: Collection, of: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def retry_when_full(self, collection: Collection, of: str, work: Callable[[], Awaitable[None]]) -> None:
         """Run `work`, pausing while the disk is full.  If the database is recreated, its successor does the work."""
         try:
-            await patiently(self._env, f"{of}_{collection.name}", work)
+            await retry_when_full(self._env, f"{of}_{collection.name}", work)
         except Unavailable:
             if not collection.was_recreated:
                 raise

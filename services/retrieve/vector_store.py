@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from linckia.services.retrieve.collection_schema import vector_table_sql
-from linckia.services.runtime.text.cutting import reading
+from linckia.services.runtime.text.cutting import embedded_text
 
 VECTORS, COMING = "vectors", "coming"
 """The vector tables.  `meta` stores the coming model under the name of its table."""
@@ -231,7 +231,7 @@ def without_vector(db: apsw.Connection, limit: int) -> list[Waiting]:
 
 
 def _waiting(rows: Iterable[Any]) -> list[Waiting]:
-    return [Waiting(item_id, attempts, hash_, reading(*words)) for item_id, attempts, hash_, *words in rows]
+    return [Waiting(item_id, attempts, hash_, embedded_text(*words)) for item_id, attempts, hash_, *words in rows]
 
 
 def postpone(db: apsw.Connection, item: Waiting, until: float, error: str) -> None:

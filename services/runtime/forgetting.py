@@ -33,7 +33,7 @@ class ForgettingFeed(SearchFeed):
         super().__init__(env, database, collection, gather_s=gather_s)
         self._database = database
 
-    async def forgotten(self, patience_s: float) -> bool:
+    async def scrubbed(self, patience_s: float) -> bool:
         """Wait at most `patience_s` until no search file holds data deleted before this call. Returns True if done."""
         mine = (await self.database.read(_scrubs))[0]
         return await self.outbox.until(partial(self.database.read, lambda db: _scrubs(db)[1] >= mine), patience_s)
@@ -52,7 +52,7 @@ class ForgettingFeed(SearchFeed):
         return await super().deliver(due)
 
 
-def owe_scrub(db: apsw.Connection) -> None:
+def request_scrub(db: apsw.Connection) -> None:
     """Record a permanent deletion; call in the transaction that deletes."""
     db.execute("INSERT OR REPLACE INTO setting(name, value) VALUES(?, ?)", (_SCRUB, str(_scrubs(db)[0] + 1)))
 

@@ -185,7 +185,7 @@ def _fill(descriptor: int, content: bytes, like: os.stat_result | None) -> None:
 # Renaming
 
 
-class Entry(Protocol):
+class DirectoryEntry(Protocol):
     """A name in an open directory."""
 
     @property
@@ -194,7 +194,7 @@ class Entry(Protocol):
     def name(self) -> str: ...
 
 
-def rename(source: Entry, target: Entry) -> None:
+def rename(source: DirectoryEntry, target: DirectoryEntry) -> None:
     """Rename `source` to `target`, which must not exist; never overwrites.
 
     Raises:
@@ -210,7 +210,7 @@ def rename(source: Entry, target: Entry) -> None:
     rename_without_flag(source, target)
 
 
-def rename_without_flag(source: Entry, target: Entry) -> None:
+def rename_without_flag(source: DirectoryEntry, target: DirectoryEntry) -> None:
     """Implement `rename` for file systems without RENAME_NOREPLACE. Raises OSError.
 
     A file gets a second link, which cannot overwrite anything. A directory is renamed over a newly made empty one, the

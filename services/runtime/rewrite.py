@@ -161,7 +161,7 @@ def open_below(roots: Roots, top: str, path: str, *, sync: bool = False) -> Iter
 
 
 @contextlib.contextmanager
-def told(path: str, field: str = "path") -> Iterator[None]:
+def naming_errors(path: str, field: str = "path") -> Iterator[None]:
     """Convert errors about a file to OperationErrors that name the file and the field."""
     try:
         yield

@@ -72,8 +72,8 @@ class Roots(tuple[str, ...]):
         self.denied = tuple(denied)
         self.patterns = tuple(patterns)
         folded = [_folded(root) for root in self]
-        self._near = tuple(path for path in map(_folded, self.denied) if is_below(path, folded))
-        self._above = {os.path.dirname(path) for path in self._near}
+        self._denied_inside = tuple(path for path in map(_folded, self.denied) if is_below(path, folded))
+        self._above = {os.path.dirname(path) for path in self._denied_inside}
         self._spec = _spec(tuple(printable(_folded(each)) for each in self.patterns)) if self.patterns else None
         self._held = tuple(_opened(self.denied)) if self else ()
         self._identities = frozenset(_identity(os.fstat(descriptor)) for descriptor in self._held)
@@ -106,14 +106,14 @@ class Roots(tuple[str, ...]):
     @property
     def hides_some(self) -> bool:
         """True if anything below the roots may be denied by name."""
-        return bool(self._near) or self._spec is not None
+        return bool(self._denied_inside) or self._spec is not None
 
     def hides(self, real: str) -> bool:
         """Return True if a path is denied by name; for walks, which arrive from above."""
         if not self.hides_some:
             return False
         folded = _folded(real)
-        return is_below(folded, self._near) or (
+        return is_below(folded, self._denied_inside) or (
             self._spec is not None and self._spec.match_file(printable(folded) + os.sep)
         )
 
@@ -154,7 +154,7 @@ class Roots(tuple[str, ...]):
             return True
         path = real
         # If nothing denied lies below a root, nothing can be exposed, and no file pays for the check.
-        while self._near:
+        while self._denied_inside:
             try:
                 found = os.lstat(path)
             except OSError:

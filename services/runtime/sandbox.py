@@ -137,10 +137,10 @@ def _move_temporary_files_of_sqlite(folder: Path) -> None:
         try:
             # Deprecated, but the only way; it applies to the whole process, not to this connection.
             db.execute(f"PRAGMA temp_store_directory = '{quoted}'")
-            told = db.execute("PRAGMA temp_store_directory").fetchone()
+            current = db.execute("PRAGMA temp_store_directory").fetchone()
         finally:
             db.close()
-        if told is None or told[0] != str(folder):
+        if current is None or current[0] != str(folder):
             raise OSError(errno.ENOTSUP, f"{module.__name__} does not accept a folder for temporary files")
 
 

@@ -42,7 +42,7 @@ class Due:
     settings: tuple[tuple[str, str], ...] = ()
 
 
-class Behind(NamedTuple):
+class Backlog(NamedTuple):
     """The backlog of an outbox: its size, and its first and last number (0 if it is empty)."""
 
     waiting: int
@@ -50,7 +50,7 @@ class Behind(NamedTuple):
     last: int
 
 
-class Held(Protocol):
+class DatabaseAccess(Protocol):
     """A `services.runtime.database.Database`, or an object that wraps one."""
 
     async def read(self, query: Query[T]) -> T: ...
@@ -67,7 +67,13 @@ class SearchFeed(ABC):
     """
 
     def __init__(
-        self, env: Environment, database: Held, collection: str, *, table: str = "outbox", gather_s: float = 0.0
+        self,
+        env: Environment,
+        database: DatabaseAccess,
+        collection: str,
+        *,
+        table: str = "outbox",
+        gather_s: float = 0.0,
     ) -> None:
         self.env = env
         self.database = database
@@ -80,7 +86,7 @@ class SearchFeed(ABC):
         """Return the update for the next rows of the outbox in their current state; None if it is empty."""
 
     @abstractmethod
-    def put_right(self, db: apsw.Connection, theirs: set[str]) -> list[str]:
+    def reconcile(self, db: apsw.Connection, theirs: set[str]) -> list[str]:
         """Queue the groups missing from `theirs`, the ids that the search has. Returns those that are unknown here."""
 
     async def run(self) -> None:
@@ -91,26 +97,26 @@ class SearchFeed(ABC):
 
     async def caught_up(self, patience_s: float) -> int:
         """Wait at most `patience_s` until the search has everything stored now. Returns how many rows are left."""
-        if not (last := (await self.database.read(self.behind)).last):
+        if not (last := (await self.database.read(self.backlog)).last):
             return 0
 
-        def is_told(db: apsw.Connection) -> bool:
-            return not 0 < self.behind(db).first <= last
+        def has_all(db: apsw.Connection) -> bool:
+            return not 0 < self.backlog(db).first <= last
 
-        await self.outbox.until(partial(self.database.read, is_told), patience_s)
-        return (await self.database.read(partial(self.behind, last=last))).waiting
+        await self.outbox.until(partial(self.database.read, has_all), patience_s)
+        return (await self.database.read(partial(self.backlog, last=last))).waiting
 
-    def behind(self, db: apsw.Connection, last: int = 2**62) -> Behind:
+    def backlog(self, db: apsw.Connection, last: int = 2**62) -> Backlog:
         """Return the part of the outbox up to the number `last`."""
         of = "count(*), coalesce(min(number), 0), coalesce(max(number), 0)"
-        return Behind(*next(db.execute(f"SELECT {of} FROM {self._table} WHERE number<=?", (last,))))
+        return Backlog(*next(db.execute(f"SELECT {of} FROM {self._table} WHERE number<=?", (last,))))
 
     # Methods of `services.runtime.outbox.Feed`
 
     async def compare(self) -> None:
         of = self.collection
         theirs = set(await pages(lambda after: self.env.call(RetrieveGroups(collection=of, after=after))))
-        await self._drop(await self.database.write(lambda db: self.put_right(db, theirs)))
+        await self._drop(await self.database.write(lambda db: self.reconcile(db, theirs)))
 
     async def take(self) -> Due | None:
         return await self.database.read(self.due)

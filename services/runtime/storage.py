@@ -1,7 +1,7 @@
 """Disk failures reported to callers as such: full, over quota, read-only, failing, damaged.
 
 Libraries report them in different ways (`OSError`, SQLite result codes). Background work pauses on a full disk and
-continues when there is room (`patiently`).
+continues when there is room (`retry_when_full`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Damaged(OperationError):
     """Part of a file that cannot be recreated from other data is unreadable. Nothing was done."""
 
 
-async def patiently(env: Environment, name: str, work: Callable[[], Awaitable[None]]) -> None:
+async def retry_when_full(env: Environment, name: str, work: Callable[[], Awaitable[None]]) -> None:
     """Run `work` to completion; if the disk cannot take a write, pause and run it again.
 
     It must be safe to restart `work` after any of its steps. During a pause, `status` shows the reason.

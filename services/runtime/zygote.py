@@ -85,7 +85,7 @@ class Library:
         gc.collect()
         gc.freeze()
 
-    def said(self) -> Loaded:
+    def report(self) -> Loaded:
         took_ms = (time.monotonic() - self._began) * 1000
         return Loaded(threads=threads(), complete=self.is_complete(), took_ms=took_ms, failed=self._failed)
 
@@ -97,18 +97,18 @@ def threads() -> int:
 
 def serve(control: socket.socket, parent_pid: int, library: Library) -> None:
     """Serve fork requests until the kernel closes its end; after the first one, load remaining modules in between."""
-    told, asked = False, False
+    reported, requested = False, False
     while True:
-        while asked and not library.is_complete() and not select.select([control], [], [], 0)[0]:
+        while requested and not library.is_complete() and not select.select([control], [], [], 0)[0]:
             library.load_next()
-        if library.is_complete() and not told:
+        if library.is_complete() and not reported:
             library.settle()
-            control.send(_encoder.encode(library.said()))
-            told = True
+            control.send(_encoder.encode(library.report()))
+            reported = True
         packet, fds, _flags, _ = socket.recv_fds(control, MAX_PACKET_BYTES, MAX_DESCRIPTORS)
         if not packet:
             return
-        asked = True
+        requested = True
         try:
             reply = _answer(packet, fds, parent_pid, library)
         finally:
@@ -230,7 +230,7 @@ def live(launch: ZygoteConfig, control_fd: int) -> int:
             library.load(name)
         try:
             if not library.is_complete():
-                control.send(_encoder.encode(library.said()))
+                control.send(_encoder.encode(library.report()))
             serve(control, launch.parent_pid, library)
         except (BrokenPipeError, ConnectionResetError):
             return EXIT_KERNEL_GONE

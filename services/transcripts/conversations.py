@@ -22,7 +22,7 @@ import apsw
 
 from linckia.proto.ops.transcripts import Block
 from linckia.services.transcripts import forest
-from linckia.services.transcripts.forest import Place, Placed, Prepared, Strip
+from linckia.services.transcripts.forest import NodeRef, Placed, Prepared, Strip
 from linckia.services.transcripts.messages import IMAGE, Stripper, Turn
 from linckia.services.transcripts.providers.wire import count
 
@@ -120,7 +120,7 @@ def _is_said(blocks: Sequence[Block], strip: Strip) -> bool:
 # Writing
 
 
-def claim(db: apsw.Connection, prepared: Prepared, placed: Placed, after: Place | None, strip: Strip) -> None:
+def claim(db: apsw.Connection, prepared: Prepared, placed: Placed, after: NodeRef | None, strip: Strip) -> None:
     """Add newly placed turns to their conversation, and count their calls.
 
     `after` is the turn that they follow; None at the beginning of a conversation.
@@ -185,7 +185,7 @@ def _conversation(db: apsw.Connection, name: bytes, first: int | None, project: 
 
 
 def _of_first_turn(
-    db: apsw.Connection, prepared: Prepared, placed: Placed, after: Place | None, strip: Strip
+    db: apsw.Connection, prepared: Prepared, placed: Placed, after: NodeRef | None, strip: Strip
 ) -> tuple[int, bytes, list[tuple[int, float]]]:
     """Find a conversation by its first user turn.
 
@@ -193,7 +193,7 @@ def _of_first_turn(
     """
     turn = prepared.turn
     before: list[tuple[int, float]] = []
-    path: list[tuple[Place, bool]] = []
+    path: list[tuple[NodeRef, bool]] = []
     if after is not None:
         row = db.execute(
             "SELECT conversation_id, name FROM member JOIN conversation USING(conversation_id)"
@@ -206,7 +206,7 @@ def _of_first_turn(
             db, after.node_id, "node_id, hash, root, depth, projection, role, content, at"
         ):
             said = role == "user" and _is_said(forest.read_blocks(content), strip)
-            path.append((Place(node_id, hash_, root, depth, projection), said))
+            path.append((NodeRef(node_id, hash_, root, depth, projection), said))
             before.append((node_id, at))
     for step, node in zip(prepared.steps, placed.nodes, strict=True):
         path.append((node, step.message.role == "user" and _is_said(step.message.content, strip)))
@@ -310,13 +310,13 @@ def of_session(db: apsw.Connection, turn: Turn) -> int | None:
     return None if id_ is None else int(id_)
 
 
-def last(db: apsw.Connection, turn: Turn) -> Place | None:
+def last(db: apsw.Connection, turn: Turn) -> NodeRef | None:
     """Return the last known turn of the session that `turn` belongs to."""
     node_id = db.execute(
         "SELECT node_id FROM member WHERE conversation_id=? AND side=? ORDER BY number DESC LIMIT 1",
         (of_session(db, turn), turn.side),
     ).get
-    return None if node_id is None else forest.place(db, int(node_id))
+    return None if node_id is None else forest.node_ref(db, int(node_id))
 
 
 def of_turns(db: apsw.Connection, hashes: Sequence[str]) -> dict[str, set[int]]:
@@ -386,7 +386,7 @@ def migrate(db: apsw.Connection) -> None:
         ((*at_, parent, role, content, project, at, model, reply, usage, gone),) = db.execute(
             f"SELECT {of} FROM node WHERE node_id=?", row
         )
-        node = Place(*at_)
+        node = NodeRef(*at_)
         id_ = final.get(parent)
         is_counted = bool(reply and usage and not gone)
         rows = [(node.node_id, at, is_counted)]

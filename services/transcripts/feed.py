@@ -49,10 +49,10 @@ class TurnFeed(ForgettingFeed):
 
     async def compare(self) -> None:
         status = await self.env.call(RetrieveStatus(collection=COLLECTION))
-        if status.groups != await self.database.read(told):
+        if status.groups != await self.database.read(delivered):
             await super().compare()
 
-    def put_right(self, db: apsw.Connection, theirs: set[str]) -> list[str]:
+    def reconcile(self, db: apsw.Connection, theirs: set[str]) -> list[str]:
         queued = {node_id for (node_id,) in db.execute("SELECT node_id FROM outbox WHERE node_id IS NOT NULL")}
         mine = {
             hash_.hex(): (node_id, hash_) for node_id, hash_ in db.execute("SELECT node_id, hash FROM node WHERE found")
@@ -65,26 +65,26 @@ class TurnFeed(ForgettingFeed):
         rows = list(db.execute("SELECT number, node_id, hash FROM outbox ORDER BY number LIMIT ?", (BATCH,)))
         held = {node.node_id: node for node in forest.nodes(db, [node_id for _, node_id, _ in rows if node_id])}
         numbers: list[int] = []
-        told: dict[str, Group | None] = {}  # the last entry for a hash counts
+        latest: dict[str, Group | None] = {}  # the last entry for a hash counts
         chars = 0
         for number, node_id, hash_ in rows:
             node = held.get(node_id)
             group = None
-            if node is not None and (root := forest.place(db, node.root)) is not None:
+            if node is not None and (root := forest.node_ref(db, node.root)) is not None:
                 group = group_of(node, root.hash.hex(), conversations.projects(db, node.node_id), self._strip)
-            told.pop(hash_.hex(), None)
-            told[hash_.hex()] = group if group is not None and group.items else None
+            latest.pop(hash_.hex(), None)
+            latest[hash_.hex()] = group if group is not None and group.items else None
             chars += sum(len(item.text) for item in group.items) if group is not None else 0
             numbers.append(number)
             if chars > BATCH_CHARS:
                 break
         if not numbers:
             return None
-        put = [group for group in told.values() if group is not None]
-        return Due(tuple(numbers), put, [name for name, group in told.items() if group is None])
+        put = [group for group in latest.values() if group is not None]
+        return Due(tuple(numbers), put, [name for name, group in latest.items() if group is None])
 
 
-def told(db: apsw.Connection) -> int:
+def delivered(db: apsw.Connection) -> int:
     """Return how many turns have been delivered to the search."""
     waiting = "SELECT count(*) FROM outbox JOIN node USING(node_id) WHERE found"
     return int(db.execute(f"SELECT (SELECT count(*) FROM node WHERE found) - ({waiting})").get)

@@ -64,7 +64,7 @@ class Following:
         try:
             state: ImportState | None = await self._importing.state(TranscriptImportState(source=path))
             while state is not None:
-                state = await self._go_on(path, state)
+                state = await self._import_from(path, state)
         except (OSError, ValueError, OutsideRoots) as error:
             _log.warning("%s is skipped: %s", printable(path), error)
         except LinckiaError:
@@ -73,16 +73,16 @@ class Following:
         except Exception:  # noqa: BLE001  # a defect of a layout costs only this file
             _log.exception("%s is skipped", printable(path))
 
-    async def _go_on(self, path: str, state: ImportState) -> ImportState | None:
+    async def _import_from(self, path: str, state: ImportState) -> ImportState | None:
         """Import from `state` to the end of the file. Returns the newer state if another import came in between."""
         with await trio.to_thread.run_sync(self._opened, path) as file:
             found = parts(file, state.position, state.tail)
             while (part := await trio.to_thread.run_sync(_next, found)) is not None:
-                told = TranscriptImport(
+                request = TranscriptImport(
                     source=path, start=part.start, position=part.position, tail=part.tail, records=part.records,
                     final=part.final,
                 )  # fmt: skip
-                if (moved := (await self._importing.take(told)).moved) is not None:
+                if (moved := (await self._importing.take(request)).moved) is not None:
                     return moved
         return None
 

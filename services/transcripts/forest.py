@@ -35,10 +35,10 @@ read_blocks = msgspec.json.Decoder(list[Block]).decode
 
 Strip = Callable[[str], str]
 
-_PLACE = "node_id, hash, root, depth, projection"
+_NODE_REF = "node_id, hash, root, depth, projection"
 
 
-class Place(NamedTuple):
+class NodeRef(NamedTuple):
     """A position in the forest: new messages are added after this node."""
 
     node_id: int
@@ -71,7 +71,7 @@ class Prepared(NamedTuple):
 class Placed:
     """The result of adding a turn: the nodes of its messages in order, and how many of them are new."""
 
-    nodes: list[Place]
+    nodes: list[NodeRef]
     new: int = 0
 
 
@@ -85,7 +85,7 @@ def prepare(turn: Turn, strip: Strip, parent: bytes = b"") -> Prepared:
     return Prepared(turn, steps)
 
 
-def add(db: apsw.Connection, prepared: Prepared, parent: Place | None, found: Callable[[Message], bool]) -> Placed:
+def add(db: apsw.Connection, prepared: Prepared, parent: NodeRef | None, found: Callable[[Message], bool]) -> Placed:
     """Add a turn after `parent`, or as a root; existing nodes are unchanged.
 
     `found` returns True if a message has searchable text.
@@ -104,11 +104,11 @@ def add(db: apsw.Connection, prepared: Prepared, parent: Place | None, found: Ca
     prompt: int | None = None
     for step, name in zip(prepared.steps[start:], hashes[start:], strict=True):
         hash_ = name if expected else _hash(turn, step, b"" if at is None else at.hash)
-        known = None if expected else place(db, hash_)
+        known = None if expected else node_ref(db, hash_)
         if known is None and step.message.reply:
             # The reply may already be stored as an echo.
             after = None if at is None else at.node_id
-            known = _place(db, "projection=? AND parent IS ? AND reply=0", step.projection, after)
+            known = _node_ref(db, "projection=? AND parent IS ? AND reply=0", step.projection, after)
         if known is None:
             prompt = prompt or keep_prompt(db, turn.system)
             known = _new(db, turn, step, hash_, at, prompt, found)
@@ -127,22 +127,22 @@ def _hash(turn: Turn, step: Step, parent: bytes) -> bytes:
     return node_hash(canonical(step.content, parent=parent.hex(), **carried))
 
 
-def _known(db: apsw.Connection, prepared: Prepared, hashes: Sequence[bytes]) -> tuple[int, list[Place]]:
+def _known(db: apsw.Connection, prepared: Prepared, hashes: Sequence[bytes]) -> tuple[int, list[NodeRef]]:
     """Return how many of the first messages are already stored, and their nodes."""
     for index in reversed(range(len(hashes))):
-        known = place(db, hashes[index])
+        known = node_ref(db, hashes[index])
         message = prepared.steps[index].message
         if known is None and message.role == ASSISTANT and not message.reply:
             # A recorded reply takes precedence over one that a client only repeated.
-            known = _place(db, "projection=? ORDER BY reply DESC, node_id", prepared.steps[index].projection)
+            known = _node_ref(db, "projection=? ORDER BY reply DESC, node_id", prepared.steps[index].projection)
         if known is not None:
-            return index + 1, [Place(*row) for row in lineage(db, known.node_id, _PLACE, index + 1)]
+            return index + 1, [NodeRef(*row) for row in lineage(db, known.node_id, _NODE_REF, index + 1)]
     return 0, []
 
 
-def _place(db: apsw.Connection, condition: str, *bindings: apsw.SQLiteValue) -> Place | None:
-    row = db.execute(f"SELECT {_PLACE} FROM node WHERE {condition} LIMIT 1", bindings).fetchone()
-    return None if row is None else Place(*row)
+def _node_ref(db: apsw.Connection, condition: str, *bindings: apsw.SQLiteValue) -> NodeRef | None:
+    row = db.execute(f"SELECT {_NODE_REF} FROM node WHERE {condition} LIMIT 1", bindings).fetchone()
+    return None if row is None else NodeRef(*row)
 
 
 def keep_prompt(db: apsw.Connection, text: str) -> int | None:
@@ -162,10 +162,10 @@ def _new(
     turn: Turn,
     step: Step,
     hash_: bytes,
-    at: Place | None,
+    at: NodeRef | None,
     prompt: int | None,
     found: Callable[[Message], bool],
-) -> Place:
+) -> NodeRef:
     message = step.message
     barred = is_barred(db, step.projection)
     when = message.at if message.at is not None else turn.at if turn.at is not None else time.time()
@@ -191,8 +191,12 @@ def is_barred(db: apsw.Connection, projection_: bytes) -> bool:
 
 
 def insert(
-    db: apsw.Connection, above: Place | None, hash_: bytes, projection_: bytes, columns: Mapping[str, apsw.SQLiteValue]
-) -> Place:
+    db: apsw.Connection,
+    above: NodeRef | None,
+    hash_: bytes,
+    projection_: bytes,
+    columns: Mapping[str, apsw.SQLiteValue],
+) -> NodeRef:
     """Insert a node after `above`; a `found` node is queued for the search. `columns` are all others."""
     depth = 1 if above is None else above.depth + 1
     row = {
@@ -209,7 +213,7 @@ def insert(
         db.execute("UPDATE node SET root=?1 WHERE node_id=?1", (node_id,))
     if columns["found"]:
         db.execute("INSERT INTO outbox(node_id, hash) VALUES(?, ?)", (node_id, hash_))
-    return Place(node_id, hash_, node_id if above is None else above.root, depth, projection_)
+    return NodeRef(node_id, hash_, node_id if above is None else above.root, depth, projection_)
 
 
 def _was_said(db: apsw.Connection, node_id: int, step: Step) -> None:
@@ -321,9 +325,9 @@ def nodes(db: apsw.Connection, node_ids: Sequence[int]) -> Iterator[Node]:
         yield _node(row)
 
 
-def place(db: apsw.Connection, name: int | bytes) -> Place | None:
+def node_ref(db: apsw.Connection, name: int | bytes) -> NodeRef | None:
     """Return the place of a node, given by its number or hash."""
-    return _place(db, "node_id=?" if isinstance(name, int) else "hash=?", name)
+    return _node_ref(db, "node_id=?" if isinstance(name, int) else "hash=?", name)
 
 
 _LEAF = "NOT gone AND NOT EXISTS(SELECT 1 FROM node child WHERE child.parent=node.node_id)"

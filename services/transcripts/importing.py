@@ -19,7 +19,7 @@ from linckia.services.runtime.database import Database
 from linckia.services.runtime.handlers import Context, handles
 from linckia.services.transcripts import conversations, forest
 from linckia.services.transcripts.database import take_back
-from linckia.services.transcripts.forest import Place, Placed
+from linckia.services.transcripts.forest import NodeRef, Placed
 from linckia.services.transcripts.ingest import Ingest
 from linckia.services.transcripts.layouts import Layout, Step
 from linckia.services.transcripts.layouts.claude import Claude
@@ -33,7 +33,7 @@ NO_LAYOUT = "none"
 """The layout of a file in which no record has been recognised so far."""
 
 
-class _Held(NamedTuple):
+class _StoredImport(NamedTuple):
     """The stored state of a file's import."""
 
     told: ImportState = ImportState()
@@ -78,12 +78,12 @@ class Importing:
 class _Part:
     """A part of a file, read in a thread and then stored in one transaction."""
 
-    def __init__(self, ingest: Ingest, params: TranscriptImport, held: _Held) -> None:
+    def __init__(self, ingest: Ingest, params: TranscriptImport, held: _StoredImport) -> None:
         self.name = f"{params.start}-{params.position}-{params.tail}"
         self._ingest = ingest
         self._params = params
         self._found = held.part
-        self._held = held if params.start else _Held(growing=held.growing)
+        self._held = held if params.start else _StoredImport(growing=held.growing)
         self._steps: list[Step] = []  # final
         self._last: list[Step] = []  # pending at the end of the file
         self._layout = NO_LAYOUT
@@ -145,7 +145,7 @@ class _Part:
         params, before = self._params, self._held.growing
         if (held := _held(db, params.source)).part != self._found:
             return held.answered(self.name)
-        places: dict[str, Place | None] = {}
+        places: dict[str, NodeRef | None] = {}
         touched: set[int] = set()
         for step in self._steps:
             touched.update(place.node_id for place in self._add(db, places, step).nodes)
@@ -177,7 +177,7 @@ class _Part:
         )
         return answer
 
-    def _add(self, db: apsw.Connection, places: dict[str, Place | None], step: Step) -> Placed:
+    def _add(self, db: apsw.Connection, places: dict[str, NodeRef | None], step: Step) -> Placed:
         """Add a step to the forest; `places` are the positions of the records named by this part."""
         if step.after and step.after not in places:
             key = _digest(self._params.source, step.after)
@@ -186,7 +186,7 @@ class _Part:
                 places[step.after] = conversations.last(db, step)
                 self._mend(f"the record {step.after} is missing: its successors continue the last turn before it")
             else:
-                places[step.after] = forest.place(db, known) if known else None
+                places[step.after] = forest.node_ref(db, known) if known else None
         after = places[step.after] if step.after else None
         placed = Placed([])
         self._messages += len(step.messages)
@@ -226,14 +226,14 @@ def _digest(source: str, key: str) -> bytes:
     return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _held(db: apsw.Connection, source: str) -> _Held:
+def _held(db: apsw.Connection, source: str) -> _StoredImport:
     of = "position, tail, layout, state, part, answer, growing"
     row = db.execute(f"SELECT {of} FROM source WHERE source=?", (source,)).fetchone()
     if row is None:
-        return _Held()
+        return _StoredImport()
     told = ImportState(position=row[0], tail=row[1], layout=row[2])
     state, part, answer, growing = row[3:]
-    return _Held(told, state, part, answer, msgspec.json.decode(growing, type=tuple[int, ...]))
+    return _StoredImport(told, state, part, answer, msgspec.json.decode(growing, type=tuple[int, ...]))
 
 
 def _layout(name: str, state: bytes) -> Layout | None:

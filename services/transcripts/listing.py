@@ -56,7 +56,7 @@ _ORDERS: dict[Order, str] = {
     "cost": "coalesce(cost, -1)",
 }
 
-_TOLD = ("title", "project", "agent", "provider", "model", "turns", "bytes")
+_COLUMNS = ("title", "project", "agent", "provider", "model", "turns", "bytes")
 
 
 class Listing:
@@ -85,14 +85,14 @@ class Listing:
             by = _ORDERS[params.sort]
             after = "" if place is None else f" AND ({by}, conversation_id) < (?, ?)"
             of = (
-                f"{by}, conversation_id, lower(hex(head)), lower(hex(name)), {', '.join(_TOLD)},"
+                f"{by}, conversation_id, lower(hex(head)), lower(hex(name)), {', '.join(_COLUMNS)},"
                 " began, ended, input, output, estimated, cost, unpriced"
             )
             asked = (*bindings, *(place or ()), params.limit + 1)
             rows = list(db.execute(f"SELECT {of} {found}{after} ORDER BY 1 DESC, 2 DESC LIMIT ?", asked))
             last = rows[params.limit - 1] if len(rows) > params.limit else None
             return Conversations(
-                conversations=[_told(row) for row in rows[: params.limit]],
+                conversations=[_conversation(row) for row in rows[: params.limit]],
                 total=total,
                 cost_usd=None if cost is None else round(cost, 6),
                 cost_incomplete=bool(unpriced),
@@ -121,9 +121,9 @@ class Listing:
         turns = 0
         for id_, name, project in list(db.execute(_NEW, (BATCH_TURNS,))):
             rows = [_Row(*row) for row in db.execute(_TURNS, (id_,))]
-            told = (id_, name, *self._summary(db, id_, project, rows))
-            marks = ",".join("?" * len(told))
-            db.execute(f"INSERT OR REPLACE INTO talk VALUES({marks})", told)
+            summary = (id_, name, *self._summary(db, id_, project, rows))
+            marks = ",".join("?" * len(summary))
+            db.execute(f"INSERT OR REPLACE INTO talk VALUES({marks})", summary)
             # A conversation without turns takes time too.
             turns += len(rows) + 1
             if turns >= BATCH_TURNS:
@@ -209,8 +209,8 @@ def estimate(turns: Sequence[_Row], used: dict[str, Tokens]) -> bool:
     return estimated
 
 
-def _models(told: str) -> list[str]:
-    return msgspec.json.decode(told, type=list[str])
+def _models(encoded: str) -> list[str]:
+    return msgspec.json.decode(encoded, type=list[str])
 
 
 def _forget_other_prices(db: apsw.Connection, digest: str) -> None:
@@ -251,12 +251,15 @@ def _place(params: TranscriptList) -> tuple[float, int] | None:
     raise InvalidParams(f"parameter `cursor`: not a cursor of a list by {params.sort}", field="cursor")
 
 
-def _told(row: tuple[Any, ...]) -> Conversation:
+def _conversation(row: tuple[Any, ...]) -> Conversation:
     _, _, head, name, *rest = row
-    named, (began, ended, sent, answered, estimated, cost, unpriced) = rest[: len(_TOLD)], rest[len(_TOLD) :]
+    named, (began, ended, sent, answered, estimated, cost, unpriced) = (
+        rest[: len(_COLUMNS)],
+        rest[len(_COLUMNS) :],
+    )
     return Conversation(
         id=name, hash=head, began=_time(began), ended=_time(ended), cost_usd=cost,
-        **dict(zip(_TOLD, named, strict=True)),
+        **dict(zip(_COLUMNS, named, strict=True)),
         tokens=SpentTokens(input=sent, output=answered, estimated=bool(estimated)),
         cost_incomplete=bool(_models(unpriced)),
     )  # fmt: skip

@@ -15,12 +15,11 @@ from linckia.proto.errors import InvalidParams, OperationError
 from linckia.proto.frames import Written
 from linckia.proto.ops import transcripts as ops
 from linckia.services.runtime.database import Database
-from linckia.services.runtime.forgetting import owe_scrub
+from linckia.services.runtime.forgetting import request_scrub
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 from linckia.services.runtime.linear import BadPattern
 from linckia.services.transcripts import conversations, forest
 from linckia.services.transcripts.answers import checkout, history, written
-from linckia.services.transcripts.carrying import Carrying
 from linckia.services.transcripts.database import Deleted, delete, delete_from, open_database
 from linckia.services.transcripts.feed import TurnFeed
 from linckia.services.transcripts.following import Following
@@ -31,6 +30,7 @@ from linckia.services.transcripts.messages import Stripper
 from linckia.services.transcripts.prices import Price, Prices
 from linckia.services.transcripts.redaction import RULES, Redactor, Rule
 from linckia.services.transcripts.search import Searching
+from linckia.services.transcripts.transfer import Transfer
 
 HISTORIES_BYTES = 32 * 1024 * 1024
 """Limit for one answer with many conversations."""
@@ -46,7 +46,7 @@ class RedactRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     pattern: Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TranscriptsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings table `[services.transcripts]`, or `[transcripts]` for short."""
 
     enabled: Annotated[bool, Meta(description="Whether conversations are kept and searched at all")] = True
@@ -63,10 +63,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = 2.0
 
 
-def read_settings(given: Mapping[str, Any]) -> Settings:
+def read_settings(given: Mapping[str, Any]) -> TranscriptsSettings:
     """Parse the settings. Raises InvalidParams, which names the wrong setting."""
     try:
-        settings = msgspec.convert(given, Settings)
+        settings = msgspec.convert(given, TranscriptsSettings)
     except msgspec.ValidationError as error:
         raise InvalidParams(f"settings of transcripts: {error}") from None
     known = sorted(rule.name for rule in RULES)
@@ -77,7 +77,7 @@ def read_settings(given: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def redactor_of(settings: Settings) -> Redactor | None:
+def redactor_of(settings: TranscriptsSettings) -> Redactor | None:
     """Return the redactor, or None if redaction is switched off.
 
     Raises InvalidParams if a custom pattern is not a regular expression.
@@ -115,7 +115,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     if settings.follow:
         env.background.start_soon(Following(env, importing).run)
     searching = Searching(database, feed, settings.search_patience_s)
-    carrying, listing = Carrying(database, ingest), Listing(database, strip, Prices(settings.prices))
+    carrying, listing = Transfer(database, ingest), Listing(database, strip, Prices(settings.prices))
     yield Handlers(Conversations(database, feed), ingest, importing, carrying, searching, listing)
 
 
@@ -143,7 +143,7 @@ class Conversations:
             id_ = None
             if params.conversation is not None and (id_ := conversations.named(db, params.conversation)) is None:
                 raise OperationError(f"conversation not found: {params.conversation}")
-            owe_scrub(db)
+            request_scrub(db)
             if id_ is not None:
                 node_id = None if node is None else node.node_id
                 gone = delete_from(db, id_, node_id, descendants=params.descendants)
@@ -156,12 +156,12 @@ class Conversations:
         gone = await self._database.write(change)
         self._feed.outbox.hurry()
         await self._database.checkpoint()
-        forgotten = await self._feed.forgotten(DELETE_PATIENCE_S)
+        scrubbed = await self._feed.scrubbed(DELETE_PATIENCE_S)
         return ops.DeletedTurns(
             deleted=len(gone.hashes),
             placeholders=gone.kept,
             shared=gone.shared,
-            search_pending=0 if forgotten else len(gone.hashes),
+            search_pending=0 if scrubbed else len(gone.hashes),
         )
 
     @handles(ops.TranscriptCheckout)
@@ -179,7 +179,7 @@ class Conversations:
             node = forest.find(db, params.hash)
             if node is None:
                 return None
-            parent = None if node.parent is None else forest.place(db, node.parent)
+            parent = None if node.parent is None else forest.node_ref(db, node.parent)
             return ops.NodeView(
                 hash=node.hash,
                 parent_hash=None if parent is None else parent.hash.hex(),

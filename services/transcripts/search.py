@@ -181,8 +181,8 @@ def _require_words(query: str) -> None:
         raise InvalidParams("parameter `query` is blank; say what to look for", field="query")
 
 
-def _written(params: TranscriptsSearch, told: list[TranscriptHit], degraded: list[str], found: SearchResult) -> Written:
-    kept = told if params.max_tokens is None else within(told, params.max_tokens)
+def _written(params: TranscriptsSearch, hits: list[TranscriptHit], degraded: list[str], found: SearchResult) -> Written:
+    kept = hits if params.max_tokens is None else within(hits, params.max_tokens)
     return written(
         TranscriptSearchResult(
             query=params.query, count=len(kept), results=kept, degraded=degraded, unlikely=found.unlikely,

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import apsw
 
-from linckia.services.runtime.birth import AT_FDCWD, born_ns
+from linckia.services.runtime.creation_time import AT_FDCWD, created_ns
 from linckia.services.watch.database import Row, select
 
 FILE, FOLDER, LINK, OTHER = range(4)
@@ -79,7 +79,7 @@ class Seen(NamedTuple):
 
     def identity(self, folder: int, name: bytes = b"") -> Identity:
         """Return the identity of an entry of an open folder, or of the folder itself if `name` is empty."""
-        return Identity(self.device, self.inode, born_ns(name, folder))
+        return Identity(self.device, self.inode, created_ns(name, folder))
 
 
 class Snapshot:

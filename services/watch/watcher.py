@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from linckia.proto.errors import Unavailable
 from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.storage import DiskFull, patiently
+from linckia.services.runtime.storage import DiskFull, retry_when_full
 from linckia.services.watch.database import WatchDatabase, trim
 from linckia.services.watch.differences import Batch, Work, merge
 from linckia.services.watch.inotify import IN_IGNORED, IN_Q_OVERFLOW, IN_UNMOUNT, Inotify, Watches, parse, system_limit
@@ -123,7 +123,7 @@ class Watcher:
         """Run until cancelled, surviving full disks and damage. Raises OSError if the system provides no event
         queue."""
         while True:
-            await patiently(self._env, "watching", self._watch)
+            await retry_when_full(self._env, "watching", self._watch)
             await trio.sleep(0.1)
 
     async def _watch(self) -> None:

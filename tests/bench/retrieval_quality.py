@@ -151,7 +151,7 @@ async def fill(
         await feed.deliver(due)
 
 
-class Found(msgspec.Struct, frozen=True):
+class SearchFigures(msgspec.Struct, frozen=True):
     """The figures of one search method on one set."""
 
     ndcg: float
@@ -229,7 +229,7 @@ async def measure(
         fusion: Fusion,
         reranker: Reranker | LateReranker | None = None,
         calibration: Calibration | None = None,
-    ) -> Found:
+    ) -> SearchFigures:
         gains: list[float] = []
         recalls: list[float] = []
         times: list[float] = []
@@ -251,7 +251,7 @@ async def measure(
             recalls.append(recall(ranked, relevant[query.id]))
             if calibration is not None:
                 calibration.add([(hit.group, hit.score) for hit in result.hits[:10]], relevant[query.id])
-        found = Found(float(np.mean(gains)), float(np.mean(recalls)), float(np.mean(gains[:most])))
+        found = SearchFigures(float(np.mean(gains)), float(np.mean(recalls)), float(np.mean(gains[:most])))
         middle = sorted(times)[len(times) // 2] * 1000
         print(
             f"  {name:22} nDCG@10 {found.ndcg:.3f}  Recall@{DEPTH} {found.recall:.3f}  p50 {middle:6.1f} ms", flush=True
@@ -273,7 +273,7 @@ async def measure(
     both = await places_of(twice, BOTH, collection, embedder)
     # The reranker gets as much time as it needs, since its quality is measured here, not this machine's speed.
     late = await by("weighted, then MaxSim", METHODS[BOTH], LateReranker(rerankers, Pace(600.0)))
-    cross: Found | None = None
+    cross: SearchFigures | None = None
     if rerankers.cross is not None:
         cross = await by("then cross-encoder", METHODS[BOTH], Reranker(rerankers, Pace(600.0)))
     else:
@@ -284,11 +284,11 @@ async def measure(
 
 
 def judge(
-    found: Mapping[str, Found],
+    found: Mapping[str, SearchFigures],
     rare: Mapping[str, Sequence[int]],
     twice: Sequence[int],
-    late: Found,
-    cross: Found | None,
+    late: SearchFigures,
+    cross: SearchFigures | None,
 ) -> list[str]:
     """Print the result of each rule. Returns the rules that are violated.
 

@@ -29,7 +29,7 @@ _HANDSHAKE = {
 
 
 @dataclass(frozen=True)
-class Said:
+class CallOutcome:
     """The outcome of one call.
 
     `kind` is `ok`, a kind of failure (`proto.errors.Kind`), `http N` for a status, `lost` if the connection broke, or
@@ -53,23 +53,25 @@ class Said:
 class Client(Protocol):
     name: str
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> Said:
+    async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> CallOutcome:
         """Call a tool. A `repeatable` call may be sent again if the connection breaks, as any HTTP client does."""
 
 
-def _read(message: Mapping[str, Any]) -> Said:
+def _read(message: Mapping[str, Any]) -> CallOutcome:
     """Convert an answer of `tools/call` to an outcome."""
     if (error := message.get("error")) is not None:
         data = error.get("data") or {}
-        return Said(str(data.get("kind", error.get("code"))), None, data.get("executed", "maybe"), error["message"])
+        return CallOutcome(
+            str(data.get("kind", error.get("code"))), None, data.get("executed", "maybe"), error["message"]
+        )
     result = message["result"]
     text = "".join(part.get("text", "") for part in result.get("content", ()))
     if result.get("isError"):
         # For several operations in one call, each outcome is only stated in words.
         unsaid = {"kind": "error", "executed": "no" if "nothing was done" in text.lower() else "maybe"}
         failure = result.get("_meta", {}).get("linckia/failure", unsaid)
-        return Said(failure["kind"], None, failure["executed"], text)
-    return Said("ok", result.get("structuredContent", text))
+        return CallOutcome(failure["kind"], None, failure["executed"], text)
+    return CallOutcome("ok", result.get("structuredContent", text))
 
 
 class StdioClient:
@@ -99,11 +101,11 @@ class StdioClient:
         await self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         return self
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> Said:
+    async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> CallOutcome:
         with trio.move_on_after(HUNG_S):
             answer = await self._request("tools/call", {"name": tool, "arguments": arguments})
-            return Said("lost", executed="maybe") if answer is None else _read(answer)
-        return Said("hung", executed="maybe")
+            return CallOutcome("lost", executed="maybe") if answer is None else _read(answer)
+        return CallOutcome("hung", executed="maybe")
 
     async def leave(self) -> int | None:
         """Disconnect as a client does. Returns the exit code, or None if the process had to be killed."""
@@ -158,7 +160,7 @@ class StdioClient:
         event.set()
 
 
-def _as_a_whole(said: Said, *, unsure: bool) -> Said:
+def _as_a_whole(said: CallOutcome, *, unsure: bool) -> CallOutcome:
     """Return the overall outcome of a retried call: if the last attempt did nothing, an earlier one still may have
     run."""
     return replace(said, executed="maybe") if unsure and not said.ok else said
@@ -183,7 +185,7 @@ class HttpClient:
         self.broken = 0
         """Connections that broke during a call, which was then sent again."""
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> Said:
+    async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> CallOutcome:
         unsure = False
         with trio.move_on_after(HUNG_S):
             while True:
@@ -195,9 +197,9 @@ class HttpClient:
                     unsure = True
                 else:
                     return _as_a_whole(said, unsure=unsure)
-        return Said("hung", executed="maybe")
+        return CallOutcome("hung", executed="maybe")
 
-    async def post(self, path: str, body: bytes) -> Said:
+    async def post(self, path: str, body: bytes) -> CallOutcome:
         """Send a request that is not MCP and may be sent again."""
         unsure = False
         with trio.move_on_after(HUNG_S):
@@ -205,30 +207,30 @@ class HttpClient:
                 self.broken += 1
                 unsure = True
             return _as_a_whole(said, unsure=unsure)
-        return Said("hung", executed="maybe")
+        return CallOutcome("hung", executed="maybe")
 
     async def leave(self) -> None:
         await self._http.aclose()
 
-    async def _once(self, tool: str, arguments: Mapping[str, Any]) -> Said:
+    async def _once(self, tool: str, arguments: Mapping[str, Any]) -> CallOutcome:
         async with self._opening:
             if self._session is None and (failure := await self._open()) is not None:
                 return failure
         params = {"name": tool, "arguments": arguments}
         return await self._message("tools/call", params, {"Mcp-Session-Id": self._session or ""})
 
-    async def _open(self) -> Said | None:
+    async def _open(self) -> CallOutcome | None:
         said = await self._message("initialize", _HANDSHAKE, {})
         if not said.ok:
-            return Said(said.kind, executed="no", text=said.text)
+            return CallOutcome(said.kind, executed="no", text=said.text)
         self.sessions += 1
         return None
 
-    async def _message(self, method: str, params: Mapping[str, Any], headers: Mapping[str, str]) -> Said:
+    async def _message(self, method: str, params: Mapping[str, Any], headers: Mapping[str, str]) -> CallOutcome:
         body = json.dumps({"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}).encode()
         return await self._exchange(self._url, body, headers)
 
-    async def _exchange(self, url: str, body: bytes, headers: Mapping[str, str]) -> Said:
+    async def _exchange(self, url: str, body: bytes, headers: Mapping[str, str]) -> CallOutcome:
         away = trio.current_time() + AWAY_S
         headers = {"Content-Type": "application/json", **headers}
         while True:
@@ -237,29 +239,29 @@ class HttpClient:
                 break
             except httpx.ConnectError as error:
                 if trio.current_time() > away:
-                    return Said("away", executed="no", text=repr(error))
+                    return CallOutcome("away", executed="no", text=repr(error))
                 await trio.sleep(0.05)
             except httpx.HTTPError as error:
-                return Said("lost", executed="maybe", text=repr(error))
+                return CallOutcome("lost", executed="maybe", text=repr(error))
         if (session := response.headers.get("mcp-session-id")) is not None:
             self._session = session
         if response.status_code == 503:
-            return Said("unavailable", executed="no" if "safe" in response.text else "maybe", text=response.text)
+            return CallOutcome("unavailable", executed="no" if "safe" in response.text else "maybe", text=response.text)
         if response.status_code not in (200, 202):
-            return Said(f"http {response.status_code}", executed="maybe", text=response.text[:300])
+            return CallOutcome(f"http {response.status_code}", executed="maybe", text=response.text[:300])
         if url.endswith("/mcp"):
             return _answer(response.text)
-        return Said("ok", response.json())
+        return CallOutcome("ok", response.json())
 
 
-def _answer(text: str) -> Said:
+def _answer(text: str) -> CallOutcome:
     """Return the answer from a JSON body or an event stream."""
     if not text.startswith("{"):
         lines = [line[5:].strip() for line in text.splitlines() if line.startswith("data:") and '"id"' in line]
         if not lines:
-            return Said("lost", executed="maybe", text="the stream ended without the answer")
+            return CallOutcome("lost", executed="maybe", text="the stream ended without the answer")
         text = lines[-1]
     message = json.loads(text)
     if "protocolVersion" in message.get("result", {}):
-        return Said("ok", message["result"])
+        return CallOutcome("ok", message["result"])
     return _read(message)

@@ -127,28 +127,28 @@ def _looked(system: System, documents: Mapping[str, str], record: Record) -> Ite
             else:
                 yield f"damaged {file}: {name} served"
         known |= {"documents"} if refused else set()
-        told = _told(client, known)
-    for name, said in told.items():
+        reported = _reported_damage(client, known)
+    for name, said in reported.items():
         if REMEDY not in said:
             record.wrong.append(f"status does not state the remedy for the damage of {name}: {said}")
-    if known - told.keys():
-        record.wrong.append(f"status does not report the damage of {sorted(known - told.keys())}")
+    if known - reported.keys():
+        record.wrong.append(f"status does not report the damage of {sorted(known - reported.keys())}")
     command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "doctor", "--json", "--data", str(system.data)]
     found = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=False)
-    missed = [name for name, said in told.items() if json.dumps(said)[1:-1] not in found.stdout.decode()]
-    if missed or (told and found.returncode != 1):
+    missed = [name for name, said in reported.items() if json.dumps(said)[1:-1] not in found.stdout.decode()]
+    if missed or (reported and found.returncode != 1):
         record.wrong.append(f"doctor (exit code {found.returncode}) does not report the damage of {missed}")
-    yield f"status and doctor report the damage of {sorted(told)}"
+    yield f"status and doctor report the damage of {sorted(reported)}"
 
 
-def _told(client: Client, known: Set[str]) -> dict[str, str]:
+def _reported_damage(client: Client, known: Set[str]) -> dict[str, str]:
     """Return the damage that status reports, by service; services in `known` report theirs with their next pong."""
     until = time.monotonic() + PASSES_S
     while True:
         services = client.call("kernel_status", {}, timeout_s=10)["services"]
-        told = {s["name"]: s["info"]["damage"] for s in services if (s.get("info") or {}).get("damage")}
-        if known <= told.keys() or time.monotonic() >= until:
-            return told
+        reported = {s["name"]: s["info"]["damage"] for s in services if (s.get("info") or {}).get("damage")}
+        if known <= reported.keys() or time.monotonic() >= until:
+            return reported
         time.sleep(0.2)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import trio
 
-from tests.chaos.clients import Client, HttpClient, Said
+from tests.chaos.clients import CallOutcome, Client, HttpClient
 from tests.chaos.record import Record
 from tests.system.workloads import turn
 
@@ -94,25 +94,25 @@ class Worker:
             await step()
             await trio.sleep(PAUSE_S)
 
-    async def call(self, tool: str, *, reads: bool = False, repeatable: bool = True, **arguments: Any) -> Said:
+    async def call(self, tool: str, *, reads: bool = False, repeatable: bool = True, **arguments: Any) -> CallOutcome:
         window, since = self.record.window, time.monotonic()
         said = await self.client.call(tool, arguments, repeatable=repeatable)
         return self.record.took(tool, said, reads=reads, repeatable=repeatable, window=window, since=since)
 
-    async def post(self, path: str, body: bytes, *, reads: bool) -> Said:
+    async def post(self, path: str, body: bytes, *, reads: bool) -> CallOutcome:
         """Send a request that is not MCP."""
         assert isinstance(self.client, HttpClient)
         window, since = self.record.window, time.monotonic()
         said = await self.client.post(path, body)
         return self.record.took(path, said, reads=reads, repeatable=True, window=window, since=since)
 
-    def wrote(self, kind: str, name: str, begun: float, said: Said) -> None:
+    def wrote(self, kind: str, name: str, begun: float, said: CallOutcome) -> None:
         if said.not_done_for_sure:
             self.refused.append((kind, name))
         else:
             self.writes[kind, name] = (begun, time.time() if said.ok else None)
 
-    def check(self, said: Said, right: bool, expected: object) -> None:
+    def check(self, said: CallOutcome, right: bool, expected: object) -> None:
         if said.ok and not right:
             self.record.wrong.append(f"{self.record.at_s:.1f} s: {str(said.result)[:300]} is not {expected}")
 
@@ -321,7 +321,7 @@ class Worker:
                 return False
             await trio.sleep(0.5)
 
-    async def _document(self, client: Client, sha: str) -> Said:
+    async def _document(self, client: Client, sha: str) -> CallOutcome:
         return await client.call("query", {"steps": [{"op": "get", "params": {"hash": sha, "include_content": True}}]})
 
     def _settle(self, done: Iterable[bool]) -> None:
@@ -329,7 +329,7 @@ class Worker:
         self.record.maybe.update("done" if each else "not done" for each in done)
 
 
-def _settle(values: set[str], value: str, said: Said) -> None:
+def _settle(values: set[str], value: str, said: CallOutcome) -> None:
     """Set the possible values of a file after a write: the new one, and after an uncertain write the earlier ones."""
     if said.ok:
         values.clear()

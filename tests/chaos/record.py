@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tests.chaos.clients import Said
+from tests.chaos.clients import CallOutcome
 
 EXAMPLES = 12
 
@@ -97,7 +97,9 @@ class Record:
             return self.closed[0]
         return self.open
 
-    def took(self, name: str, said: Said, *, reads: bool, repeatable: bool, window: Window, since: float) -> Said:
+    def took(
+        self, name: str, said: CallOutcome, *, reads: bool, repeatable: bool, window: Window, since: float
+    ) -> CallOutcome:
         """Count an outcome; `window` is the one at the time of the call, `since` its start on the monotonic clock."""
         calls = self.calls.setdefault(name, Calls(reads, repeatable))
         service = SERVICES.get(name, "")

@@ -52,7 +52,7 @@ class Growth:
         self.points["data directory: files"].append((at, len(files)))
         self.points["data directory: MiB"].append((at, sum(path.stat().st_size for path in files) / 2**20))
 
-    def told(self, unit: str) -> Iterator[str]:
+    def lines(self, unit: str) -> Iterator[str]:
         """Yield a line for each series that is complete: first, last and slope (least squares), also of the second
         half."""
         longest = max(map(len, self.points.values()), default=0)
@@ -100,7 +100,7 @@ async def soak(folder: Path, chance: random.Random, seconds: float, every_s: flo
             nursery.cancel_scope.cancel()
     finally:
         await system.end()
-    return record, list(growth.told("hour"))
+    return record, list(growth.lines("hour"))
 
 
 async def restarts(folder: Path, count: int) -> str:
@@ -127,7 +127,7 @@ async def restarts(folder: Path, count: int) -> str:
     tenth = max(1, count // 10)
     p99 = [f"{quantile(part, 0.99):.4f} s" for part in (took, took[:tenth], took[-tenth:])]
     told = f"kill to answer p50 {quantile(took, 0.5):.4f} s, p99 {p99[0]} (first tenth {p99[1]}, last {p99[2]})"
-    return "\n".join([f"{count} restarts of {RESTARTED}: {told}", *growth.told("1000 restarts")])
+    return "\n".join([f"{count} restarts of {RESTARTED}: {told}", *growth.lines("1000 restarts")])
 
 
 async def _process(line: Connection, before: int) -> int:

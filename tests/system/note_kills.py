@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import trio
 
-from linckia.services.runtime.text.cutting import reading
+from linckia.services.runtime.text.cutting import embedded_text
 from tests.system.running import RunningKernel, connection, wait_until
 
 VICTIMS = ("knowledge", "retrieve", "embed", "graph")
@@ -211,7 +211,7 @@ def _wrong_vectors(kernel: RunningKernel, sample: int) -> list[str]:
     if missing := [row[0] for row in rows if row[4] is None]:
         return [f"{len(missing)} of {len(rows)} items have no vector"]
     chosen = random.Random(1).sample(rows, min(sample, len(rows)))
-    texts = [reading(title, heading, text) for _, title, heading, text, _ in chosen]
+    texts = [embedded_text(title, heading, text) for _, title, heading, text, _ in chosen]
     dtype, shape, data = kernel.call("embed_texts", {"texts": texts, "kind": "passage"}, timeout_s=60)["vectors"]
     again = np.frombuffer(base64.b64decode(data), dtype=dtype).reshape(shape)
     wrong = []

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.clients import Said
+from tests.chaos.clients import CallOutcome
 from tests.chaos.load import Worker, compare_turns, make_folder
 from tests.chaos.record import Fault, Record, Window, report
 from tests.chaos.soak import slope
 
 STEPS = 12
-REFUSED = Said("unavailable", executed="no")
-UNSURE = Said("maybe_executed", executed="maybe")
+REFUSED = CallOutcome("unavailable", executed="no")
+UNSURE = CallOutcome("maybe_executed", executed="maybe")
 
 
 class Defective:
@@ -34,12 +34,12 @@ class Defective:
         self._documents: dict[str, str] = {}
         self.kept: list[str] = []
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> Said:
+    async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> CallOutcome:
         self._calls += 1
         defect = self._defect if self._calls > 5 else ""
         reads = tool in ("noyalib_get", "query", "query_by_tags")
         if defect == "hangs":
-            return Said("hung", executed="maybe")
+            return CallOutcome("hung", executed="maybe")
         if defect == "forgets" and not reads:
             # What a client is told is right, and nothing is kept.
             return self._told(tool, arguments)
@@ -49,7 +49,7 @@ class Defective:
         if defect == "is unsure of what it does not do" and not reads:
             return UNSURE
         if defect == "answers wrongly" and reads:
-            return Said("ok", {"text": "another", "content": "another"})
+            return CallOutcome("ok", {"text": "another", "content": "another"})
         self._do(tool, arguments)
         return self._told(tool, arguments)
 
@@ -76,21 +76,23 @@ class Defective:
                 if Path(move["from"]).exists():
                     Path(move["from"]).rename(move["to"])
 
-    def _told(self, tool: str, arguments: Mapping[str, Any]) -> Said:
+    def _told(self, tool: str, arguments: Mapping[str, Any]) -> CallOutcome:
         match tool:
             case "noyalib_get":
-                return Said("ok", {"text": Path(arguments["file"]).read_text().split("value: ")[1].strip()})
+                return CallOutcome("ok", {"text": Path(arguments["file"]).read_text().split("value: ")[1].strip()})
             case "execute":
                 text = arguments["operations"][0]["params"]["content"]
-                return Said("ok", hashlib.sha256(text.encode()).hexdigest())
+                return CallOutcome("ok", hashlib.sha256(text.encode()).hexdigest())
             case "query":
                 (step,) = arguments["steps"]
                 if step["op"] == "query_by_tags":
                     (tag,) = step["params"]["tags"]
-                    return Said("ok", [path.stem for path in self._root.glob("tagged-*") if tag in path.read_text()])
+                    return CallOutcome(
+                        "ok", [path.stem for path in self._root.glob("tagged-*") if tag in path.read_text()]
+                    )
                 found = self._documents.get(step["params"]["hash"])
-                return REFUSED if found is None else Said("ok", {"content": found})
-        return Said("ok", {"failed": 0})
+                return REFUSED if found is None else CallOutcome("ok", {"content": found})
+        return CallOutcome("ok", {"failed": 0})
 
 
 async def under_load(root: Path, defect: str) -> Record:
@@ -156,7 +158,7 @@ def test_availability_counts_repeatable_calls_and_in_a_full_disk_reads() -> None
 
     def took(kind: str, *, reads: bool, repeatable: bool = True, window: Window = Window.NONE) -> None:
         name = f"{reads} {repeatable}"
-        record.took(name, Said(kind), reads=reads, repeatable=repeatable, window=window, since=0)
+        record.took(name, CallOutcome(kind), reads=reads, repeatable=repeatable, window=window, since=0)
 
     for _ in range(3):
         took("ok", reads=True)

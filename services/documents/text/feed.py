@@ -50,7 +50,7 @@ class ContentFeed(SearchFeed):
             raise Damaged(self._store.packs.damage)
         return self._store.epoch.replace("-", "")[-16:] + "-"
 
-    def put_right(self, db: apsw.Connection, theirs: set[str]) -> list[str]:
+    def reconcile(self, db: apsw.Connection, theirs: set[str]) -> list[str]:
         prefix = self.prefix
         ours = {f"{prefix}{id_}": id_ for (id_,) in db.execute("SELECT DISTINCT object FROM document")}
         missing = [(ours[id_],) for id_ in ours.keys() - theirs]

@@ -25,7 +25,7 @@ from linckia.services.files.query.matching import EXTENSIONS
 from linckia.services.files.store import schema
 from linckia.services.files.store.sql import fetch_all, fetch_one, fetch_value, key
 from linckia.services.runtime import times
-from linckia.services.runtime.birth import born_ns
+from linckia.services.runtime.creation_time import created_ns
 from linckia.services.runtime.handlers import Context, handles
 
 STALE_S = 3600
@@ -98,7 +98,7 @@ class BrowseTools(Family):
         def query(db: apsw.Connection) -> tuple[ops.InspectResult, bool]:
             path, entry = find_indexed(db, self._core.roots, params.path)
             within = paths.is_within(path, self._core.roots.paths)
-            born = born_ns(paths.to_os(path)) or None if within else None
+            born = created_ns(paths.to_os(path)) or None if within else None
             target = _target(path) if within and entry.kind == schema.SYMLINK else None
             scanned = max(entry.scanned, last_scan(db, path) or 0)
             is_folder = entry.kind == schema.DIRECTORY

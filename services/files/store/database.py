@@ -23,9 +23,9 @@ from linckia.proto.errors import Unavailable
 from linckia.services.files import paths
 from linckia.services.files.store import schema, sql
 from linckia.services.files.store.sql import fetch_all
-from linckia.services.runtime.database import Database, Kind, Schema, beside, sync_folder
+from linckia.services.runtime.database import Database, Kind, Schema, copies, sync_folder
 from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.storage import patiently
+from linckia.services.runtime.storage import retry_when_full
 
 PRAGMAS = {"cache_size": -65536, "mmap_size": 1 << 30, "wal_autocheckpoint": 8000, "recursive_triggers": 1}
 
@@ -49,10 +49,10 @@ def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) ->
 
 
 async def steadily(env: Environment, name: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Like `patiently`, but if the database is damaged and recreated, run `work` again on the new one."""
+    """Like `retry_when_full`, but if the database is damaged and recreated, run `work` again on the new one."""
     while True:
         try:
-            await patiently(env, name, work)
+            await retry_when_full(env, name, work)
         except Unavailable as error:
             await trio.sleep((error.failure.retry_after_ms or 0) / 1000)
         else:
@@ -93,7 +93,7 @@ def _begin(db: apsw.Connection) -> None:
     """Fill newly created tables, in the same transaction. Raises apsw.FullError if there is no room for the mark that a
     database was created here."""
     path = Path(db.filename)
-    aside = beside.damaged_files(path)
+    aside = copies.damaged_files(path)
     if aside and int(aside[-1].name.rpartition("-")[2]) > time.time_ns() - RECENT_NS:
         _take_over(db, aside[-1])
     _fill_trash(db, path.parent / "trash")
@@ -121,11 +121,11 @@ def _take_over(db: apsw.Connection, aside: Path) -> None:
     lost = [*TAKEN_OVER]
     roots: list[tuple[str]] = []
     try:
-        with beside.opened(aside) as old:
+        with copies.open_damaged(aside) as old:
             lost = [table for table in TAKEN_OVER if not _copy(db, old, table)]
             if not _copy_members(db, old):
                 lost.append("member")
-            roots, complete = beside.readable(old, "SELECT root FROM scan", "root")
+            roots, complete = copies.read_intact(old, "SELECT root FROM scan", "root")
             if not complete:
                 lost.append("scan")
     except apsw.Error as error:
@@ -155,7 +155,7 @@ def _loss_of(path: Path) -> Path:
 def loss(path: Path) -> str:
     """Describe what a damaged database lost and what to do about it; blocks. Empty if nothing was lost, or once the
     file set aside has been removed."""
-    if not beside.damaged_files(path):
+    if not copies.damaged_files(path):
         _loss_of(path).unlink(missing_ok=True)
         return ""
     return _loss_of(path).read_text() if _loss_of(path).exists() else ""
@@ -169,7 +169,7 @@ def _copy(db: apsw.Connection, old: apsw.Connection, table: str) -> bool:
     if not columns:
         return False
     names, marks = ", ".join(columns), ",".join("?" * len(columns))
-    rows, complete = beside.readable(old, f"SELECT {names} FROM {table}", "1")
+    rows, complete = copies.read_intact(old, f"SELECT {names} FROM {table}", "1")
     db.executemany(f"INSERT OR IGNORE INTO {table}({names}) VALUES({marks})", rows)
     return complete
 
@@ -180,7 +180,7 @@ def _copy_members(db: apsw.Connection, old: apsw.Connection) -> bool:
         "SELECT f.path || e.name, m.set_id, m.added FROM member m JOIN entry e ON e.id = m.entry_id"
         " JOIN folder f ON f.id = e.parent"
     )
-    rows, complete = beside.readable(old, query, "m.set_id DESC, m.entry_id")
+    rows, complete = copies.read_intact(old, query, "m.set_id DESC, m.entry_id")
     db.executemany("INSERT OR IGNORE INTO trash_member VALUES(0, ?, ?, ?, '')", rows)
     return complete
 

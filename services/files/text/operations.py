@@ -21,7 +21,7 @@ from linckia.services.files.text.extracting import extracted, is_document, origi
 from linckia.services.files.text.grep import Grep
 from linckia.services.files.text.texts import Text, decode
 from linckia.services.runtime.handlers import Context, handles
-from linckia.services.runtime.rewrite import Rewritten, check_match, content_hash, read_whole, told
+from linckia.services.runtime.rewrite import Rewritten, check_match, content_hash, naming_errors, read_whole
 from linckia.services.runtime.text.lines import shortly
 
 
@@ -43,7 +43,7 @@ class TextTools(Family):
     @handles(ops.ReadFile)
     async def read_file(self, params: ops.ReadFile, ctx: Context) -> ops.FileText:
         def read() -> ops.FileText | bytes:
-            with told(params.path):
+            with naming_errors(params.path):
                 data = read_whole(paths.to_os(self._real(params.path)), self._core.roots.all)
             if params.original:
                 return original(data, params.offset)
@@ -76,7 +76,7 @@ class TextTools(Family):
                 what = f"{error.object[error.start]!r} cannot be encoded in {before.encoding}, the file's encoding"
                 raise InvalidParams(f"`edits`: {what}", field="edits") from None
 
-        with told(params.path):
+        with naming_errors(params.path):
             done, _ = self._writing.rewrite(
                 self._real(params.path), change, if_match=params.if_match, dry_run=params.dry_run
             )
@@ -97,7 +97,7 @@ class TextTools(Family):
             content = params.content.encode()
         except UnicodeEncodeError:
             raise InvalidParams("`content` is not valid Unicode", field="content") from None
-        with told(params.path):
+        with naming_errors(params.path):
             path = self._real(params.path)
             written = ops.Written(path=path, hash=content_hash(content), bytes=len(content))
             if not os.path.lexists(paths.to_os(path)):

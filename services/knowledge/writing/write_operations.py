@@ -33,9 +33,9 @@ from linckia.services.runtime.rewrite import (
     check_match,
     content_hash,
     create,
+    naming_errors,
     read_whole,
     rewrite,
-    told,
 )
 from linckia.services.runtime.roots import Denied, OutsideRoots, Roots
 from linckia.services.runtime.text.lines import MAX_CHARACTERS, shortly
@@ -75,7 +75,7 @@ class WriteOperations:
         def work() -> tuple[Rewritten, bool]:
             text = with_front_matter(params.content, merge) if params.front_matter else params.content
             data = _encoded(text)
-            with told(path):
+            with naming_errors(path):
                 return _written(path, self._roots, data, params)
 
         done, is_new = await trio.to_thread.run_sync(work, limiter=self._writing)
@@ -87,7 +87,7 @@ class WriteOperations:
         merge = self._merge(params.front_matter, ctx)
 
         def work() -> Rewritten:
-            with told(path):
+            with naming_errors(path):
                 return rewrite(
                     path, self._roots, lambda data: _encoded(edited(decoded(data), params, merge)),
                     if_match=params.if_match, dry_run=params.dry_run,
@@ -218,7 +218,7 @@ class WriteOperations:
         self._ingest.index.renamed = {renaming.target: renaming.source}
 
         def work() -> list[str]:
-            with told(renaming.target.absolute, "to"):
+            with naming_errors(renaming.target.absolute, "to"):
                 if note_down:
                     self._journal.write(renaming)
                 try:

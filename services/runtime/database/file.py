@@ -20,7 +20,7 @@ import trio
 
 from linckia.proto.durable import sync_folder
 from linckia.proto.errors import OperationError, Unavailable
-from linckia.services.runtime.database import beside
+from linckia.services.runtime.database import copies
 from linckia.services.runtime.database.schema import Kind, Schema, UnknownVersion
 from linckia.services.runtime.storage import Damaged, disk_full
 
@@ -182,7 +182,7 @@ class DatabaseFile:
 
     def _put_aside(self, reason: str) -> None:
         """Rename the file so that it can be examined, and remove its log, which does not belong to the next file."""
-        before = beside.damaged_files(self.path)
+        before = copies.damaged_files(self.path)
         # Make the name sort last even if the clock was set back.
         stamp = max([time.time_ns(), *(int(file.name.rpartition("-")[2]) + 1 for file in before[-1:])])
         new = self.path.with_name(f"{self.path.name}.damaged-{stamp}")
@@ -234,9 +234,9 @@ class DatabaseFile:
             connection.pragma("journal_size_limit", LOG_BYTES)
             if self.kind is Kind.SOURCE or self._schema.keeps:
                 if self._schema.is_behind(connection):
-                    beside.keep(connection, self.path, self._schema.version)
+                    copies.copy_before_migration(connection, self.path, self._schema.version)
                 else:
-                    beside.forget(self.path)
+                    copies.remove_expired(self.path)
             self._schema.apply(connection)
             if fresh:
                 sync_folder(self.path.parent)

@@ -36,7 +36,7 @@ _WORDS = re.compile(r"[^\W\d_]+|\S")
 _ASCII_CHARS_PER_TOKEN = 2
 
 
-class Settings(msgspec.Struct):
+class EmbedderSettings(msgspec.Struct):
     """The settings from `[services.embed]` that matter here."""
 
     model: str = AUTO
@@ -72,7 +72,7 @@ ROUGH = Measure(256 - _SPARE, "rough", lambda: lambda text: len(text) // 4)
 
 def measure(settings: Mapping[str, Any]) -> Measure:
     """Return the measure for the model in a service's `settings` under `SETTING`. Blocks on disk reads."""
-    wanted = msgspec.convert(settings.get(SETTING, {}), Settings)
+    wanted = msgspec.convert(settings.get(SETTING, {}), EmbedderSettings)
     most = min(wanted.max_tokens or LONGEST, LONGEST)
     try:
         _, folder = locate_embedder(wanted.model)

@@ -214,10 +214,10 @@ def _western(text: str) -> float:
         if one.isascii():
             continue
         total += 1
-        beside = around[at - 1] + around[at + 1]
+        neighbours = around[at - 1] + around[at + 1]
         if one.isalpha():
-            is_beside_plain = any(other.isascii() and other.isalpha() for other in beside)
-            score += 1 if is_beside_plain else 0.9 if beside.isspace() else 0.45
+            is_near_plain = any(other.isascii() and other.isalpha() for other in neighbours)
+            score += 1 if is_near_plain else 0.9 if neighbours.isspace() else 0.45
         elif one in _SIGNS:
             score += 0.8
     return score / total if total else 0

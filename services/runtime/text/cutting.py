@@ -104,7 +104,7 @@ def cut(lines: Sequence[str], blocks: Sequence[Block], title: str, measure: Meas
     return _merged(pieces, budget, round(measure.window * SHORT_SHARE))
 
 
-def reading(title: str, heading: str, text: str) -> str:
+def embedded_text(title: str, heading: str, text: str) -> str:
     """Return the text that is embedded for a piece: its title, heading path and text, each once, without data."""
     lines: list[str] = []
     for line in (title.strip()[:PREFIX_CHARS].strip(), heading.strip()[-PREFIX_CHARS:].strip()):
@@ -151,7 +151,7 @@ def _is_data(run: str, changes: float) -> bool:
 
 def _budget(title: str, measure: Measure, path: tuple[str, ...]) -> int:
     """Return how many tokens a text under these headings may have; always at least a few."""
-    return max(measure.window // 4, measure.window - measure(reading(title, " > ".join(path), "")))
+    return max(measure.window // 4, measure.window - measure(embedded_text(title, " > ".join(path), "")))
 
 
 def _runs(blocks: Sequence[Block]) -> Iterator[tuple[tuple[str, ...], list[Block]]]:
@@ -244,7 +244,7 @@ class _Lines:
                 total = sum(self._sizes[start:number])
             total += size
             if size > limit:
-                yield from bites(number, self._lines[number], limit, self._measure)
+                yield from split_line(number, self._lines[number], limit, self._measure)
                 start, total = number + 1, 0
         if total:
             yield self._unit(start, block.end)
@@ -261,7 +261,7 @@ def _best_break(lines: Sequence[str], start: int, end: int) -> int:
     return max(range(start + (end - start + 1) // 2, end + 1), key=weight) if end - start > 1 else end
 
 
-def bites(number: int, line: str, budget: int, measure: Callable[[str], int]) -> Iterator[_Unit]:
+def split_line(number: int, line: str, budget: int, measure: Callable[[str], int]) -> Iterator[_Unit]:
     """Split one long line into pieces that end with a sentence or a word if possible, else anywhere."""
     start, guess = 0, 4 * budget
     while start < len(line):

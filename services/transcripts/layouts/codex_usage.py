@@ -66,13 +66,13 @@ class Meter(msgspec.Struct, kw_only=True):
 
     def recorded(self, payload: Json) -> Call | None:
         """Process a `token_usage_record`. Returns None if its call is already counted."""
-        told = _figures(child(payload, "usage"))
+        spent = _figures(child(payload, "usage"))
         before, self.has_records = self.has_records, True
-        if not told or (not before and told == self.call):
+        if not spent or (not before and spent == self.call):
             # The event came first.
             return None
-        self.call = told
-        return self._counted(told, "record", text(payload, "response_id") or str(self._next()))
+        self.call = spent
+        return self._counted(spent, "record", text(payload, "response_id") or str(self._next()))
 
     def counted(self, payload: Json) -> Call | None:
         """Process a `token_count` event. Returns None if its call is already counted or it states none."""
@@ -101,17 +101,17 @@ class Meter(msgspec.Struct, kw_only=True):
         is_sum = total.covers(before) and grown.covers(last)
         return self._call(grown if is_sum else last or total, repr(total))
 
-    def _call(self, told: Figures, name: str) -> Call | None:
-        self.call = told
-        return self._counted(told, "event", name) if told else None
+    def _call(self, spent: Figures, name: str) -> Call | None:
+        self.call = spent
+        return self._counted(spent, "event", name) if spent else None
 
     def _next(self) -> int:
         self.number += 1
         return self.number
 
-    def _counted(self, told: Figures, kind: str, name: str) -> Call:
+    def _counted(self, spent: Figures, kind: str, name: str) -> Call:
         self.is_fresh = False
         figures = usage(
-            told.sent, told.answered, cache_read_input_tokens=told.cached, cache_creation_input_tokens=told.written
+            spent.sent, spent.answered, cache_read_input_tokens=spent.cached, cache_creation_input_tokens=spent.written
         )
-        return Call(key="\0".join(("codex", self.session, kind, name, repr(told))), model="", usage=figures or {})
+        return Call(key="\0".join(("codex", self.session, kind, name, repr(spent))), model="", usage=figures or {})

@@ -103,11 +103,11 @@ def _dated(messages: list[Message], record: Json) -> list[Message]:
 def _messages(record: Json, provider: str) -> list[Message] | None:
     """Return the messages of a conversation; None if the record is something else."""
     if isinstance(record.get("messages"), list):
-        return [told for item in records(record, "messages") if (told := _message(item, provider)).content]
+        return [message for item in records(record, "messages") if (message := _message(item, provider)).content]
     for name in _CONTENTS:
         is_list = isinstance(record.get(name), list)
         if is_list and (name == "contents" or any("parts" in item for item in records(record, name))):
-            return [told for item in records(record, name) if (told := gemini.api_message(item)).content]
+            return [message for item in records(record, name) if (message := gemini.api_message(item)).content]
     if isinstance(record.get("conversations"), list):
         return [
             Message(role=_role(text(item, "from", "role")), content=[text_block(text(item, "value", "content"))])
@@ -192,12 +192,12 @@ def _chatgpt(record: Json, number: str) -> Iterator[Step]:
 
 
 def _chatgpt_message(given: Json) -> Message | None:
-    told = child(given, "content")
-    if text(told, "content_type") in _HIDDEN:
+    body = child(given, "content")
+    if text(body, "content_type") in _HIDDEN:
         return None
-    parts = told.get("parts")
+    parts = body.get("parts")
     blocks = []
-    for part in parts if isinstance(parts, list) else [text(told, "text", "result")]:
+    for part in parts if isinstance(parts, list) else [text(body, "text", "result")]:
         item = part if isinstance(part, dict) else {"text": part}
         if url := text(item, "asset_pointer"):
             blocks.append(image(url=url))

@@ -27,7 +27,7 @@ _TOKENS = (("input", "tool"), ("output", "thoughts"))
 _NOTICES = frozenset({"info", "error", "warning", "about", "help", "stats"})
 
 
-class Held(msgspec.Struct, kw_only=True):
+class PendingMessage(msgspec.Struct, kw_only=True):
     """A message that may be rewritten: the messages that it yields, and the `tokens` that it used."""
 
     id: str
@@ -46,7 +46,7 @@ class Gemini(Layout, kw_only=True):
     session: str = ""
     head: str = ""
     before: dict[str, str] = msgspec.field(default_factory=dict)
-    held: list[Held] = msgspec.field(default_factory=list)
+    held: list[PendingMessage] = msgspec.field(default_factory=list)
 
     def read(self, record: Json) -> list[Step] | None:
         if _is_session(record):
@@ -92,12 +92,12 @@ class Gemini(Layout, kw_only=True):
         self.held.append(held)
         return self._release() if len(self.held) > HELD else []
 
-    def _user(self, record: Json, id_: str) -> Held:
+    def _user(self, record: Json, id_: str) -> PendingMessage:
         blocks, _ = content(record.get("content"))
         message = Message(role="user", content=blocks, at=seconds(record.get("timestamp")))
-        return Held(id=id_, steps=[self._said(id_, message)] if blocks else [], calls=[])
+        return PendingMessage(id=id_, steps=[self._said(id_, message)] if blocks else [], calls=[])
 
-    def _model(self, record: Json, id_: str) -> Held:
+    def _model(self, record: Json, id_: str) -> PendingMessage:
         blocks, thoughts = content(record.get("content"))
         at = seconds(record.get("timestamp"))
         calls = list(records(record, "toolCalls"))
@@ -106,7 +106,7 @@ class Gemini(Layout, kw_only=True):
         # `input` excludes tool results, and `output` excludes thoughts.
         sent, answered = (count(tokens, of) + count(tokens, more) for of, more in _TOKENS)
         spent = usage(sent, answered, count(tokens, "total"), cache_read_input_tokens=count(tokens, "cached"))
-        held = Held(id=id_, steps=[], calls=[])
+        held = PendingMessage(id=id_, steps=[], calls=[])
         if spent:
             held.calls.append(Call(key=f"gemini\0{self.session}\0{id_}", model=model, usage=spent))
         if not blocks:

@@ -43,10 +43,10 @@ def request(body: Json) -> Turn:
     """Read a request. Raises Unreadable."""
     model = text(body, "model").removeprefix("models/")
     body = child(body, "request") or body
-    told = child(body, "systemInstruction") or child(body, "system_instruction")
+    instruction = child(body, "systemInstruction") or child(body, "system_instruction")
     given = body.get("contents")
     contents = [{"parts": [{"text": given}]}] if isinstance(given, str) else given
-    system = "\n".join(part for item in records(told, "parts") if (part := text(item, "text")))
+    system = "\n".join(part for item in records(instruction, "parts") if (part := text(item, "text")))
     turn = wire.turn_from(
         NAME, {"messages": contents}, _message, system=system, missing="`contents` is missing or not an array"
     )

@@ -66,12 +66,12 @@ def assemble(events: list[Json]) -> Json:
     for event in events:
         if event.get("error"):
             return event
-        told = child(event, "message") or {"content": event.get("response"), "thinking": event.get("thinking")}
-        whole["role"] = text(told, "role") or whole["role"]
-        whole["content"] += text(told, "content")
-        whole["thinking"] += text(told, "thinking")
-        whole["tool_calls"] += items(told, "tool_calls")
-        whole["images"] += items(told, "images")
+        part = child(event, "message") or {"content": event.get("response"), "thinking": event.get("thinking")}
+        whole["role"] = text(part, "role") or whole["role"]
+        whole["content"] += text(part, "content")
+        whole["thinking"] += text(part, "thinking")
+        whole["tool_calls"] += items(part, "tool_calls")
+        whole["images"] += items(part, "images")
         if event.get("done") is True:
             return {**event, "message": whole}
     raise Unreadable(wire.BROKEN_OFF)

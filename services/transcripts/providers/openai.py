@@ -106,7 +106,7 @@ def tokens(figures: Json) -> Json | None:
 def assemble(events: list[Json]) -> Json:
     """Assemble the reply from a stream of chunks. Raises Unreadable if it is incomplete."""
     reply: Json = {}
-    told: dict[str, list[str]] = {}
+    streamed: dict[str, list[str]] = {}
     calls: dict[int, Json] = {}
     reason = ""
     for event in events:
@@ -119,13 +119,13 @@ def assemble(events: list[Json]) -> Json:
             delta = child(choice, "delta")
             for key in ("content", "refusal", "reasoning_content", "reasoning"):
                 if said := text(delta, key):
-                    told.setdefault(key, []).append(said)
+                    streamed.setdefault(key, []).append(said)
             for called in records(delta, "tool_calls"):
                 _grow(calls.setdefault(count(called, "index"), {}), called)
             reason = text(choice, "finish_reason") or reason
     if not reason:
         raise Unreadable(wire.BROKEN_OFF)
-    whole: Json = {"role": ASSISTANT, **{key: "".join(parts) for key, parts in told.items()}}
+    whole: Json = {"role": ASSISTANT, **{key: "".join(parts) for key, parts in streamed.items()}}
     if calls:
         whole["tool_calls"] = [calls[index] for index in sorted(calls)]
     return {**reply, "choices": [{"index": 0, "message": whole, "finish_reason": reason}]}

@@ -66,8 +66,8 @@ def message(item: Json) -> Message | None:
         case "reasoning":
             return Message(role=ASSISTANT, content=[], thinking=[item])
         case str() as name if name in _CALLS:
-            told = {key: value for key, value in item.items() if key not in ("type", "id", "call_id", "status")}
-            used = tool_use(text(item, "call_id", "id"), text(item, "name") or _CALLS[name], told)
+            arguments = {key: value for key, value in item.items() if key not in ("type", "id", "call_id", "status")}
+            used = tool_use(text(item, "call_id", "id"), text(item, "name") or _CALLS[name], arguments)
             return Message(role=ASSISTANT, content=[used])
         case _:
             return None

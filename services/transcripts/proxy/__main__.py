@@ -15,8 +15,8 @@ from pathlib import Path
 
 import trio
 
-from linckia.services.transcripts.proxy.passage import Passage, Upstream
 from linckia.services.transcripts.proxy.recorder import Recorder, Spool
+from linckia.services.transcripts.proxy.relay import Relay, Upstream
 
 SPOOL = Path("proxy") / "spool"
 """Relative to the data directory."""
@@ -73,7 +73,7 @@ async def _serve(upstream: Upstream, host: str, port: int, recorder: Recorder) -
     async def serve(client: trio.SocketStream) -> None:
         async with passage_limit:
             try:
-                await Passage(upstream, recorder.add).run(client)
+                await Relay(upstream, recorder.add).run(client)
             except* Exception:
                 # A defect in one connection ends only that connection.
                 logging.getLogger("linckia.proxy").exception("a connection failed")

@@ -19,7 +19,7 @@ import trio
 from linckia.proto.control.client import CallFailed, Client, ControlError
 from linckia.proto.durable import replace_file
 from linckia.proto.json_types import JsonObject
-from linckia.services.transcripts.proxy.passage import Exchange
+from linckia.services.transcripts.proxy.relay import Exchange
 
 log = logging.getLogger("linckia.proxy")
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from tests.bench._programs import require
 from tests.bench.documents.grepping import grep
-from tests.bench.documents.manuals import Settings, manuals
+from tests.bench.documents.manuals import KernelSettings, manuals
 from tests.bench.documents.trees import kernel_alone
 from tests.bench.documents.versions import versions
 from tests.system.test_documents import peaks, write_large
@@ -59,7 +59,7 @@ def main() -> None:
                 grep(folder, arguments.count or 100_000)
             case "manuals":
                 wait_s = float(arguments.count or 20)
-                settings = Settings(arguments.backend, arguments.rest, arguments.tokens)
+                settings = KernelSettings(arguments.backend, arguments.rest, arguments.tokens)
                 manuals(folder, arguments.dir.resolve(), wait_s, settings)
             case _:
                 large(folder, arguments.count or 1024)

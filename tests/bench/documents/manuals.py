@@ -26,7 +26,7 @@ PATTERNS = ("[Cc]opyright \\(c\\) 20\\d\\d", "Bug[- ]?#?\\d{6}", "GPL-[23]\\+?",
 TURNS = 20
 
 
-class Settings(NamedTuple):
+class KernelSettings(NamedTuple):
     """The settings of the kernel.
 
     `backend` is the embedder's; with onnx there is no reranker, so that nothing loads torch. Services rest after
@@ -49,7 +49,7 @@ class Settings(NamedTuple):
         return said
 
 
-def manuals(folder: Path, directory: Path, wait_s: float, settings: Settings) -> None:
+def manuals(folder: Path, directory: Path, wait_s: float, settings: KernelSettings) -> None:
     """Print the figures; waits at most `wait_s` for the vectors."""
     environment = settings.environment()
     with running(folder / "manuals-data", [directory], environment=environment, all_ready=False) as kernel:

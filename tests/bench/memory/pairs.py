@@ -12,7 +12,7 @@ from linckia.proto.ops.embed import TextKind
 from linckia.services.embed.main import load
 from linckia.services.embed.serving import EmbedSettings
 from linckia.services.embed.weights import PACKAGED
-from linckia.services.memory.comparing import Relation, relation
+from linckia.services.memory.comparison import Relation, relation
 
 Vectors: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.float32]]"
 

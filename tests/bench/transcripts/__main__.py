@@ -12,15 +12,15 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench.transcripts import finding, importing, passing, taking_in
+from tests.bench.transcripts import importing, ingesting, proxying, searching
 
 PARTS: dict[str, Callable[[Path], None]] = {
-    "ingest": taking_in.ingest,
-    "dedup": taking_in.dedup,
-    "lineage": taking_in.lineage,
-    "search": finding.search,
-    "stripping": finding.stripping,
-    "proxy": passing.delay,
+    "ingest": ingesting.ingest,
+    "dedup": ingesting.dedup,
+    "lineage": ingesting.lineage,
+    "search": searching.search,
+    "stripping": searching.stripping,
+    "proxy": proxying.delay,
     "import": importing.import_,
 }
 

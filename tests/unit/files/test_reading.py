@@ -14,7 +14,7 @@ from linckia.proto.errors import InvalidParams
 from linckia.proto.ops.files.reading import DbDiagnose, Inspect, Navigate, SessionInfo, SessionSetPreferences
 from linckia.proto.validation import validate
 from linckia.services.files.store.database import open_database
-from linckia.services.runtime.birth import born_ns
+from linckia.services.runtime.creation_time import created_ns
 from linckia.services.runtime.times import rfc3339
 from tests.unit.files.rig import files_service, index
 
@@ -93,7 +93,7 @@ async def test_inspect_says_all_that_is_known(tmp_path: Path) -> None:
         status = (root / "c.txt").lstat()
         assert (file.kind, file.size, file.modified_at) == ("file", 20, "2024-06-15T10:30:02Z")
         assert (file.inode, file.links, file.extension, file.mime_type) == (status.st_ino, 1, "txt", "text/plain")
-        born = born_ns(f"{root}/c.txt") or None
+        born = created_ns(f"{root}/c.txt") or None
         assert file.created_at == rfc3339(status.st_ctime_ns if born is None else born)
         assert file.resource_uri == f"synthesis://nodes{root}/c.txt"
         assert file.metadata_uri == f"synthesis://nodes{root}/c.txt/metadata"

@@ -12,7 +12,7 @@ from linckia.services.knowledge.notes import frontmatter
 from linckia.services.knowledge.notes.files import Place
 from linckia.services.knowledge.notes.markdown import MAX_POINTERS, Note, parse
 from linckia.services.runtime.models.measure import Measure, measure
-from linckia.services.runtime.text.cutting import reading
+from linckia.services.runtime.text.cutting import embedded_text
 from linckia.services.runtime.text.markdown import outline, plain
 
 PLACE = Place("/notes", "guides/My File.md")
@@ -205,7 +205,7 @@ def test_any_text_is_parsed_and_every_line_with_text_is_in_exactly_one_section(
     file_lines = text.replace("\r\n", "\n").split("\n")
     assert {n for n, line in enumerate(file_lines, 1) if line.strip(" \t\0")} <= covered
     for section in parsed.sections:
-        assert MEASURE(reading(parsed.title, " > ".join(section.path), section.text)) <= MEASURE.window
+        assert MEASURE(embedded_text(parsed.title, " > ".join(section.path), section.text)) <= MEASURE.window
         assert section.text.count("\n") == section.last - section.first
         assert all(1 <= p.first <= p.last <= len(file_lines) for p in section.parts)
 

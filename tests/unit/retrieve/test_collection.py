@@ -14,7 +14,7 @@ from linckia.proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSear
 from linckia.services.retrieve import item_store, lexical
 from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.lexical import WordsDamaged
-from linckia.services.runtime.database.beside import damaged_files
+from linckia.services.runtime.database.copies import damaged_files
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, near, opened, vector
 
 

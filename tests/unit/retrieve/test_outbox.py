@@ -14,7 +14,7 @@ from linckia.proto.frames import Backlog
 from linckia.proto.ops.embed import EmbedResult, EmbedTexts
 from linckia.services.retrieve.collection import MAX_PRIORITIZED, Collection
 from linckia.services.retrieve.vector_outbox import BATCH
-from linckia.services.runtime.text.cutting import reading
+from linckia.services.runtime.text.cutting import embedded_text
 from tests.unit.retrieve.rig import (
     WordEmbedder,
     drained,
@@ -242,7 +242,7 @@ async def test_vectors_are_kept_in_halves_that_agree_with_what_is_searched(tmp_p
     ],
 )
 def test_title_and_heading_go_before_the_text_once(title: str, heading: str, text: str, expected: str) -> None:
-    assert reading(title, heading, text) == expected
+    assert embedded_text(title, heading, text) == expected
 
 
 async def test_what_was_asked_for_is_embedded_before_what_has_waited_longer(tmp_path: Path) -> None:

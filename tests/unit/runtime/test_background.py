@@ -7,7 +7,7 @@ import errno
 import pytest
 import trio
 
-from linckia.services.runtime.storage import DiskFull, patiently
+from linckia.services.runtime.storage import DiskFull, retry_when_full
 from tests.unit.runtime.environment import PlayedEnvironment
 
 
@@ -28,7 +28,7 @@ async def test_work_pauses_on_a_full_disk_and_goes_on(autojump_clock: object, er
 
     async with trio.open_nursery() as nursery:
         env = PlayedEnvironment(nursery, nobody)
-        nursery.start_soon(patiently, env, "indexing", work)
+        nursery.start_soon(retry_when_full, env, "indexing", work)
         with trio.fail_after(5):
             await done.wait()
     assert env.told[0]["indexing"].startswith("paused: the disk is full")
@@ -42,4 +42,4 @@ async def test_any_other_error_ends_it(autojump_clock: object) -> None:
 
     async with trio.open_nursery() as nursery:
         with pytest.raises(OSError, match="no such file"):
-            await patiently(PlayedEnvironment(nursery, nobody), "indexing", work)
+            await retry_when_full(PlayedEnvironment(nursery, nobody), "indexing", work)

@@ -16,7 +16,7 @@ from linckia.services.embed.weights import resolve
 from linckia.services.knowledge.notes.files import Place
 from linckia.services.knowledge.notes.markdown import parse
 from linckia.services.runtime.models.measure import Measure, estimate, measure
-from linckia.services.runtime.text.cutting import Section, reading, without_data
+from linckia.services.runtime.text.cutting import Section, embedded_text, without_data
 
 pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")
 
@@ -62,7 +62,7 @@ def pieces(text: str, title: str, measured: Measure = MEASURE) -> dict[str, list
 @pytest.mark.parametrize("title", ["t", "a title of a good many words that goes on" * 4])
 def test_the_model_reads_all_of_each_piece_with_its_title_and_headings(kind: str, title: str) -> None:
     for found in pieces(TEXTS[kind], title).values():
-        texts = [reading(title, " > ".join(piece.path), piece.text) for piece in found]
+        texts = [embedded_text(title, " > ".join(piece.path), piece.text) for piece in found]
         assert TOKENIZER.encode(texts, TextKind.PASSAGE).truncated == []
 
 
@@ -84,7 +84,7 @@ def test_windows_of_other_models_are_filled_and_never_overrun() -> None:
     for window in (64, 128, 502):
         small = Measure(window, "", lambda: MEASURE._count)
         for found in pieces(TEXTS["prose"], "t", small).values():
-            sizes = [small(reading("t", " > ".join(piece.path), piece.text)) for piece in found]
+            sizes = [small(embedded_text("t", " > ".join(piece.path), piece.text)) for piece in found]
             assert max(sizes) <= window
             assert sum(sizes) / len(sizes) > window / 2
 
@@ -141,7 +141,7 @@ def test_data_is_left_out_and_the_text_around_it_is_not(data: str) -> None:
     (section,) = note.sections
     assert (section.first, section.last) == (1, text.count("\n"))
     assert section.text.split("\n")[-1] == "After it the zebra."
-    read = reading("n", "", section.text)
+    read = embedded_text("n", "", section.text)
     assert data[:40] not in read
     assert len(read) < 200
     assert data[:40] in section.text
@@ -172,5 +172,5 @@ def test_without_a_model_texts_are_cut_by_the_estimate() -> None:
     assert measured.signature.startswith("estimate")
     assert measured.signature != MEASURE.signature
     for found in pieces(TEXTS["prose"], "t", measured).values():
-        texts = [reading("t", " > ".join(piece.path), piece.text) for piece in found]
+        texts = [embedded_text("t", " > ".join(piece.path), piece.text) for piece in found]
         assert TOKENIZER.encode(texts, TextKind.PASSAGE).truncated == []

@@ -16,7 +16,7 @@ from linckia.proto.errors import Executed, OperationError, Unavailable
 from linckia.proto.frames import DAMAGE
 from linckia.proto.grants import Grant
 from linckia.services.runtime.database import Database, Kind, Schema
-from linckia.services.runtime.database.beside import damaged_files
+from linckia.services.runtime.database.copies import damaged_files
 from linckia.services.runtime.database.file import KEPT_ASIDE
 from linckia.services.runtime.database.schema import UnknownVersion
 from linckia.services.runtime.storage import Damaged, DiskFull

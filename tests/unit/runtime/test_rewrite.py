@@ -10,7 +10,15 @@ import pytest
 
 from linckia.proto.errors import OperationError
 from linckia.services.runtime import replace
-from linckia.services.runtime.rewrite import Contended, TooLarge, content_hash, create, read_whole, rewrite, told
+from linckia.services.runtime.rewrite import (
+    Contended,
+    TooLarge,
+    content_hash,
+    create,
+    naming_errors,
+    read_whole,
+    rewrite,
+)
 from linckia.services.runtime.roots import Denied, OutsideRoots, Roots
 from linckia.services.runtime.text.lines import MAX_CHARACTERS, shortly, unified
 
@@ -94,7 +102,7 @@ def test_what_may_not_be_written_is_said_with_its_field(tmp_path: Path) -> None:
         rewrite(str(file), Roots([tmp_path], read_only=[str(tmp_path)]), lambda data: b"", field="file")
     assert refused.value.failure.field == "file"
     for path, roots in ((str(tmp_path / "none"), Roots([tmp_path])), (str(tmp_path), Roots([tmp_path]))):
-        with pytest.raises(OperationError) as failed, told(path, "file"):
+        with pytest.raises(OperationError) as failed, naming_errors(path, "file"):
             rewrite(path, roots, lambda data: b"")
         assert failed.value.failure.field == "file"
 

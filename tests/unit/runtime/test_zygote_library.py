@@ -39,10 +39,10 @@ def test_what_is_wanted_is_loaded_before_what_is_not(modules: list[str]) -> None
     library.load_next("no.service.of.this")
     assert loaded() == [modules[2]]
     library.load_next()
-    assert not library.said().complete
+    assert not library.report().complete
     library.load_next()
     assert loaded() == [modules[2], modules[0], modules[1]]
-    assert library.said().complete
+    assert library.report().complete
 
 
 def test_module_that_cannot_be_loaded_is_told_and_left_out(modules: list[str]) -> None:
@@ -50,4 +50,4 @@ def test_module_that_cannot_be_loaded_is_told_and_left_out(modules: list[str]) -
     while not library.is_complete():
         library.load_next()
     assert loaded() == modules
-    assert list(library.said().failed) == ["no.such.module"]
+    assert list(library.report().failed) == ["no.such.module"]

@@ -31,9 +31,9 @@ from linckia.services.graph import tables as graph
 from linckia.services.knowledge.note_database import SCHEMA as NOTES
 from linckia.services.knowledge.note_database import open_database as open_notes
 from linckia.services.media.cache import SCHEMA as MEDIA
-from linckia.services.memory.store import SCHEMA as MEMORIES
+from linckia.services.memory.memory_db import SCHEMA as MEMORIES
 from linckia.services.retrieve.collection_schema import SCHEMA as COLLECTIONS
-from linckia.services.runtime.database import Database, Kind, Schema, beside
+from linckia.services.runtime.database import Database, Kind, Schema, copies
 from linckia.services.runtime.database.schema import UnknownVersion
 from linckia.services.transcripts.database import SCHEMA as TRANSCRIPTS
 from linckia.services.watch.database import WatchDatabase as Watched
@@ -223,7 +223,7 @@ def _item(version: int) -> Schema:
 def test_the_copy_is_kept_for_a_week_and_until_a_later_start(tmp_path: Path) -> None:
     path, copy = tmp_path / "t.db", tmp_path / "t.db.before-v2"
     Database(path, _item(1), kind=Kind.SOURCE).close()
-    for age_s, is_there in ((0, True), (0, True), (beside.KEPT_S + 60, False)):
+    for age_s, is_there in ((0, True), (0, True), (copies.RETENTION_S + 60, False)):
         if age_s:
             os.utime(copy, (copy.stat().st_mtime - age_s,) * 2)
         Database(path, _item(2), kind=Kind.SOURCE).close()

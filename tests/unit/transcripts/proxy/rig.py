@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from linckia.services.transcripts.proxy.passage import MAX_RECORDED_BYTES, Exchange, Passage, Upstream
+from linckia.services.transcripts.proxy.relay import MAX_RECORDED_BYTES, Exchange, Relay, Upstream
 
 Answer = Callable[["trio.abc.Stream", "Between"], Awaitable[None]]
 
@@ -103,10 +103,10 @@ async def proxied(
                 f"https://{between.upstream}", "localhost", port, tls[1], between.upstream.encode(), b""
             )
 
-        async def passage(stream: trio.SocketStream) -> None:
-            await Passage(upstream, between.recorded.append, max_bytes=max_bytes).run(stream)
+        async def relay(stream: trio.SocketStream) -> None:
+            await Relay(upstream, between.recorded.append, max_bytes=max_bytes).run(stream)
 
-        front = await nursery.start(trio.serve_tcp, passage, 0)
+        front = await nursery.start(trio.serve_tcp, relay, 0)
         between.port = front[0].socket.getsockname()[1]
         with trio.fail_after(20):
             yield between

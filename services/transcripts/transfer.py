@@ -42,7 +42,7 @@ _TURNS = (
 )
 
 
-class Carrying:
+class Transfer:
     """The handlers of export and import."""
 
     def __init__(self, database: Database, ingest: Ingest) -> None:
@@ -101,7 +101,7 @@ class Carrying:
 
     def _put(self, db: apsw.Connection, turn: ops.CarriedTurn) -> None:
         hash_ = bytes.fromhex(turn.hash)
-        place = forest.place(db, hash_)
+        place = forest.node_ref(db, hash_)
         is_new = place is None
         if place is None:
             place = self._insert(db, turn, hash_)
@@ -111,28 +111,28 @@ class Carrying:
             # Exported by an earlier version.
             self._claim(db, turn, place)
 
-    def _claim(self, db: apsw.Connection, turn: ops.CarriedTurn, place: forest.Place) -> None:
+    def _claim(self, db: apsw.Connection, turn: ops.CarriedTurn, place: forest.NodeRef) -> None:
         message = Message(
             role=turn.role, content=turn.content, model=turn.model, reply=turn.reply, usage=turn.usage, at=turn.at
         )
         whole = Turn(provider=turn.provider, messages=[message], project=turn.project, agent=turn.agent_name)
         step = forest.Step(message, b"", turn.model, place.projection)
-        above = forest.place(db, bytes.fromhex(turn.parent_hash)) if turn.parent_hash else None
+        above = forest.node_ref(db, bytes.fromhex(turn.parent_hash)) if turn.parent_hash else None
         prepared, placed = forest.Prepared(whole, [step]), forest.Placed([place], new=1)
         conversations.claim(db, prepared, placed, above, self._ingest.strip)
 
-    def _insert(self, db: apsw.Connection, turn: ops.CarriedTurn, hash_: bytes) -> forest.Place:
-        above = forest.place(db, bytes.fromhex(turn.parent_hash)) if turn.parent_hash else None
+    def _insert(self, db: apsw.Connection, turn: ops.CarriedTurn, hash_: bytes) -> forest.NodeRef:
+        above = forest.node_ref(db, bytes.fromhex(turn.parent_hash)) if turn.parent_hash else None
         if above is None and turn.parent_hash:
             raise InvalidParams(f"turn {turn.hash} follows {turn.parent_hash}, which does not exist", field="turns")
         content = content_json(turn.content)
-        told = bytes.fromhex(turn.projection)
+        own_projection = bytes.fromhex(turn.projection)
         if not turn.gone:
             named = {"role": turn.role, "model": turn.model, "provider": turn.provider, "agent": turn.agent_name}
             if node_hash(canonical(content, parent=turn.parent_hash, **named)) != hash_:
                 raise InvalidParams(f"turn {turn.hash}: the hash does not match the content", field="turns")
-            told = projection(above.projection if above else b"", turn.role, turn.content, self._ingest.strip)
-        elif len(told) != PROJECTION_BYTES:
+            own_projection = projection(above.projection if above else b"", turn.role, turn.content, self._ingest.strip)
+        elif len(own_projection) != PROJECTION_BYTES:
             raise InvalidParams(f"turn {turn.hash} is deleted and has no projection", field="turns")
         columns = {
             "reply": turn.reply,
@@ -146,7 +146,7 @@ class Carrying:
             "found": False,
             "content": b"[]",
         }
-        if not (turn.gone or forest.is_barred(db, told)):
+        if not (turn.gone or forest.is_barred(db, own_projection)):
             prompt = db.execute("SELECT prompt_id FROM prompt WHERE digest=?", (bytes.fromhex(turn.prompt),)).get
             columns |= {
                 "gone": False,
@@ -157,16 +157,16 @@ class Carrying:
                 "thinking": forest.as_json(turn.thinking),
                 "prompt_id": prompt,
             }
-        return forest.insert(db, above, hash_, told, columns)
+        return forest.insert(db, above, hash_, own_projection, columns)
 
 
 def _turn(row: list[Any], holders: list[ops.CarriedMembership]) -> ops.CarriedTurn:
-    told = dict(zip(_FIELDS, row, strict=True))
-    told |= {name: bool(told[name]) for name in ("reply", "gone")}
-    told["content"] = forest.read_blocks(told["content"])
-    told["usage"] = msgspec.json.decode(told["usage"] or "null")
-    told["thinking"] = msgspec.json.decode(told["thinking"] or "[]")
-    return ops.CarriedTurn(**told, conversations=holders)
+    fields = dict(zip(_FIELDS, row, strict=True))
+    fields |= {name: bool(fields[name]) for name in ("reply", "gone")}
+    fields["content"] = forest.read_blocks(fields["content"])
+    fields["usage"] = msgspec.json.decode(fields["usage"] or "null")
+    fields["thinking"] = msgspec.json.decode(fields["thinking"] or "[]")
+    return ops.CarriedTurn(**fields, conversations=holders)
 
 
 def _holders(db: apsw.Connection, node_id: int) -> Iterator[ops.CarriedMembership]:

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
 from linckia.proto.ops import memory as ops
 from linckia.proto.ops.retrieve import Filter, RetrieveSearch
-from linckia.services.memory import scopes, store
-from linckia.services.memory.comparing import Relation, closeness, fold, matched_by, relation
-from linckia.services.memory.store import Place, Row
+from linckia.services.memory import memory_db, scopes
+from linckia.services.memory.comparison import Relation, closeness, fold, matched_by, relation
+from linckia.services.memory.memory_db import Place, Row
 from linckia.services.runtime import times
 from linckia.services.runtime.database import Database
-from linckia.services.runtime.forgetting import ForgettingFeed, owe_scrub
+from linckia.services.runtime.forgetting import ForgettingFeed, request_scrub
 from linckia.services.runtime.handlers import Context, handles
 
 COMPARED = 20
@@ -44,7 +44,7 @@ SESSION_KEPT_NS = 7 * times.DAY_NS
 MOST_SHOWN = 100
 
 
-class Keeping:
+class Writing:
     """The handlers that write."""
 
     def __init__(self, database: Database, feed: ForgettingFeed, kept_ns: int) -> None:
@@ -62,28 +62,28 @@ class Keeping:
         place = scopes.place_of(params.scope, ctx.session, label)
         if params.expires is None and params.scope.startswith(ops.SESSION):
             expires_ns = now_ns + SESSION_KEPT_NS
-        near = await self._near(params.text, place, ctx, degraded)
+        nearest = await self._nearest(params.text, place, ctx, degraded)
         said = _said(params.text.strip(), now_ns, params.source, label, ctx)
 
         def change(db: apsw.Connection) -> ops.Remembered:
-            store.purge(db, now_ns - self._kept_ns)
+            memory_db.purge(db, now_ns - self._kept_ns)
             same = same_as(db, said.text, place)
             if same is None:
-                row = store.insert(db, place, said.text, [said], params.tags, expires_ns)
-                link(db, row, near, now_ns)
+                row = memory_db.insert(db, place, said.text, [said], params.tags, expires_ns)
+                link(db, row, nearest, now_ns)
                 return answer(db, row, None, now_ns, degraded)
             merged = None if repeats(db, same, said) else same.other
             if merged is not None:
-                store.note_said(db, same.number, said)
+                memory_db.note_said(db, same.number, said)
             stated = same.expires_ns if params.expires is None and not same.has_expired(now_ns) else expires_ns
             tags = list(dict.fromkeys([*same.tags, *params.tags]))
             db.execute(
                 "UPDATE memory SET at_ns=?, tags=?, expires_ns=? WHERE number=?",
                 (now_ns, json.dumps(tags), stated, same.number),
             )
-            return answer(db, store.of_ids(db, [same.id])[same.id], merged, now_ns, degraded)
+            return answer(db, memory_db.of_ids(db, [same.id])[same.id], merged, now_ns, degraded)
 
-        return await self._told(await self._database.write(change), degraded)
+        return await self._once_found(await self._database.write(change), degraded)
 
     @handles(ops.UpdateMemory)
     async def update(self, params: ops.UpdateMemory, ctx: Context) -> ops.Remembered:
@@ -93,7 +93,7 @@ class Keeping:
         before = await self._database.read(lambda db: _there(db, params.id, ctx))
         place = Place(before.scope, before.owner)
         text = before.text if params.text is None else params.text.strip()
-        near = {} if text == before.text else await self._near(text, place, ctx, degraded)
+        nearest = {} if text == before.text else await self._nearest(text, place, ctx, degraded)
         label = "" if text == before.text else await scopes.label(ctx, degraded)
 
         def change(db: apsw.Connection) -> ops.Remembered:
@@ -102,7 +102,7 @@ class Keeping:
                 twin = same_as(db, text, place)
                 if twin is not None and twin.number != row.number:
                     raise OperationError(f"memory {twin.id} already says that; forget one of the two", field="text")
-                store.note_said(db, row.number, _said(text, now_ns, "", label, ctx))
+                memory_db.note_said(db, row.number, _said(text, now_ns, "", label, ctx))
             db.execute(
                 "UPDATE memory SET text=?, folded=?, at_ns=?, tags=?, expires_ns=? WHERE number=?",
                 (text, fold(text), row.at_ns if text == row.text else now_ns,
@@ -111,10 +111,10 @@ class Keeping:
             )  # fmt: skip
             changed = _there(db, params.id, ctx)
             if text != row.text:
-                link(db, changed, near, now_ns)
+                link(db, changed, nearest, now_ns)
             return answer(db, changed, None, now_ns, degraded)
 
-        return await self._told(await self._database.write(change), degraded)
+        return await self._once_found(await self._database.write(change), degraded)
 
     @handles(ops.Forget)
     async def forget(self, params: ops.Forget, ctx: Context) -> ops.Forgotten:
@@ -125,9 +125,9 @@ class Keeping:
 
         def change(db: apsw.Connection) -> ops.Forgotten:
             if place is None:
-                rows = [row for row in store.of_ids(db, [params.id or ""]).values() if _is_for(row, ctx)]
+                rows = [row for row in memory_db.of_ids(db, [params.id or ""]).values() if _is_for(row, ctx)]
             else:
-                rows = store.select(db, "place=? ORDER BY number DESC", (place.key,))
+                rows = memory_db.select(db, "place=? ORDER BY number DESC", (place.key,))
                 rows = [row for row in rows if _has_words(db, row, params.query)]
             named = [row.other for row in rows[:MOST_SHOWN]]
             if not rows:
@@ -135,7 +135,7 @@ class Keeping:
             if place is not None and not params.confirm:
                 note = f"nothing was forgotten; call again with confirm=true to forget these {len(rows)}"
                 return ops.Forgotten(forgotten=0, memories=named, note=note)
-            owe_scrub(db)
+            request_scrub(db)
             db.executemany("DELETE FROM memory WHERE number=?", ((row.number,) for row in rows))
             return ops.Forgotten(forgotten=len(rows), memories=named)
 
@@ -144,10 +144,10 @@ class Keeping:
             return gone
         self._feed.outbox.hurry()
         await self._database.checkpoint()
-        pending = 0 if await self._feed.forgotten(SCRUB_S) else gone.forgotten
+        pending = 0 if await self._feed.scrubbed(SCRUB_S) else gone.forgotten
         return ops.Forgotten(forgotten=gone.forgotten, memories=gone.memories, search_pending=pending)
 
-    async def _near(self, text: str, place: Place, ctx: Context, degraded: list[str]) -> dict[str, float | None]:
+    async def _nearest(self, text: str, place: Place, ctx: Context, degraded: list[str]) -> dict[str, float | None]:
         """Return the stored memories nearest to the text in the same place, with their cosines."""
         only = [Filter(field="in", any_of=[place.key])]
         asked = RetrieveSearch(collection=ops.COLLECTION, query=text, limit=COMPARED, filters=only, texts=0)
@@ -160,7 +160,7 @@ class Keeping:
             degraded += [f"compared only by words: {said}" for said in found.degraded if said.startswith("vector")]
         return {hit.group: hit.vector for hit in found.hits}
 
-    async def _told(self, kept: ops.Remembered, degraded: list[str]) -> ops.Remembered:
+    async def _once_found(self, kept: ops.Remembered, degraded: list[str]) -> ops.Remembered:
         """Return the answer once the search can find the memory."""
         self._feed.outbox.hurry()
         if await self._feed.caught_up(FOUND_S):
@@ -171,18 +171,18 @@ class Keeping:
 
 def same_as(db: apsw.Connection, text: str, place: Place) -> Row | None:
     """Return the memory in this place with an equal statement, if there is one."""
-    return next(iter(store.select(db, "place=? AND folded=?", (place.key, fold(text)))), None)
+    return next(iter(memory_db.select(db, "place=? AND folded=?", (place.key, fold(text)))), None)
 
 
-def link(db: apsw.Connection, row: Row, near: Mapping[str, float | None], now_ns: int) -> None:
+def link(db: apsw.Connection, row: Row, nearest: Mapping[str, float | None], now_ns: int) -> None:
     """Link a memory to contradictory and similar ones in its place, among the nearest and the latest."""
-    last = store.select(db, "place=? ORDER BY number DESC LIMIT ?", (row.place, COMPARED))
+    last = memory_db.select(db, "place=? ORDER BY number DESC LIMIT ?", (row.place, COMPARED))
     found: dict[Relation, list[Row]] = {each: [] for each in Relation}
-    others = {other.id: other for other in (*store.of_ids(db, list(near)).values(), *last)}
-    for other in sorted(others.values(), key=lambda other: -closeness(row.text, other.text, near.get(other.id))):
+    others = {other.id: other for other in (*memory_db.of_ids(db, list(nearest)).values(), *last)}
+    for other in sorted(others.values(), key=lambda other: -closeness(row.text, other.text, nearest.get(other.id))):
         if other.place == row.place and other.number != row.number and not other.has_expired(now_ns):
-            found[relation(row.text, other.text, near.get(other.id))].append(other)
-    store.set_links(
+            found[relation(row.text, other.text, nearest.get(other.id))].append(other)
+    memory_db.set_links(
         db,
         row.number,
         conflicts=[other.number for other in found[Relation.CONFLICT]],
@@ -192,13 +192,13 @@ def link(db: apsw.Connection, row: Row, near: Mapping[str, float | None], now_ns
 
 def _has_words(db: apsw.Connection, row: Row, query: str) -> bool:
     """Return True if the current or an earlier wording of a memory has all words of the query."""
-    wordings = {row.text, *(said.text for said in store.sayings(db, row.number))}
+    wordings = {row.text, *(said.text for said in memory_db.sayings(db, row.number))}
     return any(matched_by(query, text) for text in wordings)
 
 
 def repeats(db: apsw.Connection, row: Row, said: ops.CarriedSaid) -> bool:
     """Return True if this repeats the last statement because a call was retried."""
-    (last,) = store.sayings(db, row.number, 1)
+    (last,) = memory_db.sayings(db, row.number, 1)
     return replace(last, at_ns=said.at_ns) == said and said.at_ns - last.at_ns < REPEATED_NS
 
 
@@ -212,9 +212,9 @@ def answer(db: apsw.Connection, row: Row, merged: ops.Other | None, now_ns: int,
         id=row.id,
         scope=row.scope,
         merged_with=merged,
-        conflicts_with=[other.other for other in store.linked(db, row.number, is_conflict=True, now_ns=now_ns)],
-        similar_to=[other.other for other in store.linked(db, row.number, is_conflict=False, now_ns=now_ns)],
-        expires="" if row.expires_ns is None else store.instant(row.expires_ns),
+        conflicts_with=[other.other for other in memory_db.linked(db, row.number, is_conflict=True, now_ns=now_ns)],
+        similar_to=[other.other for other in memory_db.linked(db, row.number, is_conflict=False, now_ns=now_ns)],
+        expires="" if row.expires_ns is None else memory_db.instant(row.expires_ns),
         degraded=degraded,
     )
 
@@ -236,7 +236,7 @@ def expiry(given: str | None, now_ns: int) -> int | None:
 
 
 def _there(db: apsw.Connection, id_: str, ctx: Context) -> Row:
-    row = store.of_ids(db, [id_]).get(id_)
+    row = memory_db.of_ids(db, [id_]).get(id_)
     if row is None or not _is_for(row, ctx):
         raise OperationError(f"there is no memory {id_!r}; recall and list_memories give ids", field="id")
     return row

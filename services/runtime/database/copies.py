@@ -1,8 +1,8 @@
 """Copies kept next to a database: the file before a migration, and files set aside as damaged.
 
 `NAME.before-vN` is the copy made before a migration, in case the new version does not work. The first start after
-`KEPT_S` removes it. To go back: stop Linckia, move the copy over the database, remove `NAME-wal` and `NAME-shm`, and
-start the version that wrote it.
+`RETENTION_S` removes it. To go back: stop Linckia, move the copy over the database, remove `NAME-wal` and `NAME-shm`,
+and start the version that wrote it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import apsw
 
 from linckia.proto.durable import sync_folder
 
-KEPT_S = 7 * 86_400
+RETENTION_S = 7 * 86_400
 
 _log = logging.getLogger("linckia.service")
 
 
-def keep(connection: apsw.Connection, path: Path, version: int) -> None:
+def copy_before_migration(connection: apsw.Connection, path: Path, version: int) -> None:
     """Copy the open database at `path` before it is migrated to `version`; blocks. The copy is complete or absent.
 
     Raises apsw.Error or OSError if the disk cannot take it or a page is damaged.
@@ -46,11 +46,11 @@ def keep(connection: apsw.Connection, path: Path, version: int) -> None:
     sync_folder(path.parent)
 
 
-def forget(path: Path) -> None:
+def remove_expired(path: Path) -> None:
     """Remove the copies of the database at `path` whose retention period is over."""
     for copy in path.parent.glob(f"{path.name}.before-v*"):
         with contextlib.suppress(OSError):
-            if copy.stat().st_mtime < time.time() - KEPT_S:
+            if copy.stat().st_mtime < time.time() - RETENTION_S:
                 copy.unlink()
 
 
@@ -63,7 +63,7 @@ def damaged_files(path: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def opened(aside: Path) -> Iterator[apsw.Connection]:
+def open_damaged(aside: Path) -> Iterator[apsw.Connection]:
     """Open a damaged database for reading. Raises apsw.Error."""
     # Ignore the log: SQLite must not write any file next to it.
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
@@ -71,7 +71,7 @@ def opened(aside: Path) -> Iterator[apsw.Connection]:
         yield old
 
 
-def readable(old: apsw.Connection, query: str, order: str) -> tuple[list[tuple[Any, ...]], bool]:
+def read_intact(old: apsw.Connection, query: str, order: str) -> tuple[list[tuple[Any, ...]], bool]:
     """Read the rows of `query` up to the first damaged page, then from the other end in reverse `order`.
 
     Returns the rows, and True if they are complete.

@@ -13,8 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.services.transcripts.proxy import passage
-from linckia.services.transcripts.proxy.passage import Upstream
+from linckia.services.transcripts.proxy import relay
+from linckia.services.transcripts.proxy.relay import Upstream
 from tests.unit.transcripts.proxy.rig import Between, proxied, read_all, read_until, reply_with
 
 BODY = b'{"model": "m", "messages": []}'
@@ -233,7 +233,7 @@ async def test_an_upstream_that_is_not_there_is_said_to_be_so() -> None:
         async with trio.open_nursery() as nursery:
 
             async def serve(stream: trio.SocketStream) -> None:
-                await passage.Passage(upstream, lambda exchange: None).run(stream)
+                await relay.Relay(upstream, lambda exchange: None).run(stream)
 
             listeners = await nursery.start(trio.serve_tcp, serve, 0)
             async with await trio.testing.open_stream_to_socket_listener(listeners[0]) as client:

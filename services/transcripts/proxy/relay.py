@@ -116,7 +116,7 @@ class Exchange:
         body += data
 
 
-class Passage:
+class Relay:
     """A client's connection; `recorded` is called with every complete exchange."""
 
     def __init__(

@@ -17,7 +17,7 @@ from msgspec.structs import astuple
 
 from linckia.proto.ops import memory as ops
 from linckia.proto.ops.memory import CarriedSaid as Said
-from linckia.services.memory.comparing import fold
+from linckia.services.memory.comparison import fold
 from linckia.services.memory.manifest import SCHEMA_VERSION
 from linckia.services.runtime import times
 from linckia.services.runtime.database import Schema

@@ -18,7 +18,7 @@ _BTIME = struct.Struct("=qI")
 _BTIME_AT: Final = 80
 
 
-def born_ns(name: str | bytes, folder: int = AT_FDCWD) -> int:
+def created_ns(name: str | bytes, folder: int = AT_FDCWD) -> int:
     """Return when the entry `name` of an open folder was created, in nanoseconds; an empty name means the folder
     itself.
 

@@ -10,9 +10,9 @@ from msgspec.structs import asdict
 
 from linckia.proto.ops import memory as ops
 from linckia.proto.ops.retrieve import UNLIKELY, Filter, RetrieveSearch
-from linckia.services.memory import scopes, store
-from linckia.services.memory.comparing import fold
-from linckia.services.memory.store import Place, Row
+from linckia.services.memory import memory_db, scopes
+from linckia.services.memory.comparison import fold
+from linckia.services.memory.memory_db import Place, Row
 from linckia.services.runtime.database import Database
 from linckia.services.runtime.forgetting import ForgettingFeed
 from linckia.services.runtime.handlers import Context, handles
@@ -30,7 +30,7 @@ MOST_SCOPES = 50
 """Most scopes named in the note about an unknown scope."""
 
 
-class Finding:
+class Recalling:
     """The handlers that read, and those of `linckia export` and `import`."""
 
     def __init__(self, database: Database, feed: ForgettingFeed) -> None:
@@ -60,15 +60,15 @@ class Finding:
         scores = {hit.group: hit.score for hit in found.hits}
 
         def read(db: apsw.Connection) -> tuple[list[ops.Recalled], str]:
-            rows = store.of_ids(db, list(scores))
+            rows = memory_db.of_ids(db, list(scores))
             numbers = {id_: row.number for id_, row in rows.items()}
             conflicts, similar = (
-                {id_: store.linked(db, number, is_conflict=each, now_ns=now_ns) for id_, number in numbers.items()}
+                {id_: memory_db.linked(db, number, is_conflict=each, now_ns=now_ns) for id_, number in numbers.items()}
                 for each in (True, False)
             )
             order = arranged(scores, rows, conflicts, similar)[: params.limit]
             memories = [
-                ops.Recalled(**asdict(store.shown(db, row, now_ns)), score=round(score, 4)) for row, score in order
+                ops.Recalled(**asdict(memory_db.shown(db, row, now_ns)), score=round(score, 4)) for row, score in order
             ]
             return memories, "" if memories else _about_scope(db, params.scope, ctx.session, label)
 
@@ -93,11 +93,11 @@ class Finding:
         def read(db: apsw.Connection) -> ops.MemoryList:
             total = int(db.execute(f"SELECT count(*) FROM memory WHERE {condition}", arguments).get)
             page = f"{condition} AND number < ? ORDER BY number DESC LIMIT ?"
-            rows = store.select(db, page, (*arguments, int(params.cursor or 2**62), params.limit + 1))
+            rows = memory_db.select(db, page, (*arguments, int(params.cursor or 2**62), params.limit + 1))
             shown = rows[: params.limit]
             return ops.MemoryList(
                 total=total,
-                memories=[store.shown(db, row, now_ns) for row in shown],
+                memories=[memory_db.shown(db, row, now_ns) for row in shown],
                 next_cursor=str(shown[-1].number) if len(rows) > params.limit else "",
                 note="" if total else _about_scope(db, params.scope, ctx.session, label),
             )
@@ -107,7 +107,7 @@ class Finding:
     @handles(ops.MemoryExport)
     async def export(self, params: ops.MemoryExport, ctx: Context) -> ops.ExportedMemories:
         def read(db: apsw.Connection) -> ops.ExportedMemories:
-            rows = store.select(db, "number > ? ORDER BY number LIMIT ?", (params.after, PAGE))
+            rows = memory_db.select(db, "number > ? ORDER BY number LIMIT ?", (params.after, PAGE))
             return ops.ExportedMemories(
                 memories=[_carried(db, row) for row in rows], next=rows[-1].number if rows else params.after
             )
@@ -120,12 +120,12 @@ class Finding:
             made = [one for one in params.memories if _put(db, one)]
             # A linked memory may be on an earlier page, or on a later one, which names the link again.
             for one in made:
-                there = store.of_ids(db, [one.id, *one.conflicts_with, *one.similar_to])
+                there = memory_db.of_ids(db, [one.id, *one.conflicts_with, *one.similar_to])
                 conflicts, similar = (
                     [there[other].number for other in named if other in there]
                     for named in (one.conflicts_with, one.similar_to)
                 )
-                store.add_links(db, there[one.id].number, conflicts=conflicts, similar=similar)
+                memory_db.add_links(db, there[one.id].number, conflicts=conflicts, similar=similar)
             return len(made)
 
         changed = await self._database.write(change)
@@ -168,7 +168,7 @@ def _about_scope(db: apsw.Connection, scope: str | None, client: str, label: str
     """Return a note if a scope has no memories, naming scopes that have some; empty if it has any, even expired
     ones."""
     condition, arguments = scopes.visible(scope, client, label)
-    if scope is None or store.select(db, f"{condition} LIMIT 1", arguments):
+    if scope is None or memory_db.select(db, f"{condition} LIMIT 1", arguments):
         return ""
     query = "SELECT DISTINCT scope FROM memory WHERE owner IN ('', ?) ORDER BY scope LIMIT ?"
     known = [name for (name,) in db.execute(query, (client, MOST_SCOPES))]
@@ -180,13 +180,13 @@ def _carried(db: apsw.Connection, row: Row) -> ops.CarriedMemory:
     conflicts, similar = ([id_ for (id_,) in db.execute(query, (row.number, each))] for each in (True, False))
     return ops.CarriedMemory(
         id=row.id, scope=row.scope, owner=row.owner, text=row.text, tags=row.tags, expires_ns=row.expires_ns,
-        said=store.sayings(db, row.number)[::-1], conflicts_with=conflicts, similar_to=similar,
+        said=memory_db.sayings(db, row.number)[::-1], conflicts_with=conflicts, similar_to=similar,
     )  # fmt: skip
 
 
 def _put(db: apsw.Connection, one: ops.CarriedMemory) -> bool:
     place = Place(one.scope, one.owner)
-    if store.select(db, "id=? OR (place=? AND folded=?)", (one.id, place.key, fold(one.text))):
+    if memory_db.select(db, "id=? OR (place=? AND folded=?)", (one.id, place.key, fold(one.text))):
         return False
-    store.insert(db, place, one.text, one.said, one.tags, one.expires_ns, one.id)
+    memory_db.insert(db, place, one.text, one.said, one.tags, one.expires_ns, one.id)
     return True
