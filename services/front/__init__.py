@@ -1,1 +1,1 @@
-"""The MCP front: what clients see and how they reach it."""
+"""The front: serves MCP and HTTP clients."""

@@ -1,4 +1,4 @@
-"""Calls in clients' names: what the front itself answers, answered here; everything else through the kernel."""
+"""Dispatches clients' calls: the front's own operations run here, all others go through the kernel."""
 
 from __future__ import annotations
 
@@ -24,22 +24,26 @@ T = TypeVar("T")
 LONG_BYTES = 512 * 1024
 
 LocalHandler = Callable[[Any, str], Awaitable[object]]
-"""An operation that the front answers itself: parameters and caller to result."""
+"""Runs one of the front's own operations: takes the parameters and the caller, returns the result."""
 
 
 class Events(Protocol):
-    """Where what services tell clients comes from, and what fronts tell one another goes to."""
+    """The source of services' events for clients, and the sink of events between fronts."""
 
     def on_event(self, receive: Callable[[Event], Awaitable[None]]) -> None: ...
 
     def publish(self, topic: str, body: object) -> None: ...
 
 
-async def answered_here(
+async def run_locally(
     operation: Operation[Any], answer: Callable[[], Awaitable[T]], *, caller: str = CLIENT, limit_s: float | None = None
 ) -> T:
-    """What `answer` returns, held to the caller's rights and the deadline, as the kernel holds calls of
-    services.  Raises Forbidden, Timeout."""
+    """Run `answer` and return its result, with the checks that the kernel makes for calls of services.
+
+    Raises:
+        Forbidden: the caller or its grant does not allow the operation.
+        Timeout: `limit_s`, by default the deadline of the operation, has passed.
+    """
     if not operation.admits(caller):
         raise Forbidden(f"{operation.name} may not be called by {caller}")
     grant = grants.current.get()
@@ -50,15 +54,15 @@ async def answered_here(
     with trio.move_on_after(limit_s):
         return await answer()
     executed = Executed.NO if operation.access is Access.READ else Executed.MAYBE
-    raise Timeout(f"{operation.name}: not done within {limit_s:.3g} s", executed=executed)
+    raise Timeout(f"{operation.name}: did not finish within {limit_s:.3g} s", executed=executed)
 
 
 class LinkDispatcher(Dispatcher):
-    """`proto.dispatch.Dispatcher` over the link of a front.
+    """`proto.dispatch.Dispatcher` over the front's link to the kernel.
 
     Args:
-        local: what answers the front's own operations, by name.
-        parent: the call that is being served, where the calls are made for its caller.
+        local: handlers of the front's own operations, by name.
+        parent: the id of the call being served, if calls are made on behalf of its caller.
     """
 
     def __init__(self, outgoing: Outgoing, local: Mapping[str, LocalHandler], *, parent: int | None = None) -> None:
@@ -67,7 +71,7 @@ class LinkDispatcher(Dispatcher):
         self._parent = parent
 
     def for_call(self, parent: int) -> LinkDispatcher:
-        """The same for calls that are made while serving this one."""
+        """Return a dispatcher for calls made while serving the call `parent`."""
         return LinkDispatcher(self._outgoing, self._local, parent=parent)
 
     async def call(self, operation: Operation[Any], params: Params[Any], **options: Unpack[CallOptions]) -> object:
@@ -79,8 +83,8 @@ class LinkDispatcher(Dispatcher):
             if operation.service == SERVICE:
                 handler = self._local.get(operation.name)
                 if handler is None:
-                    raise UnknownOperation(f"there is nothing that answers {operation.name!r}")
-                result = await answered_here(operation, lambda: handler(params, caller), caller=caller, limit_s=limit_s)
+                    raise UnknownOperation(f"the front has no handler for {operation.name!r}")
+                result = await run_locally(operation, lambda: handler(params, caller), caller=caller, limit_s=limit_s)
                 return msgspec.to_builtins(result)
             answer = await self._outgoing.raw(
                 operation.name, frames.pack_body(params), parent=self._parent, trace=options.get("trace") or "",
@@ -92,6 +96,6 @@ class LinkDispatcher(Dispatcher):
             raise operation.failure(error) from error.__cause__
         value = results.plain(operation, answer, written=options.get("written", False))
         if len(answer) > LONG_BYTES:
-            # To decode it took milliseconds, and so does what comes next.
+            # Decoding took milliseconds, and encoding the result will too: let other tasks run in between.
             await trio.lowlevel.checkpoint()
         return value

@@ -1,8 +1,8 @@
-"""Long answers cut to what a model should read at once: beginnings of everything, and how to have the rest.
+"""Excerpts: long results shortened to what a model should read at once, with directions for reading the rest.
 
-What is cut keeps its form: of a list the first items, of a text its beginning, each with its share of the room; small
-members of an object stay whole. `more` says what is left out and how to go on: the whole answer is kept in the
-scratchpad, so that to read on does not call the operation again. Four characters count as a token.
+A shortened value keeps its shape: a list keeps its first items, a text its beginning, each within its share of the
+space; small members of an object stay whole. `more` lists what is left out and says how to continue. The whole result
+is stored in the scratchpad, so reading on does not repeat the call. Four characters count as a token.
 """
 
 from __future__ import annotations
@@ -16,66 +16,73 @@ from linckia.proto.operation import Operation, Params
 from linckia.services.front import scratchpad
 
 DEFAULT_TOKENS = 2000
-"""Of one call or one step."""
+"""Longest result of one call or one step, unless the caller sets `max_tokens`."""
 
 SCRATCHPAD_READ = "scratchpad_read"
 
 _CHARS_PER_TOKEN = 4
 _LEAST = 60
-"""Characters; less of an item or a text says nothing."""
+"""Fewest characters of an item or a text; a shorter excerpt says nothing."""
 
 _ITEM = 240
-"""Characters that an item of a list gets at least, so that of a long list there are fewer and each says something."""
+"""Fewest characters for an item of a list: a long list shows fewer items, but each says something."""
 
 _FOR_MORE = 400
-_TOLD = 6
-"""Of what is left out, so much is told one by one."""
+"""Characters reserved for `more`."""
+
+_MAX_LISTED = 6
+"""Most omissions that `more` lists one by one; the others are counted."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Excerpt(dict[str, Any]):
-    """The beginning of an answer, with `more`: an object, whatever the answer is."""
+    """A shortened result with the member `more`; always an object, whatever the type of the result."""
 
 
 def excerpt(
-    operation: Operation[object], params: Params[object], value: object, max_tokens: int | None, *, kept: bool = True
+    operation: Operation[object],
+    params: Params[object],
+    value: object,
+    max_tokens: int | None,
+    *,
+    has_scratchpad: bool = True,
 ) -> object:
-    """The result if it is short enough, or not for a client's session; else an `Excerpt`.
+    """Return the result itself if it is short enough or the client has no session, otherwise an `Excerpt`.
 
     Args:
-        kept: whether the client can reach the scratchpad.
+        has_scratchpad: whether the client can read the scratchpad.
     """
     pad = scratchpad.current.get()
     if pad is None and max_tokens is None:
         return value
     room = (max_tokens or DEFAULT_TOKENS) * _CHARS_PER_TOKEN
     encoded = _encode(value)
-    # No character is less than a byte.
+    # A character takes at least one byte.
     if len(encoded) <= room or len(encoded.decode()) <= room:
         return value
     plain = msgspec.json.decode(encoded)
     share = max(room - _FOR_MORE, room // 2)
     while True:
-        cut = _Cut()
+        cut = _Shortener()
         short = cut.value(plain, share, "")
         if len(_encode(short)) <= room or share < _ITEM:
             break
         share //= 2
     body = short if isinstance(short, dict) else {"result": short}
-    more = _more(operation, params, body, cut.told)
+    more = _more(operation, params, body, cut.omissions)
     entry = None
-    if kept and pad is not None and operation.name != SCRATCHPAD_READ:
-        entry = pad.keep(operation.name, encoded.decode())
+    if has_scratchpad and pad is not None and operation.name != SCRATCHPAD_READ:
+        entry = pad.store(operation.name, encoded.decode())
     if entry is not None:
         more["whole"] = {"op": SCRATCHPAD_READ, "params": {"id": entry.id}, "chars": len(entry.text)}
     return Excerpt(**body, more=more)
 
 
-def _more(operation: Operation[object], params: Params[object], body: JsonObject, told: list[str]) -> JsonObject:
-    """What was left out, and how to go on."""
-    beyond = [f"and {len(told) - _TOLD} more"] if len(told) > _TOLD else []
-    more: JsonObject = {"left_out": [*told[:_TOLD], *beyond]}
+def _more(operation: Operation[object], params: Params[object], body: JsonObject, omissions: list[str]) -> JsonObject:
+    """Return the member `more`: what was left out, and how to continue."""
+    beyond = [f"and {len(omissions) - _MAX_LISTED} more"] if len(omissions) > _MAX_LISTED else []
+    more: JsonObject = {"left_out": [*omissions[:_MAX_LISTED], *beyond]}
     text = body.get("text")
     if operation.name == SCRATCHPAD_READ:
         return {**more, "go_on": {"offset": getattr(params, "offset", 0) + len(str(text))}}
@@ -87,18 +94,18 @@ def _more(operation: Operation[object], params: Params[object], body: JsonObject
 
 
 def _shorter_content(name: str, text: str, members: JsonObject) -> JsonObject:
-    """A content that is read by `offset` and `length`, cut, with how many of its bytes these are."""
+    """Return truncated content that can be read on by `offset` and `length`, with its length in bytes."""
     if members.get(f"{name}_encoding") == "base64":
         text = text[: len(text) // 4 * 4]
         return {name: text, f"{name}_truncated": True, f"{name}_length": len(text) // 4 * 3}
     return {name: text, f"{name}_truncated": True, f"{name}_length": len(text.encode())}
 
 
-class _Cut:
-    """Cuts one value; `told` is what it left out, that of lists first."""
+class _Shortener:
+    """Shortens one value; `omissions` describes what it left out, lists first."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.omissions: list[str] = []
 
     def value(self, value: Any, room: int, path: str) -> Any:
         match value:
@@ -117,15 +124,14 @@ class _Cut:
         short = text[:room]
         while len(_encode(short)) > room:
             short = short[: int(len(short) * 0.8)]
-        # Whole lines, where there are some.
+        # Prefer to end at a line break.
         line = short.rfind("\n") + 1
         short = short[:line] if line > len(short) // 2 else short
-        self.told.append(f"{path}: {len(short)} of {len(text)} characters")
-        # By a member of the answer itself, one may go on from its end.
+        self.omissions.append(f"{path}: {len(short)} of {len(text)} characters")
+        # A top-level member gets no ellipsis: its length is the offset for reading on.
         return short if "." not in path else f"{short}…"
 
     def _list(self, items: list[Any], room: int, path: str) -> list[Any]:
-        # Of an answer's JSON, whatever it holds.
         short: list[Any] = []
         for n, item in enumerate(items):
             if room < _LEAST:
@@ -133,16 +139,16 @@ class _Cut:
             short.append(self.value(item, min(room, max(room // (len(items) - n), _ITEM)), f"{path}[{n}]"))
             room -= len(_encode(short[-1])) + 1
         if len(short) < len(items):
-            self.told.insert(0, f"{path or 'the list'}: {len(short)} of {len(items)} shown")
+            self.omissions.insert(0, f"{path or 'the list'}: {len(short)} of {len(items)} shown")
         return short
 
     def _object(self, members: JsonObject, room: int, path: str) -> JsonObject:
         short: JsonObject = {}
-        # The small ones first: what they leave is for the large ones.
+        # Small members first: large ones share the space that is left.
         by_size = sorted(members, key=lambda name: len(_encode(members[name])))
         for n, name in enumerate(by_size):
             if room < _LEAST and n:
-                self.told.append(f"{path or 'the answer'}: {len(members) - n} members")
+                self.omissions.append(f"{path or 'the answer'}: {len(members) - n} members")
                 break
             where = f"{path}.{name}" if path else name
             short[name] = self.value(members[name], room // (len(members) - n), where)

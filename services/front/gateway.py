@@ -1,8 +1,8 @@
-"""The gateway: every surface's server, and what their clients share.
+"""The gateway: the MCP server of every surface, and the state that their clients share.
 
-`services.front.transport.stdio` serves local clients, `services.front.web.serving` the rest.  A front that is started
-from nothing loads the SDK beside its event loop, so that a client's first message need not wait for a second of
-imports; what needs the SDK waits for it.
+`services.front.transport.stdio` serves local clients, `services.front.web.serving` serves HTTP clients.  A front that
+was not forked from a warm process imports the SDK in a thread, which takes a second.  A client's first message is
+answered meanwhile; only requests that need the SDK wait for it.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from linckia.proto.surfaces.surface import Surface
 from linckia.services.front.composite.run import Composites
 from linckia.services.front.dispatcher import Events
 from linckia.services.front.prompts import FilePrompts, Folder
-from linckia.services.front.protocol.news import News
+from linckia.services.front.protocol.notifier import Notifier
 from linckia.services.front.scratchpad import Scratchpads
 
 if TYPE_CHECKING:
     from linckia.services.front.protocol.server import SurfaceServer
 
 SDK = "linckia.services.front.protocol.dispatch"
-"""The module that loads the SDK; a front that was forked has it already."""
+"""Importing this module loads the SDK; a forked front has it already."""
 
 FIRST_MESSAGE_S = 0.25
-"""How long loading the SDK waits for a client to be answered first, with which it would share the interpreter."""
+"""How long the import of the SDK waits for the first local client to be answered; both need the interpreter lock."""
 
 
 class Gateway:
-    """Made by `open_gateway`.
+    """The servers of all surfaces; created by `open_gateway`.
 
-    `wanted` is set once there is a client.  `opened` is set when the first local client has been answered, or needs the
-    SDK.  `loaded` is set once the SDK is there.
+    `wanted` is set when the first client arrives.  `opened` is set when the first local client has been answered, or
+    when a client needs the SDK.  `loaded` is set when the SDK is loaded.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Gateway:
         self.version = version
         self.prompts = prompts
         self.scratchpads = Scratchpads()
-        self.news = News()
+        self.notifier = Notifier()
         self._nursery = nursery
         self._surfaces = {name: Surface(name, table) for name in SURFACES}
         self._servers: dict[str, SurfaceServer] = {}
@@ -70,30 +70,31 @@ class Gateway:
         self.loaded = trio.Event()
 
     async def load(self) -> None:
-        """Load the SDK and make the servers, once a client is there."""
+        """Wait for the first client, then load the SDK and create the servers."""
         await self.wanted.wait()
-        self.events.on_event(self.news.receive)
-        self._nursery.start_soon(self.prompts.watch, partial(self.news.publish, ListChanged(list="prompts")))
+        self.events.on_event(self.notifier.receive)
+        self._nursery.start_soon(self.prompts.watch, partial(self.notifier.publish, ListChanged(list="prompts")))
         if SDK not in sys.modules:
             with trio.move_on_after(FIRST_MESSAGE_S):
                 await self.opened.wait()
-            # In a thread: a second in which the event loop goes on, if more slowly.
+            # In a thread, so that the event loop keeps running, if more slowly.
             await trio.to_thread.run_sync(importlib.import_module, SDK)
         from linckia.services.front.protocol.server import SurfaceServer
 
         for name, surface in self._surfaces.items():
             composites = Composites(self.dispatcher, surface.steps)
             self._servers[name] = SurfaceServer(
-                surface, self.table, composites, self.news, self.version, self.scratchpads, self.prompts
+                surface, self.table, composites, self.notifier, self.version, self.scratchpads, self.prompts
             )
-        # What was loaded stays: to look through it for garbage again and again took 80 to 170 ms each time.
+        # The modules stay loaded; each garbage collection of their objects took 80 to 170 ms.
         gc.freeze()
         self.loaded.set()
 
     def surface(self, name: str) -> Surface:
-        """
+        """Return the surface with this name.
+
         Raises:
-            InvalidParams: there is none of that name.
+            InvalidParams: no surface has this name.
         """
         surface = self._surfaces.get(name)
         if surface is None:
@@ -101,7 +102,11 @@ class Gateway:
         return surface
 
     async def server(self, surface: str) -> SurfaceServer:
-        """The server of a surface, once the SDK is loaded.  Raises InvalidParams: there is none of that name."""
+        """Wait until the SDK is loaded and return the server of a surface.
+
+        Raises:
+            InvalidParams: no surface has this name.
+        """
         name = self.surface(surface).name
         self.wanted.set()
         self.opened.set()
@@ -113,7 +118,7 @@ class Gateway:
 async def open_gateway(
     table: Table, dispatcher: Dispatcher, events: Events, *, version: str, prompt_folders: Sequence[Folder] = ()
 ) -> AsyncIterator[Gateway]:
-    """The gateway to the operations of `table`; its tasks end with the context."""
+    """Open a gateway to the operations of `table`; its tasks end with the context."""
     async with trio.open_nursery() as nursery:
         gateway = Gateway(table, dispatcher, events, nursery, version, FilePrompts(prompt_folders))
         nursery.start_soon(gateway.load)

@@ -1,5 +1,8 @@
-"""What the kernel hands to a front: listening sockets, local clients with the memory of their sessions, and connections
-over HTTP that the front before has left, as this one leaves them to the next."""
+"""The front's end of the handoff: receives descriptors from the kernel.
+
+They are listening sockets, local clients with the memory of their sessions, and idle HTTP connections that the previous
+front passed on.  When this front stops, it passes on its own.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +33,20 @@ if TYPE_CHECKING:
     from linckia.services.front.transport.http_server import Relay
 
 Serve = Callable[[int, int, str, int | None], Awaitable[bool]]
-"""Serve MCP on a client's input and output, with the tools of a surface; the last is its session's memory.  Answers
-whether the client has left.  The descriptors stay the caller's."""
+"""Serves MCP to one local client: takes its input, its output, the name of a surface and the session's memory, if any.
+
+Returns True if the client has left.  The caller keeps and closes the descriptors.
+"""
 
 KERNEL_READS_S = 1.0
-"""It takes a millisecond; a kernel that does not is about to end this process."""
+"""How long to wait for the kernel to read; it takes a millisecond unless the kernel is about to end this process."""
 
 _log = logging.getLogger("linckia.front")
 _decoder: msgspec.msgpack.Decoder[ToFront] = msgspec.msgpack.Decoder(ToFront)
 
 
 class Handoff:
-    """The front's end; `services.front.transport.http_server.Relay`.
+    """Serves the clients that the kernel hands over; implements `services.front.transport.http_server.Relay`.
 
     Args:
         serve: serves one local client.
@@ -58,10 +63,10 @@ class Handoff:
         self._sessions: dict[int, trio.CancelScope] = {}
         self._listening = 0
         self._taken_over, self._between = trio.open_memory_channel[socket.socket](math.inf)
-        self._left = trio.Event()
+        self._finished = trio.Event()
 
     async def run(self) -> None:
-        """Take what is handed over, until cancelled; sessions end with it, and go on in the next front."""
+        """Serve whatever the kernel hands over, until cancelled; the next front resumes the sessions."""
         async with trio.open_nursery() as nursery:
             while True:
                 await trio.lowlevel.wait_readable(self._end)
@@ -69,7 +74,7 @@ class Handoff:
                     self._end, MAX_PACKET_BYTES, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
                 )
                 if not packet:
-                    # The kernel is gone, which the link tells as well.
+                    # The kernel is gone; the link reports that too.
                     return
                 self._accept(_decoder.decode(packet), fds, nursery)
 
@@ -81,7 +86,7 @@ class Handoff:
                 nursery.start_soon(self._attach, message, fds)
             case Between():
                 connection = socket.socket(fileno=fds[0])
-                # It came from another front, which may have been taken over.
+                # It comes from another front, which may be compromised, so check that it is a TCP connection.
                 if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
                     self._taken_over.send_nowait(connection)
                 else:
@@ -98,13 +103,13 @@ class Handoff:
             with scope:
                 try:
                     left = await self._serve(fd_in, fd_out, client.surface, memory[0] if memory else None)
-                except Exception:  # noqa: BLE001  # one client's session must not end the others'
+                except Exception:  # noqa: BLE001  # a failing session must not end the others
                     _log.exception("a local client's session failed")
                 if left:
-                    self._tell(Detached(client.id))
+                    self._send(Detached(client.id))
         finally:
             del self._sessions[client.id]
-            self._changed()
+            self._wake()
             for fd in fds:
                 os.close(fd)
 
@@ -117,24 +122,24 @@ class Handoff:
                 with self._between.receive_nowait() as connection:
                     self.pass_on(connection.fileno())
             self._listening -= 1
-            self._changed()
+            self._wake()
 
-    def _changed(self) -> None:
-        self._left.set()
-        self._left = trio.Event()
+    def _wake(self) -> None:
+        self._finished.set()
+        self._finished = trio.Event()
 
     async def drained(self) -> None:
-        """Until no client is served, local or over HTTP."""
+        """Wait until no local or HTTP client is being served."""
         while self._sessions or self._listening:
-            await self._left.wait()
+            await self._finished.wait()
 
     async def receive(self) -> socket.socket:
         return await self._between.receive()
 
     def pass_on(self, connection: int) -> bool:
-        return self._tell(Between(), (connection,))
+        return self._send(Between(), (connection,))
 
-    def _tell(self, message: FromFront, descriptors: Sequence[int] = ()) -> bool:
+    def _send(self, message: FromFront, descriptors: Sequence[int] = ()) -> bool:
         writable = select.poll()
         writable.register(self._end, select.POLLOUT)
         writable.poll(KERNEL_READS_S * 1000)

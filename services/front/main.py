@@ -1,4 +1,4 @@
-"""The front: what speaks to clients.  It parses everything that comes from outside, so that the kernel need not."""
+"""The front service: talks to clients.  It parses all untrusted input, so that the kernel does not have to."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ _MESSAGES: tuple[JsonObject, ...] = (
 )
 
 DRAIN_S = 3.0
-"""For what local clients have in flight when this front is to end; then the next one goes on with it."""
+"""How long local clients' requests in flight may take when this front stops; the next front resumes the rest."""
 
 
 def warm_up() -> None:
-    """Once, in the process that fronts are forked from."""
+    """Load everything a front needs; runs once, in the process that fronts are forked from."""
     trio.run(_play_session)
 
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Serve clients as they are handed over."""
+    """Serve the clients that the kernel hands over."""
     settings = env.settings_as(FrontSettings)
-    every = declared(settings.ops_modules)
-    told = Refusals(env.outgoing)
-    refusals.current.set(told)
-    table = Table(op for op in every.values() if op.service not in settings.unserved)
+    all_operations = declared(settings.ops_modules)
+    reporter = Refusals(env.outgoing)
+    refusals.current.set(reporter)
+    table = Table(op for op in all_operations.values() if op.service not in settings.unserved)
     dispatcher = LinkDispatcher(env.outgoing, {**scratchpad.HANDLERS, **prompts.HANDLERS})
     folders = tuple(Folder.of(folder, env.roots) for folder in settings.prompt_folders)
     async with open_gateway(table, dispatcher, env, version=settings.version, prompt_folders=folders) as gateway:
@@ -73,10 +73,10 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             from linckia.services.front.web.serving import serve
 
             assert settings.http is not None
-            await serve(gateway, dispatcher, every, settings, listening, env.ending, relay, front=env.service)
+            await serve(gateway, dispatcher, all_operations, settings, listening, env.ending, relay, front=env.service)
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(told.run)
+            nursery.start_soon(reporter.run)
             if env.handoff is not None:
                 handoff = Handoff(env.handoff, partial(attach, gateway, ending=env.ending), listen)
                 nursery.start_soon(handoff.run)
@@ -88,8 +88,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
 
 @dataclass(frozen=True)
-class _Caller:
-    """`proto.dispatch.ClientRequests` of a call that is being served."""
+class _ForwardedRequests:
+    """`proto.dispatch.ClientRequests` that passes everything to the caller of the call being served."""
 
     ctx: Context
 
@@ -104,7 +104,7 @@ class _Caller:
 
 
 def _handlers(gateway: Gateway, dispatcher: LinkDispatcher, table: Table) -> Handlers:
-    """The front's own operations, for the command line and for services: as ordinary data."""
+    """Handlers of the front's own operations for the command line and for services; they return ordinary data."""
     handlers = Handlers()
     steps = gateway.surface(ALL).steps
 
@@ -112,7 +112,10 @@ def _handlers(gateway: Gateway, dispatcher: LinkDispatcher, table: Table) -> Han
         @handlers.handle(params)
         async def answer(request: Params[Any], ctx: Context) -> object:
             composites = Composites(dispatcher.for_call(ctx.id), steps, plain=True)
-            return await composites.call(operation_of(params), request, caller=ctx.caller, client_requests=_Caller(ctx))
+            client_requests = _ForwardedRequests(ctx)
+            return await composites.call(
+                operation_of(params), request, caller=ctx.caller, client_requests=client_requests
+            )
 
     for op in table.of_service(SERVICE):
         register(op.params)
@@ -121,12 +124,12 @@ def _handlers(gateway: Gateway, dispatcher: LinkDispatcher, table: Table) -> Han
 
 @functools.cache
 def declared(ops_modules: tuple[str, ...] = ()) -> Table:
-    """All operations, those of these modules among them."""
+    """All operations, including those declared in `ops_modules`."""
     return ops.load(ops_modules)
 
 
-class _Nothing:
-    """A dispatcher behind which nobody answers, and that tells of no event."""
+class _NoServices:
+    """A dispatcher whose calls all fail, and an event source without events."""
 
     async def call(self, *_: object, **__: object) -> object:
         raise Unavailable("this is a rehearsal")
@@ -139,21 +142,21 @@ class _Nothing:
 
 
 async def _play_session() -> None:
-    """Play a session in the process that fronts are forked from.
+    """Run one client session, to initialize what is initialized on first use.
 
-    The protocol's SDK, pydantic and the schemas of all tools are made ready when they are first used, which takes a
-    third of a second; so a front that takes a dead one's place need not do it.
+    For the MCP SDK, pydantic and the schemas of all tools this takes a third of a second.  A front forked from this
+    process, to replace a dead one, does not have to repeat it.
     """
-    nothing = _Nothing()
-    said = b"".join(msgspec.json.encode({"jsonrpc": "2.0", **each}) + b"\n" for each in _MESSAGES)
+    no_services = _NoServices()
+    client_input = b"".join(msgspec.json.encode({"jsonrpc": "2.0", **each}) + b"\n" for each in _MESSAGES)
     with trio.fail_after(_PLAYED_S), contextlib.ExitStack() as closing:
         server_in, client_out = os.pipe()
         server_out = os.open(os.devnull, os.O_WRONLY)
         for fd in (server_in, server_out):
             closing.callback(os.close, fd)
-        os.write(client_out, said)
+        os.write(client_out, client_input)
         os.close(client_out)
-        async with open_gateway(declared(), nothing, nothing, version="0") as gateway:
+        async with open_gateway(declared(), no_services, no_services, version="0") as gateway:
             for name in SURFACES:
                 surface = (await gateway.server(name)).surface
                 _ = surface.listed_tools, surface.listed_resources

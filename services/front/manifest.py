@@ -1,11 +1,11 @@
-"""The front as the kernel sees it."""
+"""The front's manifest: how the kernel starts and supervises it."""
 
 from __future__ import annotations
 
 from linckia.proto.front import LIBRARIES, SERVICE
 from linckia.proto.manifest import GIB, SCRATCH, Manifest, Pool, Roots, Zygote
 
-# For the second front on: the first starts from nothing, since loading the SDK takes a second.
+# Used from the second front on.  The first starts without it, because loading the SDK takes a second.
 _ZYGOTE = Zygote(name=SERVICE, order=40, preload=LIBRARIES, wait_s=0)
 
 MANIFESTS = (
@@ -13,15 +13,15 @@ MANIFESTS = (
         name=SERVICE,
         order=10,
         zygote=_ZYGOTE,
-        # Its load comes from clients, whose messages may be long.
+        # Clients may send long messages.
         memory_limit_bytes=2 * GIB,
         disk_limit_bytes=SCRATCH,
         in_flight=256,
-        # Thousands of clients.
+        # Enough for thousands of clients.
         open_files=8192,
         handoff=True,
         standby_first_s=4.0,
-        # A client waits for the front, whatever else rests.
+        # Never rests, because clients wait for it.
         standby_rests_after_s=None,
         roots=Roots.READ,
         connections=True,

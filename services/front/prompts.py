@@ -1,11 +1,11 @@
-"""Prompts: those that come with the system, filled in here, and the user's own, which are Markdown files.
+"""Prompts: the built-in ones, and the user's own, which are Markdown files.
 
-A file `PROMPT-some-task.md` in a folder of prompts is the prompt `some_task`: its first heading is the description,
-the whole of it the one message.  Files are read again for every request, so a prompt is what the file says now;
-clients are told within `POLL_S` when the list has changed.
+A file `PROMPT-some-task.md` in a folder of prompts is the prompt `some_task`.  Its first heading is the description,
+and its whole text is the only message.  Files are read again for every request, so prompts are always up to date.
+Clients are notified within `POLL_S` when the list changes.
 
-A root may hold other people's files, so what lies there never takes the place of a prompt that comes with the system,
-and never leads out of the root.
+A root may hold other people's files.  So a prompt in a root never replaces a built-in one, and its path must not lead
+out of the root.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SHOWN_ON = frozenset({ALL, *SURFACES})
 PREFIX, SUFFIX = "PROMPT-", ".md"
 
 MAX_BYTES = 1024 * 1024
-"""Of one file; a longer one is not served as a prompt."""
+"""Largest file that is served as a prompt."""
 
 POLL_S = 1.0
 
@@ -46,8 +46,11 @@ _log = logging.getLogger("linckia.prompts")
 
 
 class Folder(msgspec.Struct, frozen=True):
-    """A folder of prompts: whether it is the user's own for this system, and not merely in a root; and where its
-    files may lead."""
+    """A folder of prompts.
+
+    `is_own` is True if the user keeps the folder for Linckia, False if it is merely in a root.  `roots` bounds where
+    its files may lead.
+    """
 
     path: Path
     is_own: bool = True
@@ -55,7 +58,7 @@ class Folder(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, folder: PromptFolder, limits: Roots) -> Folder:
-        """`limits` have what is denied below the roots."""
+        """Create the folder from its setting; `limits` holds the deny rules of the roots."""
         if folder.within is None:
             return cls(Path(folder.path))
         roots = Roots((folder.within,), denied=limits.denied, patterns=limits.patterns)
@@ -63,26 +66,26 @@ class Folder(msgspec.Struct, frozen=True):
 
 
 class FilePrompt(msgspec.Struct, frozen=True):
-    """A prompt in a file, as it is listed."""
+    """A prompt file, as listed."""
 
     name: str
-    said: str
+    heading: str
     path: Path
     folder: Folder
 
     @property
     def description(self) -> str:
-        """What the file says; where it lies in a root, with a word on who wrote it: it may be anybody."""
-        written_by = f" (from {self.folder.path}: by those who wrote that folder, not by you or Linckia)"
-        return self.said if self.folder.is_own else self.said + written_by
+        """The file's heading; for a file in a root, with a note that anybody may have written it."""
+        origin = f" (from {self.folder.path}: written by the authors of that folder, not by you or Linckia)"
+        return self.heading if self.folder.is_own else self.heading + origin
 
     def listed(self) -> JsonObject:
-        """An item of `prompts/list`."""
+        """Return the item for `prompts/list`."""
         return {"name": self.name, "description": self.description, "arguments": []}
 
 
 class FilePrompts:
-    """The prompts in `folders`; blocking work is done in a thread of its own."""
+    """The prompts in `folders`; blocking work runs in a thread."""
 
     def __init__(self, folders: Sequence[Folder] = ()) -> None:
         self._folders = tuple(folders)
@@ -91,7 +94,7 @@ class FilePrompts:
         self._changes = 0
 
     async def current(self) -> dict[str, FilePrompt]:
-        """The prompts by name, as they are now; of the roots that the client may reach."""
+        """Return the current prompts by name, without those in roots that the client may not read."""
         if not self._folders:
             return {}
         found = await trio.to_thread.run_sync(_for_all, self._scan, limiter=self._limiter)
@@ -101,7 +104,10 @@ class FilePrompts:
         return {name: each for name, each in found.items() if each.folder.is_own or is_below(str(each.path), limited)}
 
     async def get(self, name: str, *, own: bool) -> JsonObject | None:
-        """The result of `prompts/get`; None where there is no such file among the user's `own`, or in the roots."""
+        """Return the result of `prompts/get`; None if there is no such file.
+
+        With `own`, only the user's own folders are searched, otherwise only the roots.
+        """
         prompt = (await self.current()).get(name)
         if prompt is None or prompt.folder.is_own is not own:
             return None
@@ -112,13 +118,13 @@ class FilePrompts:
         return {"description": prompt.description, "messages": [message]}
 
     async def watch(self, changed: Callable[[], Any]) -> None:
-        """Call `changed` (a coroutine function) each time that the list reads otherwise, until cancelled."""
-        told = self._changes
+        """Call `changed` (a coroutine function) each time the list changes, until cancelled."""
+        reported = self._changes
         while self._folders:
             await self.current()
-            # Counted from the first list that any client has seen.
-            if told != self._changes:
-                told = self._changes
+            # Changes are counted from the first list that any client has seen.
+            if reported != self._changes:
+                reported = self._changes
                 await changed()
             await trio.sleep(POLL_S)
 
@@ -137,15 +143,17 @@ class FilePrompts:
 
 
 def _for_all(work: Callable[..., R], *args: object) -> R:
-    """In a thread: work whose result is kept for all clients, not as one of them may see it."""
+    """Run `work` without a grant, because its result is cached for all clients; for use in a thread."""
     grants.current.set(None)
     return work(*args)
 
 
 @lru_cache(maxsize=1024)
 def _described(folder: Folder, path: Path, *identity: int) -> FilePrompt | None:
-    """The prompt in a file, which is read again only once it is another; None, and a line in the log, where it is
-    none."""
+    """Return the prompt in a file; None if it cannot be one, which is logged.
+
+    Cached by `identity`, so that a file is read again only after a change.
+    """
     text = _read(path, folder.roots)
     if text is None:
         return None
@@ -154,7 +162,7 @@ def _described(folder: Folder, path: Path, *identity: int) -> FilePrompt | None:
 
 
 def _read(path: Path, roots: Roots) -> str | None:
-    """The text of a prompt's file; None, and a line in the log, where it cannot be one."""
+    """Return the text of a prompt file; None if it cannot be served, which is logged."""
     try:
         descriptor, status = roots.open(str(path))
         with os.fdopen(descriptor, "rb") as file:
@@ -167,17 +175,17 @@ def _read(path: Path, roots: Roots) -> str | None:
         refusal = str(error)
     except UnicodeDecodeError as error:
         refusal = f"it is not UTF-8 ({error.reason})"
-    _log.warning("%s is no prompt: %s", path, refusal)
+    _log.warning("%s is not served as a prompt: %s", path, refusal)
     return None
 
 
 def heading(markdown: str) -> str:
-    """The text of the first heading; empty where there is none."""
-    # Costs tens of milliseconds to import, which a system without prompts of its own need not pay.
+    """Return the text of the first heading; empty if there is none."""
+    # The import takes tens of milliseconds and is not needed without prompt files.
     from markdown_it import MarkdownIt
 
     if markdown.startswith("---\n"):
-        # Front matter would read as a heading: a line above dashes.
+        # Skip front matter, which would parse as a heading: a line above dashes.
         _, end, rest = markdown[4:].partition("\n---\n")
         markdown = rest if end else markdown
     tokens = MarkdownIt("commonmark").parse(markdown)
@@ -189,11 +197,11 @@ def heading(markdown: str) -> str:
     return ""
 
 
-# Those that come with the system
+# Built-in prompts
 
 
 async def _filled(name: str, fill: Callable[[Any], JsonObject], params: Any, caller: str) -> PromptResult:
-    """`built_in/NAME.md`, filled in with the parameters and what `fill` makes of them."""
+    """Return the prompt from `built_in/NAME.md`, filled in with the parameters and the values from `fill`."""
     template = (Path(__file__).parent / "built_in" / f"{name}.md").read_text("utf-8").rstrip("\n")
     text = template.format(**msgspec.structs.asdict(params) | fill(params))
     described = " ".join((type(params).__doc__ or "").split())
@@ -240,7 +248,7 @@ def _review_changes(params: ReviewChanges) -> JsonObject:
 
 
 def _query(op: str, **params: object) -> str:
-    """The arguments of the tool `query` for one step."""
+    """Return the arguments of the tool `query` for one step."""
     return f"`{msgspec.json.encode({'steps': [{'op': op, 'params': params}]}).decode()}`"
 
 
@@ -250,4 +258,4 @@ HANDLERS: dict[str, Callable[[Any, str], Awaitable[object]]] = {
     "research": partial(_filled, "research", _research),
     "review_changes": partial(_filled, "review_changes", _review_changes),
 }
-"""What answers the prompts' operations."""
+"""Handlers of the built-in prompts' operations."""

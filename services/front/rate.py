@@ -1,8 +1,8 @@
-"""Limits on how often one client calls: a token bucket for each, so that the flood of one is no other's concern.
+"""Rate limits: a token bucket for each client, so that one client's flood does not affect the others.
 
-A call that is too early is `Overloaded`, with the time after which it is not, and is not passed on.  Beside calls, all
-requests over HTTP are counted, and a client whose requests are many more than its calls may be is answered before what
-it sends is read.  Each front counts for itself.
+A call over the limit fails with `Overloaded` and the time to wait, and is not forwarded.  HTTP requests are limited as
+well: a client that sends far more requests than calls is refused before its request body is read.  Each front counts on
+its own.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from linckia.proto.grants import Rate
 from linckia.services.front import refusals
 
 MAX_CLIENTS = 4096
-"""Whose calls are counted; the one that has called least recently is forgotten."""
+"""Most clients whose calls are counted; beyond it the one that called least recently is forgotten."""
 
 REQUESTS = 2
-"""Requests for each call that there may be; refused calls are requests too."""
+"""Requests allowed for each allowed call; refused calls count as requests."""
 
 SPARE_REQUESTS = 30
-"""Beside these: a session's opening takes some."""
+"""Further requests allowed in a burst, because opening a session takes some."""
 
 
 class Bucket:
-    """Filled at a rate, up to a size; each call takes one out."""
+    """A token bucket: refilled at a constant rate up to `size`; each call takes one token."""
 
     def __init__(self, per_second: float, size: float) -> None:
         self._per_second = per_second
@@ -36,7 +36,7 @@ class Bucket:
         self._at = trio.current_time()
 
     def take(self) -> float:
-        """0.0, or the seconds until there is one."""
+        """Take a token and return 0.0, or return the seconds until one is available."""
         now = trio.current_time()
         self._level = min(self._size, self._level + (now - self._at) * self._per_second)
         self._at = now
@@ -47,7 +47,7 @@ class Bucket:
 
 
 class Limit:
-    """What one client may do."""
+    """The rate limit of one client."""
 
     def __init__(self, name: str, rate: Rate) -> None:
         self._name = name
@@ -55,25 +55,25 @@ class Limit:
         per_second = rate.per_minute / 60
         self._calls = Bucket(per_second, rate.burst)
         self.request = Bucket(REQUESTS * per_second, REQUESTS * rate.burst + SPARE_REQUESTS).take
-        """Count a request: 0.0, or the seconds after which it may be made again."""
+        """Counts a request; returns 0.0, or the seconds to wait before it may be repeated."""
 
     def call(self, operation: str) -> None:
-        """Count a call.  Raises Overloaded."""
+        """Count a call.  Raises Overloaded if it exceeds the limit."""
         if (wait_s := self._calls.take()) > 0:
-            often = f"{self.rate.per_minute:g} calls a minute, {self.rate.burst} at once"
-            text = f"{self._name} may make {often}; try again in {wait_s:.1f} s"
+            allowed = f"{self.rate.per_minute:g} calls a minute, {self.rate.burst} at once"
+            text = f"{self._name} may make {allowed}; try again in {wait_s:.1f} s"
             refusals.note(operation, Kind.OVERLOADED.value, text)
             raise Overloaded(text, retry_after_ms=math.ceil(wait_s * 1000))
 
 
 class Limits:
-    """Of all clients, by the keys of their tokens."""
+    """The rate limits of all clients, by the keys of their tokens."""
 
     def __init__(self) -> None:
         self._by_key: OrderedDict[str, Limit] = OrderedDict()
 
     def of(self, key: str, name: str, rate: Rate | None) -> Limit | None:
-        """That of a client; None where it has none."""
+        """Return the limit of a client; None if `rate` is None."""
         if rate is None:
             return None
         limit = self._by_key.get(key)
@@ -86,10 +86,10 @@ class Limits:
 
 
 current: ContextVar[Limit | None] = ContextVar("limit", default=None)
-"""Of the client that this task serves."""
+"""The limit of the client that this task serves."""
 
 
 def count(operation: str) -> None:
-    """Count a call of the client that this task serves.  Raises Overloaded."""
+    """Count a call of the client that this task serves.  Raises Overloaded if it exceeds the limit."""
     if (limit := current.get()) is not None:
         limit.call(operation)

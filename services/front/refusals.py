@@ -1,6 +1,7 @@
-"""What a front refuses before there is a call, told to the kernel for its audit log: once, then as a count a minute.
+"""Reports requests that a front refuses before they become calls, for the kernel's audit log.
 
-A flood of bad tokens is a few lines in the log and no calls on the link.
+The first refusal of a kind is reported at once, repetitions as one count a minute.  A flood of bad tokens makes a few
+lines in the log and hardly any traffic on the link.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from linckia.services.front.protocol.session import STDIO, current_peer
 from linckia.services.runtime.calls import Outgoing
 
 CHARS = 500
-"""Of each text."""
+"""Longest text in a report, in characters; longer ones are truncated."""
 
 HTTP = "http"
-"""Who asks without a token, or with one that is nobody's."""
+"""Name in the audit log for clients without a valid token."""
 
 QUEUE = 64
+"""Reports that wait to be sent; further ones are dropped."""
 
 
 class _Kind(NamedTuple):
@@ -38,56 +40,56 @@ class _Kind(NamedTuple):
 
 
 class Refusals:
-    """Counts and tells; `run` must be running."""
+    """Counts refusals and reports them; `run` must be running."""
 
     def __init__(self, outgoing: Outgoing) -> None:
         self._outgoing = outgoing
         self._repeats: Repeats[_Kind] = Repeats(_Kind(HTTP, "", "http", "refused"))
         self._send, self._receive = trio.open_memory_channel[KernelRefused](QUEUE)
-        self._news = trio.Event()
+        self._noted = trio.Event()
 
     def note(self, operation: str, outcome: str, message: str, target: str) -> None:
-        """As the function `note`."""
+        """See the function `note`."""
         grant, peer = current_grant.get(), current_peer.get()
         who = grant.name if grant is not None else STDIO if peer == STDIO else HTTP
         kind = _Kind(who[:CHARS], peer[:CHARS], operation[:CHARS], outcome)
         if self._repeats.is_first(kind, trio.current_time()):
-            self._tell(kind, message, target)
-        self._news.set()
+            self._report(kind, message, target)
+        self._noted.set()
 
-    def _tell(self, kind: _Kind, message: str, target: str = "", count: int = 1) -> None:
-        # More than the kernel takes at the moment: those of this minute stay untold.
+    def _report(self, kind: _Kind, message: str, target: str = "", count: int = 1) -> None:
+        # If the kernel is too slow for them, this minute's reports are dropped.
         with contextlib.suppress(trio.WouldBlock):
-            told = KernelRefused(**kind._asdict(), target=target[:CHARS], message=message[:CHARS], count=count)
-            self._send.send_nowait(told)
+            report = KernelRefused(**kind._asdict(), target=target[:CHARS], message=message[:CHARS], count=count)
+            self._send.send_nowait(report)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send reports until cancelled."""
         operation = operation_of(KernelRefused)
         limit_s = operation.deadline_ms / 1000
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._count)
-            async for told in self._receive:
-                # A kernel that does not answer has other concerns.
+            async for report in self._receive:
+                # A report that the kernel does not accept is dropped.
                 with contextlib.suppress(LinckiaError):
                     await self._outgoing.raw(
-                        operation.name, pack_body(told), limit_s=limit_s, trace=new_trace(), caller=SERVICE
+                        operation.name, pack_body(report), limit_s=limit_s, trace=new_trace(), caller=SERVICE
                     )
 
     async def _count(self) -> None:
         while True:
-            await self._news.wait()
-            self._news = trio.Event()
+            await self._noted.wait()
+            self._noted = trio.Event()
             await trio.sleep(INTERVAL_S)
             for kind, count in self._repeats.take(trio.current_time(), at_once=True):
-                self._tell(kind, "the same again", count=count)
+                self._report(kind, "the same again", count=count)
 
 
 current: ContextVar[Refusals | None] = ContextVar("refusals", default=None)
-"""Of this front."""
+"""The reporter of this front."""
 
 
 def note(operation: str, outcome: str, message: str, *, target: str = "") -> None:
-    """The request that this task serves was refused: `outcome` names the kind."""
+    """Report that the request served by this task was refused; `outcome` names the kind of refusal."""
     if (refusals := current.get()) is not None:
         refusals.note(operation, outcome, message, target)

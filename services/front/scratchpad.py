@@ -1,8 +1,8 @@
-"""The scratchpad: long answers of knowledge tools are kept for their session, and a preview is sent in their place.
+"""The scratchpad: stores long results of knowledge tools for the session, and sends previews in their place.
 
-The preview lets a model choose, and `scratchpad_read` answers the whole. Entries live in memory, for as long as the
-session; where there are several fronts, each has them. They are lost with the process. Clients without a session share
-one space without a list, and read an entry by an id that is beyond guessing: who knows it was given it.
+The preview lets a model choose what to read with `scratchpad_read`. Entries are held in memory while the session lasts;
+if there are several fronts, each has a copy. They are lost with the process. Clients without a session share one
+scratchpad that cannot be listed. Its ids cannot be guessed, so only the client that was given an id can read the entry.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ from linckia.proto.surfaces.surface import caches
 from linckia.services.front.protocol.session import SessionState, current_session
 
 MIN_BYTES = 4096
-"""Shorter answers are sent as they are."""
+"""Shortest result that is stored; shorter ones are sent directly."""
 
 MAX_BYTES = 10 * 1024 * 1024
-"""Of one session; a single answer that is longer is sent as it is."""
+"""Most bytes stored for one session; a single longer result is sent directly."""
 
 MAX_TOTAL_BYTES = 256 * 1024 * 1024
-"""Of all sessions together."""
+"""Most bytes stored for all sessions together."""
 
 MAX_UNCLAIMED = 1024
-"""Scratchpads of sessions that other fronts have told of, and of which no request has come here yet."""
+"""Most scratchpads of sessions that are known from other fronts only, without a request here so far."""
 
-ON_THE_WAY_S = 0.5
-"""For an entry that another front has given away to arrive here."""
+REPLICATION_WAIT_S = 0.5
+"""How long `wait_for` waits for an entry that another front has stored."""
 
 ID_CHARS = 12
 
-LOOSE = "loose"
-"""What fronts call the entries of those who have no session."""
+SESSIONLESS = "sessionless"
+"""Name among fronts of the scratchpad that clients without a session share."""
 
 current: ContextVar[Scratchpad | None] = ContextVar("scratchpad", default=None)
 
 
 def enter(pad: Scratchpad | None) -> None:
-    """What this task serves from now on, and the tasks that it starts, is of the session of this scratchpad."""
+    """Set the session of this task, and of the tasks that it starts, to the one of this scratchpad."""
     current.set(pad)
     current_session.set("" if pad is None else pad.session)
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """A kept answer."""
+class StoredResult(msgspec.Struct, frozen=True):
+    """A stored result."""
 
     id: str
     tool: str
@@ -74,32 +74,32 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Scratchpad:
-    """The entries of one session, least recently used first. Made by `Scratchpads`."""
+    """The entries of one session, least recently used first. Created by `Scratchpads`."""
 
     def __init__(self, pads: Scratchpads, session: str, state: SessionState) -> None:
         self._pads = pads
         self.session = session
-        """What services know the session by."""
+        """The name by which services know the session."""
         self.state = state
-        self._entries: OrderedDict[str, Entry] = OrderedDict()
+        self._entries: OrderedDict[str, StoredResult] = OrderedDict()
         self.size_bytes = 0
         self.used = 0.0
 
-    def keep(self, tool: str, text: str) -> Entry | None:
-        """Keep an answer; None where it is too long for that."""
+    def store(self, tool: str, text: str) -> StoredResult | None:
+        """Store a result; None if it is too long."""
         data = text.encode("utf-8", "surrogatepass")
         if len(data) > self._pads.max_bytes:
             return None
-        entry = Entry(self._id_of(data), tool, text, len(data), datetime.datetime.now(datetime.UTC))
-        self.take(entry)
-        self._pads.kept(self.session, entry)
+        entry = StoredResult(self._id_of(data), tool, text, len(data), datetime.datetime.now(datetime.UTC))
+        self.add(entry)
+        self._pads.on_stored(self.session, entry)
         return entry
 
     def _id_of(self, data: bytes) -> str:
         return hashlib.sha256(data).hexdigest()[:ID_CHARS]
 
-    def take(self, entry: Entry) -> None:
-        """An entry that is new here."""
+    def add(self, entry: StoredResult) -> None:
+        """Add an entry; the least recently used ones are dropped to make room."""
         self.drop(entry.id)
         self._entries[entry.id] = entry
         self.size_bytes += entry.size_bytes
@@ -108,24 +108,24 @@ class Scratchpad:
             self.drop()
         self._pads.make_room()
 
-    def read(self, id_: str) -> Entry | None:
+    def read(self, id_: str) -> StoredResult | None:
         entry = self._entries.get(id_)
         if entry is not None:
             self._entries.move_to_end(id_)
             self.used = time.monotonic()
         return entry
 
-    async def found(self, id_: str) -> Entry | None:
-        """The same, also where another front has yet to tell of it."""
+    async def wait_for(self, id_: str) -> StoredResult | None:
+        """Like `read`, but give another front time to send the entry."""
         entry = self.read(id_)
-        if entry is None and self._pads.several:
-            with trio.move_on_after(ON_THE_WAY_S):
+        if entry is None and self._pads.has_peers:
+            with trio.move_on_after(REPLICATION_WAIT_S):
                 while (entry := self.read(id_)) is None:
-                    await self._pads.arrived.wait()
+                    await self._pads.replicated.wait()
         return entry
 
     def drop(self, id_: str | None = None) -> None:
-        """Drop an entry, if it is there; by default the oldest."""
+        """Drop an entry if it exists; by default the least recently used one."""
         entry = self._entries.pop(next(iter(self._entries)) if id_ is None else id_, None)
         if entry is not None:
             self.size_bytes -= entry.size_bytes
@@ -150,94 +150,96 @@ class Scratchpad:
         )
 
 
-class _Loose(Scratchpad):
-    """The entries of all who have no session."""
+class _SessionlessScratchpad(Scratchpad):
+    """The scratchpad that all clients without a session share."""
 
     def _id_of(self, data: bytes) -> str:
         return secrets.token_hex(16)
 
 
-class _Passing(Scratchpad):
-    """Of one request without a session."""
+class _RequestScratchpad(Scratchpad):
+    """The scratchpad of one request without a session; its entries are in the shared one."""
 
-    def __init__(self, pads: Scratchpads, client: str, loose: Scratchpad) -> None:
-        super().__init__(pads, client, loose.state)
-        self._loose = loose
+    def __init__(self, pads: Scratchpads, client: str, sessionless: Scratchpad) -> None:
+        super().__init__(pads, client, sessionless.state)
+        self._sessionless = sessionless
 
-    def keep(self, tool: str, text: str) -> Entry | None:
-        return self._loose.keep(tool, text)
+    def store(self, tool: str, text: str) -> StoredResult | None:
+        return self._sessionless.store(tool, text)
 
-    def read(self, id_: str) -> Entry | None:
-        return self._loose.read(id_)
+    def read(self, id_: str) -> StoredResult | None:
+        return self._sessionless.read(id_)
 
 
 class Scratchpads:
-    """All scratchpads; one is gone with the last who holds it.
+    """All scratchpads; each lives as long as something refers to it.
 
-    `several` says whether there are other fronts, `kept` is told of each new entry for them.
+    `has_peers` says whether there are other fronts.  `on_stored` is called with each new entry, to replicate it.
     """
 
     def __init__(self, *, max_bytes: int = MAX_BYTES, max_total_bytes: int = MAX_TOTAL_BYTES) -> None:
         self.max_bytes = max_bytes
         self._max_total_bytes = max_total_bytes
-        self._loose = _Loose(self, LOOSE, SessionState())
-        self._named: weakref.WeakValueDictionary[str, Scratchpad] = weakref.WeakValueDictionary({LOOSE: self._loose})
+        self._sessionless = _SessionlessScratchpad(self, SESSIONLESS, SessionState())
+        self._named: weakref.WeakValueDictionary[str, Scratchpad] = weakref.WeakValueDictionary(
+            {SESSIONLESS: self._sessionless}
+        )
         self._unclaimed: OrderedDict[str, Scratchpad] = OrderedDict()
-        self.several = False
-        self.kept: Callable[[str, Entry], None] = lambda session, entry: None
-        self.arrived = trio.Event()
+        self.has_peers = False
+        self.on_stored: Callable[[str, StoredResult], None] = lambda session, entry: None
+        self.replicated = trio.Event()
 
     def open(self, session: str = "", state: SessionState | None = None) -> Scratchpad:
-        """For a session, which gets a name unless it has one."""
+        """Open the scratchpad of a session; a session without a name gets a random one."""
         pad = self._unclaimed.pop(session, None) or Scratchpad(self, session or secrets.token_hex(16), SessionState())
         pad.state = state or pad.state
         self._named[pad.session] = pad
         return pad
 
-    def passing(self, client: str) -> Scratchpad:
-        """For a request over HTTP without a session; services know it by the name of its client."""
-        return _Passing(self, client, self._loose)
+    def for_request(self, client: str) -> Scratchpad:
+        """Open the scratchpad of an HTTP request without a session; services know it by the name of its client."""
+        return _RequestScratchpad(self, client, self._sessionless)
 
-    def arrive(self, session: str, entry: Entry) -> None:
-        """Another front has kept an entry."""
+    def replicate(self, session: str, entry: StoredResult) -> None:
+        """Add an entry that another front has stored."""
         pad = self._named.get(session)
         if pad is None:
             pad = self._unclaimed[session] = self.open(session)
             if len(self._unclaimed) > MAX_UNCLAIMED:
                 self._unclaimed.popitem(last=False)
-        pad.take(entry)
-        self.arrived.set()
-        self.arrived = trio.Event()
+        pad.add(entry)
+        self.replicated.set()
+        self.replicated = trio.Event()
 
     @property
     def size_bytes(self) -> int:
         return sum(pad.size_bytes for pad in self._named.values())
 
     def make_room(self) -> None:
-        """Drop entries of the scratchpads that were used least recently, while there is too much in all."""
+        """While all entries together exceed the limit, drop one of the least recently used scratchpad."""
         while self.size_bytes > self._max_total_bytes:
             min((pad for pad in self._named.values() if pad.size_bytes), key=lambda pad: pad.used).drop()
 
 
-# Answers
+# Results
 
 
 def shortened(operation: Operation[object], value: object, text: str, structured: bytes) -> tuple[str, bytes]:
-    """Text and structured content of an answer: as they are, or what stands for them once they are kept."""
+    """Return the text and structured content of a result unchanged, or a preview of them once they are stored."""
     pad = current.get()
     if pad is None or not caches(operation) or len(text.encode("utf-8", "surrogatepass")) < MIN_BYTES:
         return text, structured
-    entry = pad.keep(operation.name, text)
+    entry = pad.store(operation.name, text)
     if entry is None:
         return text, structured
     preview = "\n".join(preview_lines(value, text if operation.text else None))
     cached = {"id": entry.id, "tool": entry.tool, "size_bytes": entry.size_bytes, "preview": preview}
-    said = (
+    notice = (
         f"📁 Output cached: {entry.id} ({entry.size_bytes / 1024:.1f}KB) from {entry.tool}\n"
         f"Preview: {preview}\n"
         f'Read the whole of it with scratchpad_read(id="{entry.id}").'
     )
-    return said, msgspec.json.encode({"cached": cached})
+    return notice, msgspec.json.encode({"cached": cached})
 
 
 # Previews
@@ -247,9 +249,11 @@ _MAX_CHARS = 80
 _TEXT_CHARS = 300
 _MAX_HEADINGS = 30
 _PASSAGES_CHARS = 5000
-"""Of all hits together."""
+"""Most characters of the passages of all hits together."""
 
 _LEAST_CHARS = 40
+"""Shortest passage that is shown."""
+
 _HEADING = re.compile(r"^ {0,3}(#{1,6}[ \t]+\S.*)$", re.MULTILINE)
 _SHOWN = (
     "id", "source_id", "source", "target", "target_id", "label", "title", "preview", "path",
@@ -259,7 +263,7 @@ _OF_A_HIT = ("id", "preview", "score")
 
 
 def preview_lines(value: object, text: str | None) -> Iterator[str]:
-    """A line that says what there is, and one for each result; of a text its beginning and its headings."""
+    """Yield the number of results and a line for each; for a text, its beginning and its headings."""
     if text is not None:
         yield f"{_beginning(text, _TEXT_CHARS)}…"
         headings = [match[1].strip() for match in _HEADING.finditer(text)]
@@ -273,13 +277,13 @@ def preview_lines(value: object, text: str | None) -> Iterator[str]:
         return
     yield f"{len(rows)} result{'' if len(rows) == 1 else 's'}"
     is_search = all(isinstance(row, Mapping) and row.keys() >= set(_OF_A_HIT) for row in rows)
-    # Of a search every hit is named, so that none is out of reach, and says something of itself where there is room.
+    # A search lists every hit, so that each can be read, with a passage if there is room.
     passage = min(_PASSAGES_CHARS // max(len(rows), 1), _TEXT_CHARS)
     for row in rows if is_search else rows[:_MAX_ROWS]:
         yield f"- {_shown(row, _OF_A_HIT if is_search else _SHOWN)}"
         if isinstance(row, Mapping) and passage >= _LEAST_CHARS:
-            said = row.get("snippet", row.get("text"))
-            yield from (f"  {line}" for line in (_beginning(said, passage),) if line)
+            text_of_hit = row.get("snippet", row.get("text"))
+            yield from (f"  {line}" for line in (_beginning(text_of_hit, passage),) if line)
     if not is_search and len(rows) > _MAX_ROWS:
         yield f"- and {len(rows) - _MAX_ROWS} more"
 
@@ -289,7 +293,7 @@ def _beginning(text: object, chars: int) -> str:
 
 
 def _rows(value: object) -> list[object] | None:
-    """The list that an answer mainly is."""
+    """Return the longest list in a result; None if it has none."""
     if isinstance(value, list):
         return value
     if isinstance(value, Mapping):
@@ -303,7 +307,7 @@ def _shown(row: object, keys: tuple[str, ...]) -> str:
     cells = [(key, row[key]) for key in keys if isinstance(row.get(key), str | int | float)]
     if not cells:
         return msgspec.json.encode(row).decode()[:_MAX_CHARS]
-    # Ids whole, since the next call needs them, and the titles of hits, since the choice is by them.
+    # Ids are not truncated because the next call needs them, nor are the titles of hits, which the model chooses by.
     whole = ("preview",) if keys is _OF_A_HIT else ()
     return " | ".join(
         f"{cell:.4g}"
@@ -320,7 +324,7 @@ def _shown(row: object, keys: tuple[str, ...]) -> str:
 
 async def _read(params: ScratchpadRead, caller: str) -> ScratchpadContent:
     pad = current.get()
-    entry = None if pad is None else await pad.found(params.id)
+    entry = None if pad is None else await pad.wait_for(params.id)
     if entry is None:
         raise OperationError(f"Scratchpad entry not found: {params.id}")
     if not params.offset and params.length is None:
@@ -338,4 +342,4 @@ async def _list(params: ScratchpadList, caller: str) -> ScratchpadListing:
 
 
 HANDLERS: dict[str, Callable[[Any, str], Awaitable[object]]] = {"scratchpad_read": _read, "scratchpad_list": _list}
-"""What answers them, in the task that serves the client."""
+"""Handlers of the scratchpad's operations; they run in the task that serves the client."""

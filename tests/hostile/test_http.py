@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from linckia.proto.front import Http
+from linckia.services.front.transport.fair_limits import FairLimits
 from linckia.services.front.transport.request import Body
-from linckia.services.front.transport.turns import Shared
 from tests.unit.front.httpwire import ACCEPT, served
 from tests.unit.front.wire import META, MODERN, connected, gateway_in_process
 
@@ -151,7 +151,7 @@ async def test_route_is_not_executed_before_the_whole_request_has_come(method: s
 
     async def act(asked: Request) -> Response:
         if method == "POST":
-            await Body(Shared(), "client", 1000).read(asked.receive, {})
+            await Body(FairLimits(), "client", 1000).read(asked.receive, {})
         executed.append(method)
         return JSONResponse("done")
 

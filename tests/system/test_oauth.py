@@ -162,7 +162,7 @@ def test_what_a_token_does_not_allow_is_answered_with_the_scopes_that_would(
     token = issuer.token("first", scope="edit")
     for path, scopes in (("/mcp", "all"), ("/mcp/files", "all")):
         refused = ask(kernel, token, path)
-        assert (refused.status_code, "is not for the surface" in refused.text) == (403, True)
+        assert (refused.status_code, "does not allow the surface" in refused.text) == (403, True)
         challenge = refused.headers["www-authenticate"]
         assert challenge.startswith(f'Bearer resource_metadata="{base(kernel)}{WELL_KNOWN}{path}"')
         assert 'error="insufficient_scope"' in challenge

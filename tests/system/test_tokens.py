@@ -178,7 +178,7 @@ def test_token_of_a_surface_reaches_that_surface_by_any_way_and_no_other(
     assert "zebra" in client.tool("query", {"steps": [step]}, surface="compact").text
     for surface in ("all", "files", "documents", "knowledge", "transcripts"):
         answer = client.tool("noyalib_get", get, surface=surface)
-        assert (answer.status, "is not for the surface" in answer.text) == (403, True)
+        assert (answer.status, "does not allow the surface" in answer.text) == (403, True)
     assert client.request("POST", "/v1/mcp", {}).status == 403
     why = "is on no surface of the token some"
     for op in ("navigate", "documents.list", "documents_list", "kernel_status"):

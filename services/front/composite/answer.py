@@ -1,7 +1,7 @@
-"""What a composite tool answers: JSON that is made once, step by step, and handed on as it is.
+"""The results of composite tools, encoded to JSON once, step by step.
 
-A result is encoded when its step ends, so that its size is known before the next one runs: no answer grows without
-bound, and none is cut in silence.
+The result of a step is encoded when the step ends, so that its size is known before the next one runs.  This bounds the
+whole result, and nothing is truncated silently.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from linckia.services.front.excerpt import Excerpt
 from linckia.services.front.protocol.failures import as_data, message_of
 
 MAX_BYTES = 32 * 1024 * 1024
-"""Of one answer; half of what a message may hold, since text and structured content both carry it."""
+"""Longest result; half of the longest message, because text and structured content both contain it."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
 class Composed(msgspec.Struct, frozen=True):
-    """The result of `tools/call`, all but put together.
+    """The result of `tools/call`, with its parts encoded.
 
-    `structured` is a JSON object; `blocks`, a JSON list of content, is the object itself as text where it is None.
+    `structured` is a JSON object.  `blocks` is a JSON list of content; None stands for the object as one text block.
     """
 
     structured: bytes | None
@@ -36,7 +36,7 @@ class Composed(msgspec.Struct, frozen=True):
     is_error: bool = False
 
     def encoded(self, tail: bytes) -> bytes:
-        """The result as JSON; `tail` holds further members (`,"name":…`)."""
+        """Return the result as JSON; `tail` holds further members (`,"name":…`)."""
         blocks = self.blocks
         if blocks is None:
             blocks = b'[{"type":"text","text":%b}]' % _encode((self.structured or b"").decode())
@@ -44,22 +44,22 @@ class Composed(msgspec.Struct, frozen=True):
         return b'{"content":%b%b,"isError":%b%b}' % (blocks, structured, b"true" if self.is_error else b"false", tail)
 
     def wire(self) -> JsonObject:
-        """The same as decoded JSON."""
+        """Return the result as decoded JSON."""
         decoded: JsonObject = _decode(self.encoded(b""))
         return decoded
 
     def plain(self) -> object:
-        """What there is to read, for callers that are no MCP client."""
+        """Return the content alone, for callers that are not MCP clients."""
         return _decode(self.structured if self.structured is not None else self.blocks or b"null")
 
 
 def as_json(value: object) -> Any:
-    """A result as JSON has it, for the next step: bytes as base64, keys as text."""
+    """Return a result in JSON's types, for the next step: bytes as base64, keys as text."""
     return msgspec.to_builtins(value, str_keys=True)
 
 
 def direct(operation: Operation[object], value: object) -> Composed:
-    """The result of a single step: what the operation itself would answer."""
+    """Return the result of a single step, as the operation itself would return it."""
     if operation.is_content and isinstance(value, Mapping):
         structured = value.get("structuredContent")
         return Composed(
@@ -73,22 +73,25 @@ def direct(operation: Operation[object], value: object) -> Composed:
 
 
 def composed(value: object, *, is_error: bool = False) -> Composed:
-    """An object as the answer; `Raw` values in it are JSON already."""
+    """Return an object as the result; `Raw` values in it are JSON already."""
     return Composed(_encode(value), is_error=is_error)
 
 
 def sized(value: object, already: int = 0) -> Raw:
-    """The value as JSON.  Raises OperationError: with the `already` bytes of the answer, it would be longer than an
-    answer may be."""
+    """Encode the value to JSON.
+
+    Raises:
+        OperationError: together with the `already` bytes before it, it exceeds `MAX_BYTES`.
+    """
     data = _encode(value)
     if already + len(data) > MAX_BYTES:
         raise OperationError(
-            f"the result is {len(data)} bytes long, which with the {already} before it is more than the {MAX_BYTES} "
-            "that one answer may hold; ask for less of it (limit, offset and length, fewer steps)"
+            f"the result is {len(data)} bytes long; with the {already} before it, that exceeds the {MAX_BYTES} bytes "
+            "that one answer may hold; ask for less (limit, offset and length, fewer steps)"
         )
     return Raw(data)
 
 
 def failed(failure: Failure) -> JsonObject:
-    """A failure as the result of a step: a sentence, and the same for programs."""
+    """Return a failure as the result of a step: as a sentence, and as data for programs."""
     return {"error": message_of(failure), "failure": as_data(failure)}

@@ -1,7 +1,7 @@
-"""Steps as a client wrote them, checked before any of them runs.
+"""Checks all steps of a composite call before any of them runs.
 
-Whatever can be known beforehand is: the op, the names of its parameters, and every value but those that the last
-step's result will give.  Whether a reading step has all that it needs is its own to say, at its turn.
+It checks the op, the names of its parameters, and every value except those that come from the previous step's result.
+Whether a chained step has all required parameters is checked when the step runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """A step that may run; `arguments` are under the names that the operation declares."""
+    """A checked step; `arguments` are keyed by the names that the operation declares."""
 
     where: str
     name: str
@@ -34,34 +34,44 @@ class Planned(msgspec.Struct, frozen=True):
     references: frozenset[str]
 
     def params(self, previous: object) -> Params[object]:
-        """The step's parameters, references resolved in `previous`; one that leads nowhere counts as absent.  Raises
-        InvalidParams: names the parameter, and the reference where that is what it lacks."""
+        """Return the step's parameters, with references resolved in `previous`; unresolved ones count as absent.
+
+        Raises:
+            InvalidParams: a parameter is missing or invalid; the message names unresolved references.
+        """
         arguments = dict(self.arguments)
-        lost = {}
+        unresolved = {}
         for name in self.references:
             reference = str(arguments.pop(name))
             value = resolve(reference, previous)
             if value is None:
-                lost[name] = reference
+                unresolved[name] = reference
             else:
                 arguments[name] = value
         try:
             return self.operation.parse(arguments)
         except InvalidParams as error:
-            said = str(error)
-            if lost:
-                gone = ", ".join(f"`{name}` ({reference})" for name, reference in sorted(lost.items()))
-                said += f"; the last step's result has nothing for {gone}"
-            raise InvalidParams(said, field=error.failure.field) from None
+            message = str(error)
+            if unresolved:
+                missing = ", ".join(f"`{name}` ({reference})" for name, reference in sorted(unresolved.items()))
+                message += f"; the last step's result has nothing for {missing}"
+            raise InvalidParams(message, field=error.failure.field) from None
 
 
 def plan(tool: Category, steps: Steps, given: list[JsonObject], field: str, *, chained: bool) -> list[Planned]:
-    """The steps, in order; `chained`, their parameters may refer to the result before.  Raises InvalidParams: of the
-    first that cannot run; names it by its place in `field`."""
+    """Check the steps and return them in order.
+
+    Args:
+        field: the parameter that holds the steps, for error messages.
+        chained: whether parameters may refer to the previous step's result.
+
+    Raises:
+        InvalidParams: a step is wrong; names the first such step by its index in `field`.
+    """
     planned = [_planned(tool, steps, step, f"{field}[{n}]", chained=chained) for n, step in enumerate(given)]
     first = planned[0]
     if first.references:
-        # Nothing comes before it, so what its references give is known already.
+        # No result precedes the first step, so its references are unresolved.
         _named(first.where, first.name, first.params, {})
     return planned
 
@@ -71,28 +81,31 @@ def _planned(tool: Category, steps: Steps, step: JsonObject, where: str, *, chai
         raise InvalidParams(f"{where}: missing required parameter `op`", field=f"{where}.op")
     name = step["op"]
     if not isinstance(name, str):
-        raise InvalidParams(f"{where}.op: it is the name of an op, as a string", field=f"{where}.op")
+        raise InvalidParams(f"{where}.op: expected the name of an op, as a string", field=f"{where}.op")
     operation = steps.step(tool, name, f"{where}.op")
     params = converted(dict[str, Any], step.get("params"))
     if not isinstance(params, dict | None):
         raise InvalidParams(f"{where}.params: expected an object", field=f"{where}.params")
-    beside = {key: value for key, value in step.items() if key not in ("op", "params")}
-    return check(operation, name, beside, params or {}, where, chained=chained)
+    outer = {key: value for key, value in step.items() if key not in ("op", "params")}
+    return check(operation, name, outer, params or {}, where, chained=chained)
 
 
 def check(
     operation: Operation[object],
     name: str,
-    beside: Mapping[str, object],
+    outer: Mapping[str, object],
     params: Mapping[str, object],
     where: str,
     *,
     chained: bool,
 ) -> Planned:
-    """Parameters of one step, checked; those in `params` win over those `beside` it.  Raises InvalidParams: names the
-    step, and the parameter as it was written."""
+    """Check the parameters of one step; those in `params` override the `outer` ones, written next to `op`.
+
+    Raises:
+        InvalidParams: names the step, and the parameter as it was written.
+    """
     tp = operation.params
-    arguments = dict(_named(where, name, respelled, tp, beside))
+    arguments = dict(_named(where, name, respelled, tp, outer))
     inner = _named(where, name, respelled, tp, params)
     arguments |= {key: value for key, value in inner.items() if value is not None or key not in arguments}
     references = frozenset(key for key, value in arguments.items() if chained and is_reference(value))
@@ -103,7 +116,7 @@ def check(
 
 
 def _named(where: str, name: str, call: Callable[..., T], *args: Any) -> T:
-    """What `call` answers; an error of it says at which step."""
+    """Return what `call` returns; InvalidParams that it raises is raised again with the name of the step."""
     try:
         return call(*args)
     except InvalidParams as error:
@@ -115,11 +128,11 @@ def _named(where: str, name: str, call: Callable[..., T], *args: Any) -> T:
 
 @lru_cache(maxsize=1024)
 def _with_anything_for(tp: type[Params[object]], names: frozenset[str]) -> type[Params[object]]:
-    """Parameters as `tp` that take any value for `names`, which are checked once they are known."""
-    # As `msgspec.defstruct` takes them, in three forms.
+    """Return a variant of `tp` that accepts any value for `names`, which are checked once they are resolved."""
+    # Field definitions as `msgspec.defstruct` takes them.
     fields: list[Any] = []
     for field in structs.fields(tp):
-        # Of the two that there is no more than one of, the other says so itself; each is of its field's own type.
+        # At most one of the two is set; the other is `NODEFAULT`.  Any: each has the type of its field.
         default: dict[str, Any] = {"default": field.default, "default_factory": field.default_factory}
         kind = Any if field.encode_name in names else field.type
         fields.append((field.name, kind, msgspec.field(name=field.encode_name, **default)))
@@ -129,8 +142,8 @@ def _with_anything_for(tp: type[Params[object]], names: frozenset[str]) -> type[
     return cast("type[Params[object]]", relaxed)
 
 
-# A parameter that is a string and starts with `$prev` is the last step's result or a part of it, with its JSON type.
-# Text within lists and objects, and `$prev` in the middle of a text, stay as they are.
+# A string parameter that starts with `$prev` stands for the previous step's result or a part of it, with its JSON type.
+# Strings inside lists and objects are not replaced, nor is `$prev` in the middle of a string.
 
 MARK = "$prev"
 
@@ -139,12 +152,12 @@ _PIECE = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
 
 
 def is_reference(value: object) -> bool:
-    """Whether the value of a parameter is replaced before the step runs."""
+    """Whether this parameter value is a reference, replaced before the step runs."""
     return isinstance(value, str) and value.startswith(MARK)
 
 
 def resolve(reference: str, previous: object) -> object:
-    """What `reference` names in the last step's result; None where that leads nowhere."""
+    """Return what `reference` names in the previous step's result; None if it names nothing."""
     match = _PATH.fullmatch(reference)
     if match is None:
         return None

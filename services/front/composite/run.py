@@ -1,7 +1,7 @@
-"""The composite tools at work: a pipeline that reads, a batch that changes, an action of a session.
+"""Runs the composite tools: a pipeline that reads, a batch that changes, an action of a session.
 
-A step is an ordinary call: it has the deadline of its operation, its retries, its place in the service's queue; a
-client that cancels withdraws the step that runs, and no further one begins.
+Each step is an ordinary call, with its operation's deadline and retries and its own place in the service's queue.  If
+the client cancels, the running step is cancelled and no further one begins.
 """
 
 from __future__ import annotations
@@ -22,16 +22,21 @@ from linckia.proto.surfaces.describe import describe
 from linckia.proto.surfaces.steps import DOCUMENTS, NAMES, Category, Steps
 from linckia.services.front.composite.answer import Composed, as_json, composed, direct, failed, sized
 from linckia.services.front.composite.plan import Planned, check, plan
-from linckia.services.front.dispatcher import answered_here
+from linckia.services.front.dispatcher import run_locally
 from linckia.services.front.excerpt import excerpt
 from linckia.services.front.protocol.failures import as_failure
 
 CallStep = Callable[[Operation[object], Params[object], ClientRequests | None], Awaitable[object]]
-"""Calls the operation of one step for the caller of the tool."""
+"""Calls the operation of one step on behalf of the tool's caller."""
 
 
 async def query(params: Query, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
-    """Read in steps.  Raises InvalidParams: a step cannot run; none has; LinckiaError: of the only step."""
+    """Run reading steps in order, until one fails.
+
+    Raises:
+        InvalidParams: a step is wrong; none has run.
+        LinckiaError: the only step failed.
+    """
     planned = plan(Category.QUERY, steps, params.steps, "steps", chained=True)
     if len(planned) == 1:
         (only,) = planned
@@ -50,7 +55,7 @@ async def query(params: Query, steps: Steps, call: CallStep, client_requests: Cl
             result = sized(_bounded(steps, params.max_tokens, step, arguments, value), size)
             is_error = _is_error(step.operation, value)
             size += len(bytes(result))
-        except Exception as error:  # noqa: BLE001  # a step's failure is its entry in the answer
+        except Exception as error:  # noqa: BLE001  # a step's failure is its entry in the result
             result, is_error = failed(as_failure(error, step.operation.name)), True
         entries.append({"stepIndex": index, "op": step.name, "result": result, "isError": is_error})
         if is_error:
@@ -62,7 +67,7 @@ async def query(params: Query, steps: Steps, call: CallStep, client_requests: Cl
 
 
 async def execute(params: Execute, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
-    """Change in order.  Raises InvalidParams: an operation cannot be done; none has been."""
+    """Run changing operations in order.  Raises InvalidParams if one of them is wrong; then none has run."""
     planned = plan(Category.EXECUTE, steps, params.operations, "operations", chained=False)
     results: list[Raw] = []
     succeeded = size = 0
@@ -75,7 +80,7 @@ async def execute(params: Execute, steps: Steps, call: CallStep, client_requests
                 isinstance(value, dict) and value.get("success") is False
             )
             value = _bounded(steps, params.max_tokens, step, arguments, value)
-        except Exception as error:  # noqa: BLE001  # an operation's failure is its entry in the answer
+        except Exception as error:  # noqa: BLE001  # an operation's failure is its entry in the result
             success = False
             entry = sized({"op": step.name, "success": False, **failed(as_failure(error, step.operation.name))})
         else:
@@ -91,32 +96,36 @@ async def execute(params: Execute, steps: Steps, call: CallStep, client_requests
 
 
 async def session(params: Session, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
-    """One action.  Raises InvalidParams: there is no such action, or its parameters are wrong; LinckiaError: of the
-    action."""
+    """Run one action.
+
+    Raises:
+        InvalidParams: the action is unknown, or its parameters are wrong.
+        LinckiaError: the action failed.
+    """
     operation = steps.session.get(params.action or "")
     if operation is None:
-        said = "missing required parameter `action`" if params.action is None else f"unknown action `{params.action}`"
-        raise InvalidParams(f"{said}; the actions are: {', '.join(steps.session)}", field="action")
+        fault = "missing required parameter `action`" if params.action is None else f"unknown action `{params.action}`"
+        raise InvalidParams(f"{fault}; the actions are: {', '.join(steps.session)}", field="action")
     action = check(operation, params.action or "", {}, params.params or {}, "session", chained=False)
     return direct(operation, await call(operation, action.params({}), client_requests))
 
 
 def _bounded(steps: Steps, max_tokens: int | None, step: Planned, arguments: Params[object], value: object) -> object:
-    """The result of a step as the client gets it; the next step gets the whole."""
+    """Return the result of a step as the client gets it, shortened if needed; the next step gets the whole result."""
     if step.operation.is_content or (steps.surface == DOCUMENTS and max_tokens is None):
         return value
-    return excerpt(step.operation, arguments, value, max_tokens, kept=steps.surface != DOCUMENTS)
+    return excerpt(step.operation, arguments, value, max_tokens, has_scratchpad=steps.surface != DOCUMENTS)
 
 
 def _is_error(operation: Operation[object], value: object) -> bool:
-    """Whether the result itself says that it is one of failure, as content of a tool may."""
+    """Whether the result is tool content with `isError`."""
     return operation.is_content and isinstance(value, dict) and value.get("isError") is True
 
 
 def _done(step: Planned, value: object, size: int, *, success: bool) -> Raw:
-    """The entry of an operation that was done; a result too long for the answer is left out, and the entry says so."""
+    """Return the entry of a completed operation; a result too long for the answer is omitted, and the entry says so."""
     own = {"op": step.name, "success": success}
-    flat = isinstance(value, dict) and all(value.get(key, said) == said for key, said in own.items())
+    flat = isinstance(value, dict) and all(value.get(key, expected) == expected for key, expected in own.items())
     try:
         return sized({**own, **value} if flat and isinstance(value, dict) else {**own, "result": value}, size)
     except LinckiaError as error:
@@ -130,7 +139,7 @@ def _begin(client_requests: ClientRequests | None, index: int, count: int, step:
 
 
 _HALF_WAY = 100.0
-"""Where a step that does not know its end stands half-way, in its own units."""
+"""Progress, in the step's own units, that counts as half-way if the step gives no total."""
 
 
 class _StepRequests:
@@ -146,16 +155,16 @@ class _StepRequests:
         call.progress(index, count, name)
 
     def progress(self, done: float, total: float | None, message: str | None) -> None:
-        # Short of the whole: that is reached when the result is there, and is the next step's beginning.
+        # Always less than one unit: a whole unit means that the step has ended and the next one begins.
         part = done / total if total else done / (done + _HALF_WAY) if done > 0 else 0.0
         text = self._name if message is None else f"{self._name}: {message}"
         self._call.progress(self._index + min(max(part, 0.0), 0.999), self._count, text)
 
 
 class Composites:
-    """`proto.dispatch.Dispatcher`, the composite tools among what it calls.
+    """A `proto.dispatch.Dispatcher` that also runs the composite tools.
 
-    Their values are `Composed`, or with `plain`, as the operator's command line reads them, ordinary data.
+    Composite tools return `Composed`; with `plain` they return ordinary data, for the operator's command line.
     """
 
     def __init__(self, dispatcher: Dispatcher, steps: Steps, *, plain: bool = False) -> None:
@@ -170,7 +179,7 @@ class Composites:
         if operation.service != SERVICE or operation.name not in NAMES:
             return await self._dispatcher.call(operation, params, **options)
         caller = options.get("caller", CLIENT)
-        # Steps of one call are known by it.
+        # All steps of a call share its trace.
         trace = options.get("trace") or new_trace()
 
         async def call_step(op: Operation[object], arguments: Params[object], own: ClientRequests | None) -> object:
@@ -186,7 +195,7 @@ class Composites:
                     return await session(params, self._steps, call_step, options.get("client_requests"))
                 case Describe():
                     return describe(self._steps, params.target, params.words)
-            raise TypeError(f"{type(params).__name__} is no composite operation")
+            raise TypeError(f"{type(params).__name__} is not a composite operation")
 
-        value = await answered_here(operation, answer, caller=caller, limit_s=options.get("timeout_s"))
+        value = await run_locally(operation, answer, caller=caller, limit_s=options.get("timeout_s"))
         return value.plain() if self._plain and isinstance(value, Composed) else value

@@ -1,1 +1,1 @@
-"""MCP itself: messages, the handshake, the SDK's servers, and the fast path of ordinary calls."""
+"""The MCP protocol: messages, the handshake, the SDK's servers, and a fast path for ordinary calls."""

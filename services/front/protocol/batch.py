@@ -1,6 +1,6 @@
-"""Batches: several messages in one JSON array, whose answers come back as one array (JSON-RPC 2.0, section 6).
+"""Batches: several messages in one JSON array, answered with one array (JSON-RPC 2.0, section 6).
 
-Only the revisions up to 2025-03-26 have them; 2025-06-18 took them out again.
+Only the revisions up to 2025-03-26 have batches; 2025-06-18 removed them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Refused(ValueError):
 
 
 class Part(NamedTuple):
-    """A message of a batch; `fault` is the answer to one that cannot be part of it."""
+    """A message of a batch; `fault` is the error for a message that must not be in a batch."""
 
     data: bytes
     envelope: Envelope | None
@@ -51,14 +51,14 @@ def is_batch(data: bytes) -> bool:
 
 
 def parts(data: bytes) -> list[Part]:
-    """The messages of a batch.
+    """Return the messages of a batch.
 
     Raises Refused: the batch is empty, has too many messages, is not JSON, or exceeds a bound; the text says which.
     """
     if (excess := exceeded(data)) is not None:
         raise Refused(PARSE_ERROR, f"Parse error: the batch has {excess}")
     try:
-        # As a whole first, because the raw parts are not parsed.
+        # Decode the whole batch first, because raw parts are not validated.
         msgspec.json.decode(data)
         messages = msgspec.json.decode(data, type=list[Raw])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -68,7 +68,7 @@ def parts(data: bytes) -> list[Part]:
     if not messages:
         raise Refused(INVALID_REQUEST, "An empty batch: send at least one message")
     if len(messages) > MAX_MESSAGES:
-        text = f"A batch of {len(messages)} messages; at most {MAX_MESSAGES} are taken at once"
+        text = f"The batch has {len(messages)} messages; the limit is {MAX_MESSAGES}"
         raise Refused(INVALID_REQUEST, text)
     seen: set[RequestId] = set()
     read = ((bytes(message), read_envelope(bytes(message))) for message in messages)
@@ -76,7 +76,7 @@ def parts(data: bytes) -> list[Part]:
 
 
 def _fault(envelope: Envelope | None, message: bytes, seen: set[RequestId]) -> bytes | None:
-    """The answer to a message that cannot be part of a batch; `seen` collects the ids."""
+    """Return the error for a message that must not be in a batch, if any; `seen` collects the ids."""
     fault = fault_of(envelope, message)
     if fault is not None or envelope is None:
         return fault
@@ -86,7 +86,7 @@ def _fault(envelope: Envelope | None, message: bytes, seen: set[RequestId]) -> b
     key = request_key(envelope)
     if key is not None:
         if key in seen:
-            return error_message(request_id, INVALID_REQUEST, "The id is used twice in this batch")
+            return error_message(request_id, INVALID_REQUEST, "The id occurs twice in this batch")
         seen.add(key)
     return None
 
@@ -96,7 +96,7 @@ def joined(answers: list[bytes]) -> bytes:
 
 
 class Pending:
-    """The answers of one batch, sent by `post` as one array once all are there.
+    """The answers of one batch, sent by `post` as one array when the batch is complete.
 
     It is complete when every request registered with `expect` is answered or dropped, and `seal` was called.
     """
@@ -110,7 +110,7 @@ class Pending:
         self._open += 1
 
     def add(self, answer: bytes) -> None:
-        """Add an answer to a message that is not a request, which was not announced with `expect`."""
+        """Add an answer that was not registered with `expect`, to a message that is not a request."""
         self._answers.append(answer)
 
     def answer(self, answer: bytes) -> None:
@@ -118,7 +118,7 @@ class Pending:
         self.drop()
 
     def drop(self) -> None:
-        """A request will not be answered, because its client has withdrawn it."""
+        """Note that a request will not be answered, because its client has withdrawn it."""
         self._open -= 1
         # Nothing is sent if all were notifications.
         if not self._open and self._answers:

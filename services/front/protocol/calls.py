@@ -1,7 +1,6 @@
-"""One call, whichever way it came: from a client's arguments to the operation's value, and from there to wire form.
+"""Makes calls and converts their results and failures to wire form.
 
-Both ways through the gateway, the SDK's and the fast one for ordinary calls, use these functions, so that they
-cannot come to differ in what a result or a failure says.
+Both the SDK's handlers and the fast path use these functions, so that they cannot diverge.
 """
 
 from __future__ import annotations
@@ -48,13 +47,15 @@ async def perform(
     *,
     written: bool = False,
 ) -> object:
-    """Call `operation` for a client and wait for its value; cancelling this cancels the handler.
+    """Call `operation` for a client and return its value; cancellation cancels the handler.
 
-    `traceparent` is what the client sent as that; `written`, the value may be JSON already (`msgspec.Raw`).
+    Args:
+        traceparent: the client's, unchecked; an invalid one is ignored.
+        written: whether the value may be returned as JSON (`msgspec.Raw`).
 
     Raises:
-        InputRequired: the client must be asked, and make the call again.
-        LinckiaError: of the kind that says what happened.
+        InputRequired: the client must answer questions and repeat the call.
+        LinckiaError: the call failed.
     """
     trace = traceparent if isinstance(traceparent, str) and _TRACEPARENT.fullmatch(traceparent) else None
     try:
@@ -75,14 +76,14 @@ async def perform(
 
 
 def may_be_written(operation: Operation[object]) -> bool:
-    """Whether nothing but the JSON of this tool's result is looked at on its way to a client."""
+    """Whether only the JSON of this tool's result is needed on its way to a client."""
     return operation.text is None and not operation.is_content and not caches(operation)
 
 
 def tool_parts(
     surface: Surface, operation: Operation[object], params: Params[object], value: object
 ) -> tuple[str, bytes]:
-    """The text and the structured content (JSON) of a tool's result, or of what stands for a long one there."""
+    """Return the text and the structured content (JSON) of a tool's result, shortened if it is long."""
     bounds = surface.bounds(operation)
     if bounds:
         value = excerpt(operation, params, value, getattr(params, "max_tokens", None))
@@ -96,7 +97,7 @@ def tool_parts(
 
 
 def tool_result(surface: Surface, operation: Operation[object], params: Params[object], value: object) -> JsonObject:
-    """The value as the result of `tools/call` on a surface, in wire form."""
+    """Return the value as the result of `tools/call` on a surface, in wire form."""
     if isinstance(value, Composed):
         return value.wire()
     if operation.is_content:
@@ -112,7 +113,7 @@ def tool_result(surface: Surface, operation: Operation[object], params: Params[o
 def encoded_tool_result(
     surface: Surface, operation: Operation[object], params: Params[object], value: object, tail: bytes
 ) -> bytes:
-    """`tool_result` as JSON at once; `tail` holds further members (`,"name":…`)."""
+    """Like `tool_result`, but encoded to JSON; `tail` holds further members (`,"name":…`)."""
     if isinstance(value, Composed):
         return value.encoded(tail)
     text, structured = tool_parts(surface, operation, params, value)
@@ -124,15 +125,15 @@ def encoded_tool_result(
 
 
 def plain(value: object) -> JsonObject:
-    """An object as JSON has it: bytes as base64, keys as text."""
+    """Return an object in JSON's types: bytes as base64, keys as text."""
     decoded = _decode(_encode(value))
     if not isinstance(decoded, dict):
-        raise TypeError(f"a result of content must be an object, not {type(decoded).__name__}")
+        raise TypeError(f"a content result must be an object, not {type(decoded).__name__}")
     return decoded
 
 
 def resource_result(operation: Operation[object], uri: str, value: object) -> JsonObject:
-    """The value as the result of `resources/read`: its text where the operation names one, bytes, else JSON."""
+    """Return the value as the result of `resources/read`: the operation's text field, bytes, or JSON."""
     if operation.is_content:
         return plain(value)
     if operation.text is not None and isinstance(value, Mapping):
@@ -150,23 +151,23 @@ def resource_result(operation: Operation[object], uri: str, value: object) -> Js
 
 
 def unknown_tool(name: str, surface: Surface) -> MCPError:
-    """For a tool that is not there, or not on this surface; steps are often taken for tools."""
+    """Return the error for a tool that this surface does not have; clients often mistake steps for tools."""
     found = surface.steps.find(name) if Category.QUERY in surface.tools else None
     hint = did_you_mean(name, surface.tools) if found is None else f"; `{name}` {PLACE[found[0]]}"
     return MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {name}{hint}", data={"tool": name})
 
 
 def as_error(failure: Failure) -> MCPError:
-    """The failure as the JSON-RPC error that the SDK sends."""
+    """Return the failure as the JSON-RPC error that the SDK sends."""
     data, code = as_data(failure), code_of(failure)
     if failure.code == MISSING_CAPABILITY:
         data["requiredCapabilities"] = {failure.data.get("capability", ""): {}}
     return MCPError(code=INTERNAL_ERROR if code is None else code, message=message_of(failure), data=data)
 
 
-# Completion of arguments of prompts and resource templates.  An operation may name another that completes
-# (`completion=`), which must admit the front as its caller; without one, an argument with listed values is completed
-# from these, and any other has no suggestions.
+# Completion of arguments of prompts and resource templates.  An operation may name another one that completes its
+# arguments (`completion=`), which must admit the front as its caller.  Without one, an argument with an `enum` is
+# completed from it, and other arguments have no suggestions.
 
 
 async def complete(
@@ -175,27 +176,35 @@ async def complete(
     operation: Operation[object],
     argument: str,
     value: str,
-    known: Mapping[str, str],
+    context: Mapping[str, str],
 ) -> list[str]:
-    """Values of `argument` that fit what was typed, the most likely first; `known` are the arguments before.  Raises
-    InvalidParams: the operation has no such argument; LinckiaError: of the completing operation."""
+    """Return values of `argument` that start with `value` or match it, the most likely first.
+
+    Args:
+        context: the arguments that were completed before.
+
+    Raises:
+        InvalidParams: the operation has no such argument.
+        LinckiaError: the completing operation failed.
+    """
     schema = operation.input_schema
     properties: JsonObject = schema.get("properties", {})
     if argument not in properties:
-        has = ", ".join(properties) or "none"
-        raise InvalidParams(f"{operation.name} has no argument `{argument}`; it has: {has}", field="argument.name")
+        names = ", ".join(properties) or "none"
+        text = f"{operation.name} has no argument `{argument}`; its arguments: {names}"
+        raise InvalidParams(text, field="argument.name")
     listed = listed_values(properties[argument], schema.get("$defs", {}))
-    # A provider of a service that is not served is not in the table.
+    # The provider is not in the table if its service is not served.
     provider = table.get(operation.completion or "")
     if listed or provider is None:
         return [v for v in listed if v.lower().startswith(value.lower())]
-    params = provider.parse({"argument": argument, "value": value, "context": dict(known)})
+    params = provider.parse({"argument": argument, "value": value, "context": dict(context)})
     found = await dispatcher.call(provider, params, caller=SERVICE)
     return [str(v) for v in found] if isinstance(found, list) else []
 
 
 def listed_values(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[str]:
-    """The values that a schema lists (`enum`, also behind a reference or in a union)."""
+    """Return the values that a schema lists (`enum`, also behind a reference or in a union)."""
     if "$ref" in schema:
         return listed_values(definitions.get(schema["$ref"].rsplit("/", 1)[-1], {}), definitions)
     if "anyOf" in schema:
@@ -204,5 +213,5 @@ def listed_values(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> 
 
 
 def completion_result(values: list[str]) -> JsonObject:
-    """The result of `completion/complete`, in wire form."""
+    """Return the result of `completion/complete`, in wire form."""
     return {"completion": {"values": values[:MAX_VALUES], "total": len(values), "hasMore": len(values) > MAX_VALUES}}

@@ -1,7 +1,7 @@
-"""The way back from a running call to its client: progress, log lines and questions.
+"""What a running call sends to its client: progress, log lines and questions.
 
-Progress reaches the client in order, never going back, and at most twenty times a second; the last report before the
-result is always sent.  Questions are answered in the way of the client's revision: see `proto.mcp`.
+Progress values only increase.  They are sent at most twenty times a second; the last one before the result is always
+sent.  How the client is asked depends on its revision: see `proto.mcp`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from linckia.proto.mcp import CAPABILITIES, CAPABILITY_OF, INPUTS, MISSING_CAPAB
 from linckia.services.front.protocol.messages import notification
 
 PROGRESS_INTERVAL_S = 0.05
-"""Between two progress notifications of one call: a person sees no more, and a client need not parse more."""
+"""Shortest time between two progress notifications of one call; a person cannot see more."""
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-"""RFC 5424, rising."""
+"""Log levels of RFC 5424, in increasing severity."""
 
 DEFAULT_LEVEL = "info"
 """The level until a client with a handshake sets another.  A client of 2026-07-28 gets log lines only if its request
@@ -33,7 +33,7 @@ class CallClient:
 
     Args:
         send: sends a message that belongs to the call; never blocks, and drops it if the client has gone.
-        capabilities: what the client declared, as it wrote it; the reader checks their form.
+        capabilities: as the client declared them, unchecked.
         modern: whether the client speaks a revision without a handshake (2026-07-28).
     """
 
@@ -47,12 +47,12 @@ class CallClient:
         self._send(notification(method, params))
 
     async def request(self, method: str, params: JsonObject) -> JsonObject:
-        """Ask a client with a handshake.  Raises LinckiaError: it refuses, or cannot be reached."""
+        """Ask a client with a handshake.  Raises LinckiaError if it refuses or cannot be reached."""
         raise AssertionError("operations that ask are not on the fast path")
 
 
 class InputRequired(Exception):
-    """The call ends with questions, which the client will answer by making it again."""
+    """The call ended with questions; the client answers them by repeating the call."""
 
     def __init__(self, inputs: JsonObject, state: str) -> None:
         super().__init__("input required")
@@ -64,9 +64,9 @@ class CallRequests:
     """`proto.dispatch.ClientRequests` for one call.
 
     Args:
-        token: the client's progress token; None where it wants no progress.
-        level: the lowest level of log lines the client wants; None for none.
-        asks: whether the operation declared that it asks.
+        token: the client's progress token; None if it wants no progress.
+        level: the lowest level of log lines that the client wants; None for no log lines.
+        asks: whether the operation declared `asks=True`.
         answers: what the client has answered so far, by name (2026-07-28).
     """
 
@@ -90,21 +90,21 @@ class CallRequests:
         self._open: JsonObject = {}
         self._sent_at = float("-inf")
         self._high = float("-inf")
-        self._held: JsonObject | None = None
+        self._pending: JsonObject | None = None
         self._finished = False
         self.scope = trio.CancelScope()
-        """Around the call; cancelled when the call must end with questions."""
+        """Scope of the call; cancelled when the call must end with questions."""
 
     def progress(self, done: float, total: float | None, message: str | None) -> None:
-        # The protocol wants each value above the one before; a handler that repeats itself changes nothing.
+        # The protocol requires increasing values; drop repeated ones.
         if self._token is None or self._finished or done <= self._high:
             return
         self._high = done
         figures = {"progress": done} if total is None else {"progress": done, "total": total}
         whole = {name: int(value) if float(value).is_integer() else value for name, value in figures.items()}
-        said = {} if message is None else {"message": message}
-        is_waiting = self._held is not None
-        self._held = {"progressToken": self._token, **whole, **said}
+        text = {} if message is None else {"message": message}
+        is_waiting = self._pending is not None
+        self._pending = {"progressToken": self._token, **whole, **text}
         wait_s = self._sent_at + PROGRESS_INTERVAL_S - trio.current_time()
         if wait_s <= 0:
             self._flush()
@@ -116,19 +116,19 @@ class CallRequests:
         self._flush()
 
     def _flush(self) -> None:
-        if self._held is not None:
-            held, self._held = self._held, None
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
             self._sent_at = trio.current_time()
-            self._client.notify("notifications/progress", held)
+            self._client.notify("notifications/progress", pending)
 
     def finish(self) -> None:
-        """The call has its result: what was held back is sent, and nothing after."""
+        """End the call: send the pending progress, and nothing after it."""
         self._flush()
         self.close()
 
     def close(self) -> None:
-        """Nothing more is sent: after its result, or once it was cancelled, a call is silent."""
-        self._held = None
+        """Send nothing more, because the call has its result or was cancelled."""
+        self._pending = None
         self._finished = True
 
     def log(self, level: str, logger: str, message: str) -> None:
@@ -139,7 +139,7 @@ class CallRequests:
         if method == CAPABILITIES:
             return dict(self._client.capabilities)
         if not self._asks:
-            raise Forbidden("the operation asks the client and does not declare it (`asks=True`)")
+            raise Forbidden("the operation asks the client but does not declare `asks=True`")
         if method == INPUTS:
             inputs = params.get("inputs", {})
             return await self._ask_all(inputs)
@@ -155,13 +155,13 @@ class CallRequests:
                 raise InvalidParams(f"a client cannot be asked {question['method']!r}", field="method")
             if capability not in self._client.capabilities:
                 raise OperationError(
-                    f"the client does not have the capability `{capability}`, which this needs",
+                    f"the client lacks the capability `{capability}`, which this needs",
                     code=MISSING_CAPABILITY,
                     data={"capability": capability},
                 )
         if self._client.modern:
             return await self._replay(inputs)
-        # A client with a handshake shows one question after the other.
+        # A client with a handshake is asked one question after the other.
         return {name: await self._client.request(q["method"], q["params"]) for name, q in inputs.items()}
 
     async def _replay(self, inputs: JsonObject) -> JsonObject:
@@ -170,7 +170,7 @@ class CallRequests:
             return {name: checked_answer(name, q["method"], self._answers[name]) for name, q in inputs.items()}
         self._open.update(missing)
         self.scope.cancel()
-        raise Cancelled("the client is asked first; the call is made again with its answers")
+        raise Cancelled("the client is asked first and repeats the call with its answers")
 
     @property
     def asking(self) -> bool:
@@ -178,7 +178,7 @@ class CallRequests:
         return bool(self._open)
 
     def input_required(self) -> InputRequired:
-        """The questions, as the outcome of the call."""
+        """Return the questions as the outcome of the call."""
         return InputRequired(self._open, msgspec.json.encode(self._answers).decode())
 
 
@@ -190,7 +190,7 @@ _REQUIRED = {
 
 
 def checked_answer(name: str, method: str, answer: object) -> JsonObject:
-    """The client's answer, if it is one to `method`.  Raises InvalidParams: says what is missing."""
+    """Return the client's answer to `method`.  Raises InvalidParams if a required member is missing."""
     if not isinstance(answer, dict):
         raise InvalidParams(f"input response `{name}` is not an object", field=f"inputResponses.{name}")
     for key in _REQUIRED.get(method, ()):
@@ -200,12 +200,15 @@ def checked_answer(name: str, method: str, answer: object) -> JsonObject:
 
 
 def merged_answers(state: str | None, responses: Mapping[str, Any] | None) -> JsonObject:
-    """All that the client has answered: in earlier rounds (`state`, unsealed) and in this one.  Raises InvalidParams:
-    the state is none of ours."""
+    """Return the client's answers from earlier rounds (`state`, unsealed) and from this one.
+
+    Raises:
+        InvalidParams: the state was not issued by this server.
+    """
     answers: JsonObject = {}
     if state:
         try:
             answers = msgspec.json.decode(state, type=JsonObject)
         except msgspec.DecodeError:
-            raise InvalidParams("requestState is not one that this server gave", field="requestState") from None
+            raise InvalidParams("requestState was not issued by this server", field="requestState") from None
     return {**answers, **(responses or {})}

@@ -1,7 +1,7 @@
-"""The one way of every request to its answer: ordinary tool calls by the fast path, all others by the SDK.
+"""Dispatches every request: ordinary tool calls to the fast path, all others to the SDK.
 
-Both answer the same, which a test checks; with the fast path an ordinary call costs a third.
-Greetings are answered before, by `services.front.protocol.handshake`: they must not wait for the SDK to load.
+Both return the same answers, which a test checks; the fast path takes a third of the time.  Greetings never get here:
+`services.front.protocol.handshake` answers them, because they must not wait for the SDK to load.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from linckia.services.front.protocol.session import Request
 
 
 class MessageDispatcher:
-    """Has the requests of one surface answered."""
+    """Answers the requests of one surface."""
 
     def __init__(self, server: SurfaceServer) -> None:
         self._server = server
         self._fast_path = FastPath(server)
 
     async def answer(self, request: Request) -> Answer | None:
-        """Answer a request; None if its client has withdrawn it."""
+        """Answer a request; return None if its client has withdrawn it."""
         try:
             if request.scope.cancel_called:
                 return None
@@ -57,7 +57,7 @@ class MessageDispatcher:
             request.done()
 
     def _recognise(self, request: Request) -> ToolCall | None:
-        """The call, if the fast path may answer the request."""
+        """Return the call if the fast path may answer the request."""
         session = request.session
         if request.method != TOOLS_CALL or session.modern is None or not (session.modern or session.is_open):
             return None
@@ -76,7 +76,7 @@ class MessageDispatcher:
         return await self._fast_path.answer(call, client, request.nursery, level)
 
     def tool_call(self, envelope: Envelope) -> ToolCall | None:
-        """The tool call in a message, of either era."""
+        """Return the tool call in a message of either era."""
         if not is_call(envelope):
             return None
         return self._fast_path.recognise(envelope, modern=False) or self._fast_path.recognise(envelope, modern=True)
@@ -84,11 +84,11 @@ class MessageDispatcher:
     def interrupted(
         self, envelope: Envelope | None, request_id: RequestId, *, reading: LinckiaError, other: LinckiaError
     ) -> Answer:
-        """The answer to a request that another process was serving when it ended.
+        """Return the answer to a request whose process ended while serving it.
 
         Args:
-            reading: what happened to a call that only reads.
-            other: what happened to any other request.
+            reading: the error for a call that only reads.
+            other: the error for any other request.
         """
         call = None if envelope is None else self.tool_call(envelope)
         if call is None:
@@ -97,7 +97,7 @@ class MessageDispatcher:
 
 
 def _agree(headers: Mapping[str, str], call: ToolCall) -> bool:
-    """Whether the headers of HTTP name this call, as 2026-07-28 requires."""
+    """Whether the HTTP headers match this call, as 2026-07-28 requires."""
     name = headers.get(MCP_NAME_HEADER)
     return (
         headers.get(MCP_PROTOCOL_VERSION_HEADER) == LATEST_MODERN_VERSION

@@ -1,8 +1,8 @@
-"""Failures as clients see them: what happened, whether the work may have been done, and when to try again.
+"""Converts failures to the form that clients get: what happened, whether the work was done, and when to retry.
 
-Most operations answer a failure as a tool result with `isError`, so that the model can read it and do better; the
-failure as data is under `_meta["linckia/failure"]`.  Operations that declare codes of their own answer JSON-RPC
-errors (`services.front.protocol.calls.as_error`).
+Most operations report a failure as a tool result with `isError`, so that the model can read it and react; the failure
+as data is in `_meta["linckia/failure"]`.  Operations that declare their own codes report JSON-RPC errors
+(`services.front.protocol.calls.as_error`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from linckia.proto.operation import Operation
 from linckia.services.front.protocol.messages import INVALID_PARAMS, METHOD_NOT_FOUND
 
 FAILURE_META = "linckia/failure"
-"""Key in a result's `_meta` under which the failure is found as data."""
+"""Key of the failure in a result's `_meta`."""
 
 _log = logging.getLogger("linckia.gateway")
 
@@ -24,27 +24,27 @@ _CODES = {Kind.INVALID_PARAMS: INVALID_PARAMS, Kind.UNKNOWN_OPERATION: METHOD_NO
 
 
 def as_failure(error: Exception, operation: str) -> Failure:
-    """The failure that `error` is; anything that is not one of ours is a defect, logged here, and says so."""
+    """Return the failure for `error`; anything but a LinckiaError is a defect, which is logged here."""
     if isinstance(error, LinckiaError):
         return error.failure
     _log.error("%s: the call ended in an unexpected error", operation, exc_info=error)
-    return Internal(f"{operation} failed by a defect in the kernel; its log has the details").failure
+    return Internal(f"{operation} failed because of a defect in the kernel; its log has the details").failure
 
 
 _DONE = {
     Executed.NO: "Nothing was done.",
-    Executed.MAYBE: "The work may have been done: look before you repeat it.",
+    Executed.MAYBE: "The work may have been done: check before you repeat it.",
     Executed.YES: "The work was done.",
 }
 
 _EXPLAINED = frozenset({Kind.UNAVAILABLE, Kind.OVERLOADED, Kind.TIMEOUT, Kind.MAYBE_EXECUTED, Kind.CANCELLED})
 _EXPLAINED_IF_DONE = frozenset({Kind.INTERNAL, Kind.QUARANTINED})
-"""Of these, and those where it may have been, the reader must be told what became of the work; a plain refusal speaks
-for itself."""
+"""Kinds whose message says whether the work was done, if it may have been done; `_EXPLAINED` kinds always say so.
+Plain refusals need no explanation."""
 
 
 def message_of(failure: Failure) -> str:
-    """What to tell the caller."""
+    """Return the message for the caller."""
     kind, executed, wait_ms = failure.kind, failure.executed, failure.retry_after_ms
     if kind not in _EXPLAINED and not (kind in _EXPLAINED_IF_DONE and executed is not Executed.NO):
         return failure.message
@@ -57,12 +57,12 @@ def message_of(failure: Failure) -> str:
 
 
 def code_of(failure: Failure) -> int | None:
-    """The JSON-RPC code: the operation's own, else the one that JSON-RPC has for the kind, if it has one."""
+    """Return the operation's own code, otherwise the JSON-RPC code for the kind, if there is one."""
     return _CODES.get(failure.kind) if failure.code is None else failure.code
 
 
 def as_data(failure: Failure) -> JsonObject:
-    """The failure for programs."""
+    """Return the failure as data, for programs."""
     data: JsonObject = {"kind": failure.kind.value, "executed": failure.executed.value}
     optional = {
         "field": failure.field,
@@ -74,12 +74,12 @@ def as_data(failure: Failure) -> JsonObject:
 
 
 def is_protocol_error(operation: Operation[object], failure: Failure, *, modern: bool) -> bool:
-    """Whether the failure is answered as a JSON-RPC error and not as a tool result."""
+    """Whether the failure is reported as a JSON-RPC error and not as a tool result."""
     return bool(operation.codes) or (modern and failure.code == MISSING_CAPABILITY)
 
 
 def as_tool_result(failure: Failure) -> JsonObject:
-    """The failure as the result of `tools/call`, in wire form."""
+    """Return the failure as the result of `tools/call`, in wire form."""
     return {
         "content": [{"type": "text", "text": message_of(failure)}],
         "isError": True,

@@ -1,9 +1,9 @@
-"""The fast path: an ordinary `tools/call`, decoded, checked, dispatched and answered without the SDK's machinery.
+"""The fast path: answers an ordinary `tools/call` without the SDK.
 
 The SDK spends a task, two memory streams, four pydantic passes and a context object on each request; an ordinary call
-needs none of them.  What is taken here is only what the SDK would answer the same way: a call in known form, of a tool
-with structured content, on a connection that is established.  All else is left to the SDK (`recognise` answers
-None), and a test runs the same requests through both and compares.
+needs none of them.  The fast path takes only calls that the SDK would answer in the same way: well-formed calls of
+tools with structured content, on an established connection.  For any other request `recognise` returns None, and the
+SDK answers it.  A test runs the same requests through both and compares the answers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PREFIX = "io.modelcontextprotocol/"
 
 class _Meta(msgspec.Struct, gc=False):
     progress_token: RequestId | UnsetType = msgspec.field(default=UNSET, name="progressToken")
-    # A client may send anything: an invalid trace is dropped, and is no reason to refuse the call.
+    # Any type: an invalid traceparent is ignored and does not fail the call.
     traceparent: Any = None
     version: str | UnsetType = msgspec.field(default=UNSET, name=f"{_PREFIX}protocolVersion")
     capabilities: Raw | UnsetType = msgspec.field(default=UNSET, name=f"{_PREFIX}clientCapabilities")
@@ -49,7 +49,7 @@ class _Params(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """A call that the fast path takes."""
+    """A call that the fast path can answer."""
 
     id: RequestId
     operation: Operation[object]
@@ -58,7 +58,7 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     token: RequestId | None = None
     level: str | None = None
     traceparent: object = None
-    # As the client sent them, by MCP; the reader checks their form.
+    # As the client sent them, unchecked.
     capabilities: Mapping[str, Any] = {}
 
 
@@ -81,7 +81,7 @@ class FastPath:
         self._modern_tail = b',"resultType":"complete","_meta":%b' % _encode(self._stamp)
 
     def recognise(self, envelope: Envelope, *, modern: bool) -> ToolCall | None:
-        """The call, if it is one for the fast path."""
+        """Return the call if the fast path can answer it, otherwise None."""
         request_id, params = envelope.id, envelope.params
         if not isinstance(request_id, int | str) or isinstance(params, UnsetType):
             return None
@@ -106,7 +106,7 @@ class FastPath:
         return ToolCall(request_id, operation, arguments, True, token, level, meta.traceparent, capabilities)
 
     async def answer(self, call: ToolCall, client: CallClient, nursery: trio.Nursery, level: str | None) -> Answer:
-        """Make the call and answer it.
+        """Make the call and return its answer.
 
         Args:
             level: the lowest level of log lines that the client wants of this call.
@@ -130,7 +130,7 @@ class FastPath:
         return Answer(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encode(call.id), result))
 
     def failed(self, call: ToolCall, error: Exception) -> Answer:
-        """The answer to a call that ended in `error`."""
+        """Return the answer to a call that failed with `error`."""
         failure = as_failure(error, call.operation.name)
         if is_protocol_error(call.operation, failure, modern=call.modern):
             data = as_error(failure).error
@@ -147,12 +147,12 @@ def _is_composite(operation: Operation[object]) -> bool:
 
 
 def _capabilities(meta: _Meta, level: str | None) -> JsonObject | None:
-    """The capabilities in a valid envelope of 2026-07-28; None where the SDK must say what is wrong with it."""
+    """Return the capabilities in an envelope of 2026-07-28; None if it is invalid, which the SDK explains."""
     if meta.version != LATEST_MODERN_VERSION or isinstance(meta.capabilities, UnsetType):
         return None
     envelope: JsonObject = {f"{_PREFIX}protocolVersion": meta.version}
     try:
-        # As the client sent them; the SDK checks their form.
+        # The SDK's validation below checks their form.
         capabilities: JsonObject = msgspec.json.decode(meta.capabilities)
         envelope[f"{_PREFIX}clientCapabilities"] = capabilities
         if not isinstance(meta.info, UnsetType):

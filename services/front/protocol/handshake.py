@@ -1,8 +1,8 @@
-"""The first requests of a client, answered without the SDK, which takes a second to import.
+"""Answers the first requests of a client without the SDK, which takes a second to import.
 
 A client that starts Linckia waits for the answer to `initialize` (or, in 2026-07-28, `server/discover`).  These answers
-follow from the surface alone and are the SDK's word for word.  Only requests in the usual form are answered here; any
-other waits for the SDK.
+depend on the surface only and are identical to the SDK's.  Only requests in the usual form are answered here; all
+others wait for the SDK.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ NAME = "linckia"
 TITLE = "Linckia"
 
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-"""Revisions that open with `initialize`, oldest first; a client that asks for any other gets the latest."""
+"""Revisions that start with `initialize`, oldest first; a client that asks for an unknown one gets the latest."""
 
 MODERN_VERSIONS = ("2026-07-28",)
-"""Revisions whose every request carries an envelope, and that have `server/discover`."""
+"""Revisions in which every request carries an envelope, and that have `server/discover`."""
 
 LIST_FRESH_MS = 60_000
-"""How long clients may cache lists that change only with a new version."""
+"""How long clients may cache lists that change only with a new version of Linckia."""
 
 _MAX_BYTES = 64 * 1024
 _MAX_BRACKETS = 100
-"""A longer or deeper message is left to the SDK, whose own limits may matter."""
+"""Most brackets in a message; a longer or deeper one is left to the SDK, whose own limits may apply."""
 
 
-# The usual forms.  Other members of these objects are ignored; a message with a member typed `None` is left to the SDK.
+# The usual forms.  Unknown members of these objects are ignored; messages with members typed `None` here are left to
+# the SDK.
 class _Object(TypedDict):
     pass
 
@@ -102,8 +103,8 @@ class _Message(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def offered(surface: Surface) -> JsonObject:
-    """The server's capabilities on a surface, in wire form; the same in all revisions."""
-    # Those that have everything speak the whole protocol, also while no operation makes a prompt.
+    """Return the server's capabilities on a surface, in wire form; the same in all revisions."""
+    # Surfaces with all operations declare all capabilities, even if no operation is a prompt.
     whole = surface.is_whole
     capabilities: JsonObject = {"logging": {}, "tools": {"listChanged": True}}
     if whole or surface.listed_prompts or surface.listed_templates:
@@ -116,28 +117,28 @@ def offered(surface: Surface) -> JsonObject:
 
 
 def lists_of(capabilities: JsonObject) -> frozenset[str]:
-    """The lists that a client can ask for."""
-    return frozenset(name for name, said in capabilities.items() if "listChanged" in said)
+    """Return the names of the lists that can change."""
+    return frozenset(name for name, options in capabilities.items() if "listChanged" in options)
 
 
 GREETINGS = frozenset({"initialize", "ping", "server/discover", "tools/list"})
-"""The requests that a `Greeter` may answer."""
+"""Methods of the requests that a `Greeter` may answer."""
 
 
 class Greeter:
-    """Greets the clients of one surface."""
+    """Answers the first requests of one surface's clients."""
 
     def __init__(self, surface: Surface, version: str) -> None:
         self._surface = surface
         self._info = {"name": NAME, "title": TITLE, "version": version}
 
     def answer(self, data: bytes, session: McpSession) -> bytes | None:
-        """The answer to a request, of which the session then knows; None if only the SDK can answer it."""
+        """Answer a request and update the session; return None if the SDK must answer it."""
         if len(data) > _MAX_BYTES or data.count(b"{") + data.count(b"[") > _MAX_BRACKETS:
             return None
         try:
             message = msgspec.json.decode(data, type=_Message)
-            # Decoded as a whole first, because a typed decoder skips unknown members unchecked.
+            # Decode the whole first, because a typed decoder does not check unknown members.
             params = msgspec.json.decode(message.params)
             result = None if message.jsonrpc != "2.0" else self._result(message.method, params, session)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -147,7 +148,7 @@ class Greeter:
     def _result(self, method: str, params: object, session: McpSession) -> JsonObject | None:
         match method:
             case "initialize" if session.modern is None:
-                version = agreed(msgspec.convert(params, _Initialize).protocol_version)
+                version = negotiated_version(msgspec.convert(params, _Initialize).protocol_version)
                 session.open(msgspec.convert(params, JsonObject), version)
                 return {
                     "protocolVersion": version,
@@ -177,33 +178,33 @@ class Greeter:
         return None
 
 
-def agreed(version: object) -> str:
-    """The revision that is spoken with a client that asks for `version`."""
+def negotiated_version(version: object) -> str:
+    """Return the revision to use with a client that asks for `version`."""
     return version if isinstance(version, str) and version in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
 
 
-class _Told(msgspec.Struct):
+class _SessionMessage(msgspec.Struct):
     method: str
     params: JsonObject = {}
 
 
-def resume(session: McpSession, told: Iterable[bytes]) -> None:
-    """Bring a session to where another front left it.
+def resume(session: McpSession, messages: Iterable[bytes]) -> None:
+    """Restore a session that another front served.
 
     Args:
-        told: the client's messages that made the session what it is, in order; all were answered.
+        messages: the client's messages that set the session's state, in order; all were answered.
     """
-    for data in told:
-        # The record is in memory that the client can write to.
+    for data in messages:
+        # Skip malformed ones: the client can write to the memory that holds them.
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-            _resume(session, msgspec.json.decode(data, type=_Told))
+            _resume(session, msgspec.json.decode(data, type=_SessionMessage))
 
 
-def _resume(session: McpSession, message: _Told) -> None:
+def _resume(session: McpSession, message: _SessionMessage) -> None:
     params = message.params
     match message.method:
         case "initialize":
-            session.open(params, agreed(params.get("protocolVersion")))
+            session.open(params, negotiated_version(params.get("protocolVersion")))
         case "notifications/initialized":
             session.initialized = True
         case "logging/setLevel" if params.get("level") in LEVELS:

@@ -1,6 +1,6 @@
-"""JSON-RPC messages as they are read off a transport, and errors as they are written: shared by every way in.
+"""Reads and writes JSON-RPC messages, for all transports.
 
-Nothing of the SDK is needed here, which takes a second to load: a client's first message is read while it does.
+This module does not need the SDK, which takes a second to load: a client's first message is read meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RequestId = int | str
 
 
 class Envelope(msgspec.Struct, gc=False):
-    """Any JSON-RPC message, as far as routing needs it; absent and null are told apart."""
+    """Any JSON-RPC message, as far as routing needs it; an absent member is UNSET, a null one None."""
 
     jsonrpc: str
     id: RequestId | UnsetType | None = UNSET
@@ -48,21 +48,24 @@ _encode = msgspec.json.Encoder().encode
 
 
 class NotJson(ValueError):
-    """What was sent is no JSON, or beyond the bounds of `proto.bounds`; with the request's id where it can be read."""
+    """The input is not JSON or exceeds a limit of `proto.bounds`; `request_id` is its id if it is readable."""
 
     def __init__(self, text: str, request_id: RequestId | None = None) -> None:
         super().__init__(text)
         self.request_id = request_id
 
 
-def read_envelope(data: bytes, *, ours: bool = False) -> Envelope | None:
-    """The message in `data`; None where it is JSON but not in the form of one.  Nothing bounds those that are
-    `ours`.  Raises NotJson: says where it stops being JSON, or which bound it goes beyond."""
-    return _read(data, None if ours else exceeded(data))
+def read_envelope(data: bytes, *, trusted: bool = False) -> Envelope | None:
+    """Return the message in `data`; None if it is JSON but not a message.  `trusted` data is not bounded.
+
+    Raises:
+        NotJson: says where the JSON is invalid, or which limit it exceeds.
+    """
+    return _read(data, None if trusted else exceeded(data))
 
 
 async def read_long(data: bytes) -> Envelope | None:
-    """The same of a long message, whose bounds are looked at while other tasks run."""
+    """Like `read_envelope`, for long messages: other tasks run while the limits are checked."""
     counting = counted(data)
     while True:
         try:
@@ -92,27 +95,30 @@ def _read(data: bytes, excess: str | None) -> Envelope | None:
 
 
 MAX_EXPLAINED_BYTES = 1024 * 1024
-"""Of what is refused; longer, it is not read a second time."""
+"""Longest refused message that is parsed a second time, to explain the refusal."""
 
-_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _refused(data: bytes, text: str) -> NotJson:
-    """Why `data` is refused, with its id: clients in JavaScript that cut a text within an emoji send half a surrogate
-    pair, escaped, and would wait for ever for an answer without an id."""
+    """Return the error for `data`, with its id if it is readable.
+
+    Clients in JavaScript that cut a string within an emoji send an escaped lone surrogate.  An error without an id
+    would leave them waiting for ever.
+    """
     if len(data) > MAX_EXPLAINED_BYTES:
         return NotJson(text, readable_id(data))
     try:
         message = json.loads(data)
-        half = _HALF_A_PAIR.search(json.dumps(message, ensure_ascii=False))
+        lone = _LONE_SURROGATE.search(json.dumps(message, ensure_ascii=False))
     except (ValueError, RecursionError):
         return NotJson(text)
     request_id = message.get("id") if isinstance(message, dict) else None
-    if half is not None:
+    if lone is not None:
         if isinstance(request_id, str):
-            # What cannot be sent back names no request.
-            request_id = None if _HALF_A_PAIR.search(request_id) else request_id
-        text = f"a string holds \\u{ord(half[0]):04x}, half of a surrogate pair, which is no character"
+            # An id with a lone surrogate cannot be sent back.
+            request_id = None if _LONE_SURROGATE.search(request_id) else request_id
+        text = f"a string contains \\u{ord(lone[0]):04x}, half of a surrogate pair, which is not a character"
     return NotJson(text, request_id if isinstance(request_id, int | str) else None)
 
 
@@ -123,7 +129,7 @@ NOT_A_MESSAGE = (
 
 
 def fault_of(message: Envelope | None, data: bytes) -> bytes | None:
-    """The error that answers `data`, JSON that was read as `message`; None if it is a message of JSON-RPC 2.0."""
+    """Return the error for `data`, which was read as `message`; None if it is a valid JSON-RPC 2.0 message."""
     if message is not None and message.jsonrpc == "2.0":
         if isinstance(message.method, str):
             is_valid = message.id is not None and _begins(message.params, b"{n")
@@ -137,18 +143,18 @@ def fault_of(message: Envelope | None, data: bytes) -> bytes | None:
 
 
 def _begins(value: Raw | UnsetType, with_one_of: bytes) -> bool:
-    """Whether a value is of the kinds that begin like this, or absent."""
+    """Whether the JSON of a value starts with one of these characters, or the value is absent."""
     return isinstance(value, UnsetType) or bytes(memoryview(value)[:1]) in with_one_of
 
 
 EARLY_BYTES = 4096
-"""Of a message that is not read as a whole: its id is looked for in these."""
+"""Bytes at the start of an unreadable message that are searched for its id."""
 
 _EARLY_ID = re.compile(rb'^\s*\{(?:(?!"params").)*?"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,128}")\s*[,}]', re.DOTALL)
 
 
 def readable_id(data: bytes) -> RequestId | None:
-    """The id at the beginning of a message that cannot be read as a whole."""
+    """Return the id at the beginning of a message that cannot be decoded as a whole."""
     match = _EARLY_ID.match(data[:EARLY_BYTES])
     try:
         return None if match is None else msgspec.json.decode(match[1], type=int | str)
@@ -157,7 +163,7 @@ def readable_id(data: bytes) -> RequestId | None:
 
 
 def request_key(envelope: Envelope) -> RequestId | None:
-    """What the message's answer will be correlated by; None where it asks for none."""
+    """Return the key that correlates the message with its answer; None if it expects no answer."""
     if isinstance(envelope.id, int | str) and isinstance(envelope.method, str):
         return correlation_key(envelope.id)
     return None
@@ -171,7 +177,7 @@ class _Enveloped(msgspec.Struct):
 
 
 def has_envelope(message: Envelope) -> bool:
-    """Whether a request names its revision itself, as requests do since 2026-07-28."""
+    """Whether the request itself names its revision, as requests do since 2026-07-28."""
     try:
         return isinstance(message.params, Raw) and _PROTOCOL_VERSION in _decode_enveloped(message.params).meta
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -182,7 +188,7 @@ _decode_enveloped = msgspec.json.Decoder(_Enveloped).decode
 
 
 def is_call(envelope: Envelope) -> bool:
-    """Whether the message is a `tools/call` with what every one must have."""
+    """Whether the message is a `tools/call` with all required members."""
     return (
         envelope.method == TOOLS_CALL
         and envelope.jsonrpc == "2.0"
@@ -194,12 +200,12 @@ def is_call(envelope: Envelope) -> bool:
 
 
 def result_message(request_id: RequestId, result: object) -> bytes:
-    """A JSON-RPC response, encoded."""
+    """Return an encoded JSON-RPC response."""
     return _encode({"jsonrpc": "2.0", "id": request_id, "result": result})
 
 
 def error_message(request_id: RequestId | None, code: int, message: str, data: object = None) -> bytes:
-    """A JSON-RPC error, encoded; the id is null where it could not be read."""
+    """Return an encoded JSON-RPC error; the id is null if it could not be read."""
     error: dict[str, object] = {"code": code, "message": message}
     if data is not None:
         error["data"] = data
@@ -207,13 +213,13 @@ def error_message(request_id: RequestId | None, code: int, message: str, data: o
 
 
 def notification(method: str, params: object = None) -> bytes:
-    """A JSON-RPC notification, encoded."""
+    """Return an encoded JSON-RPC notification."""
     message = {"jsonrpc": "2.0", "method": method}
     return _encode(message if params is None else {**message, "params": params})
 
 
 def correlation_key(request_id: RequestId) -> RequestId:
-    """What two mentions of one request have in common, by the SDK's rule: clients say "7" where they said 7 before."""
+    """Return the key of a request's id, by the SDK's rule: some clients refer to request 7 as "7"."""
     try:
         return int(request_id)
     except ValueError:

@@ -1,7 +1,7 @@
-"""One request served by the SDK's server, through its public entry `serve_one`.
+"""Serves one request with the SDK's server, through its public function `serve_one`.
 
 The SDK looks up the handler, checks parameters and results against the revision, and shapes the result.  This module
-provides the rest, which its own transports would: the context of a request, and the client end of its handler.
+provides what the SDK's own transports would: the context of a request, and the client end of its handler.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ from linckia.services.front.protocol.messages import (
     notification,
     result_message,
 )
-from linckia.services.front.protocol.news import News, Notice
+from linckia.services.front.protocol.notifier import Notice, Notifier
 from linckia.services.front.protocol.session import McpSession, Request
 
 Context = ServerRequestContext[Any, Request]
-"""The context of a handler; its `request` is our own."""
+"""The context of a handler; its `request` is a `Request` of `services.front.protocol.session`."""
 
 _PARAM_HEADER = "mcp-param-"
 
 
 async def serve(sdk: Server[JsonObject], request: Request) -> Answer:
-    """Have the SDK's server answer a request."""
+    """Answer a request with the SDK's server."""
     try:
         result = await _serve(sdk, request)
     except Exception as error:  # noqa: BLE001  # the edge: the SDK decides what each error is on the wire
@@ -94,7 +94,7 @@ def _params_of(envelope: Envelope) -> JsonObject | None:
 
 
 def _check_era(request: Request) -> None:
-    """Raises MCPError: the request belongs to the other era than the one that the client opened its pipe in."""
+    """Raise MCPError if the request belongs to another era than the client's first request on this pipe."""
     if request.session.modern and request.method == "initialize":
         raise MCPError(
             code=UNSUPPORTED_PROTOCOL_VERSION,
@@ -115,9 +115,9 @@ def _requested(request: Request) -> JsonObject:
 
 
 def _connection(session: McpSession, context: RequestContext) -> Connection:
-    """The SDK's view of a session with a handshake, or of one that has yet to open with it."""
+    """Return the SDK's view of a session with a handshake, which may not have happened yet."""
     if session.client_params is None and session.client:
-        # A client that the SDK does not accept is treated as one that has said nothing of itself.
+        # If the SDK does not accept what the client declared, it is treated as undeclared.
         session.client_params = _client_params(session)
     version = session.version or LATEST_HANDSHAKE_VERSION
     connection = Connection(context, protocol_version=version, client_params=session.client_params)
@@ -134,7 +134,7 @@ def _client_params(session: McpSession) -> types.InitializeRequestParams | None:
 
 
 def _modern_connection(sdk: Server[JsonObject], request: Request, params: JsonObject | None) -> Connection:
-    """The SDK's view of a request of 2026-07-28.  Raises MCPError: its envelope or its headers are wrong."""
+    """Return the SDK's view of a request of 2026-07-28.  Raises MCPError if its envelope or headers are wrong."""
     body = {"method": request.method, "params": params}
     route = classify_inbound_request(body, headers=request.headers)
     if not isinstance(route, InboundLadderRejection):
@@ -146,7 +146,7 @@ def _modern_connection(sdk: Server[JsonObject], request: Request, params: JsonOb
 
 
 def _param_header_fault(sdk: Server[JsonObject], request: Request, params: JsonObject) -> InboundLadderRejection | None:
-    """The error for `Mcp-Param-*` headers that do not match a `tools/call`, if there is one."""
+    """Return the error for `Mcp-Param-*` headers that do not match a `tools/call`, if there is one."""
     name, arguments = params.get("name"), params.get("arguments") or {}
     if request.headers is None or request.method != TOOLS_CALL or not isinstance(name, str):
         return None
@@ -159,7 +159,7 @@ def _param_header_fault(sdk: Server[JsonObject], request: Request, params: JsonO
 
 
 class RequestContext:
-    """The SDK's `DispatchContext` of a request: what its handler sends goes to the request's channel."""
+    """The SDK's `DispatchContext` of a request; messages of its handler go to the request's channel."""
 
     def __init__(self, request: Request, params: JsonObject | None) -> None:
         session = request.session
@@ -168,7 +168,7 @@ class RequestContext:
         self.transport = TransportContext(kind=kind, can_send_request=self.can_send_request, headers=request.headers)
         self.request_id = request.id
         self.message_metadata = ServerMessageMetadata(request_context=request)
-        # Never set: a request that is withdrawn is cancelled.
+        # Never set: withdrawing a request cancels its scope.
         self.cancel_requested = anyio.Event()
         self._request = request
         self._token = progress_token_from_params(params)
@@ -176,7 +176,7 @@ class RequestContext:
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> dict[str, Any]:
-        """Ask the client.  Raises MCPError: it refused, or cannot be asked."""
+        """Ask the client.  Raises MCPError if it refuses or cannot be asked."""
         if not self.can_send_request:
             raise NoBackChannelError(method)
         response = await self._request.session.ask(method, params, self._request.channel)
@@ -206,12 +206,12 @@ def _error_data(error: msgspec.Raw) -> types.ErrorData:
 
 
 def is_modern(ctx: Context) -> bool:
-    """Whether the request is of a revision without a handshake."""
+    """Whether the request uses a revision without a handshake."""
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
 def reporting_level(ctx: Context) -> str | None:
-    """The lowest level of log lines that the client of this request wants; None for none at all."""
+    """Return the lowest level of log lines that the client of this request wants; None for no log lines."""
     if not is_modern(ctx):
         return session_of(ctx).state.level
     meta = (ctx.params or {}).get("_meta")
@@ -227,7 +227,7 @@ _REQUESTS: dict[str, tuple[type[types.ServerRequest], type[BaseModel]]] = {
 
 
 class HandlerClient(CallClient):
-    """The client end of a handler's call, which may ask the client."""
+    """The client end of a call that one of the SDK's handlers makes; it can ask the client."""
 
     def __init__(self, ctx: Context) -> None:
         declared = ctx.session.client_capabilities
@@ -247,18 +247,18 @@ class HandlerClient(CallClient):
         except MCPError as error:
             raise OperationError(f"the client did not answer {method}: {error.error.message}") from None
         except (ValidationError, ValueError):
-            raise OperationError(f"the client's answer to {method} does not have the form of the protocol") from None
+            raise OperationError(f"the client's answer to {method} is malformed") from None
         return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 def request_of(ctx: Context) -> Request:
-    """The request that a handler serves."""
+    """Return the request that a handler serves."""
     assert ctx.request is not None
     return ctx.request
 
 
 def session_of(ctx: Context) -> McpSession:
-    """The session that the request belongs to."""
+    """Return the session that the request belongs to."""
     return request_of(ctx).session
 
 
@@ -269,12 +269,12 @@ _LISTS: dict[str, Callable[[], ServerEvent]] = {
 }
 
 
-def listened(news: News) -> InMemorySubscriptionBus:
-    """The bus that carries news to `subscriptions/listen`."""
+def subscription_bus(notifier: Notifier) -> InMemorySubscriptionBus:
+    """Return a bus that forwards all notices to `subscriptions/listen`."""
     bus = InMemorySubscriptionBus()
 
     async def publish(notice: Notice) -> None:
         await bus.publish(_LISTS[notice.list]() if isinstance(notice, ListChanged) else ResourceUpdated(uri=notice.uri))
 
-    news.listeners.append(publish)
+    notifier.listeners.append(publish)
     return bus

@@ -1,7 +1,7 @@
-"""One MCP server for one surface: the SDK's low-level server with handlers that call the dispatcher.
+"""The MCP server of one surface: the SDK's low-level server with handlers that call the dispatcher.
 
-Every revision from 2024-11-05 to 2026-07-28 is answered here.  No exception of ours reaches the SDK but as an
-`MCPError`, so that no client sees a traceback or an opaque failure.
+It supports every revision from 2024-11-05 to 2026-07-28.  Handlers raise only `MCPError`, so that no client sees a
+traceback or an opaque failure.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from linckia.services.front.protocol import calls
 from linckia.services.front.protocol.client_requests import LEVELS, CallRequests, InputRequired, merged_answers
 from linckia.services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
 from linckia.services.front.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, Greeter, lists_of, offered
-from linckia.services.front.protocol.news import News
+from linckia.services.front.protocol.notifier import Notifier
 from linckia.services.front.protocol.sdk import (
     Context,
     HandlerClient,
     is_modern,
-    listened,
     reporting_level,
     request_of,
     session_of,
+    subscription_bus,
 )
 from linckia.services.front.scratchpad import Scratchpads
 
 _LEGACY_RESOURCE_NOT_FOUND = -32002
-"""Of the revisions before 2026-07-28, which has -32602."""
+"""Error code of the revisions before 2026-07-28; later ones use -32602."""
 
 _LIST = CacheHint(LIST_FRESH_MS, "public")
 _FRESHNESS: dict[CacheableMethod, CacheHint] = {
@@ -55,19 +55,19 @@ _FRESHNESS: dict[CacheableMethod, CacheHint] = {
     "resources/templates/list": _LIST,
     "resources/read": CacheHint(0, "private"),
 }
-"""A minute for what changes with a new version only, a second for what a user's file may change; what a resource holds
-is stale at once."""
+"""How long clients may cache results: a minute for lists that change only with a new version, a second for the list of
+prompts, which the user's files may change, and not at all for the contents of resources."""
 
 
 class SurfaceServer:
-    """The handlers of one surface; `sdk` is the SDK's server with them."""
+    """The handlers of one surface; `sdk` is the SDK's server that uses them."""
 
     def __init__(
         self,
         surface: Surface,
         table: Table,
         dispatcher: Dispatcher,
-        news: News,
+        notifier: Notifier,
         version: str,
         scratchpads: Scratchpads,
         prompts: FilePrompts,
@@ -75,13 +75,13 @@ class SurfaceServer:
         self.surface = surface
         self.dispatcher = dispatcher
         self._table = table
-        self.news = news
+        self.notifier = notifier
         self.scratchpads = scratchpads
-        # Shown where there are prompts at all.
+        # Only some surfaces have prompts.
         self._prompts = prompts if surface.name in SHOWN_ON else FilePrompts()
-        self.listening = ListenHandler(listened(news))
+        self.listening = ListenHandler(subscription_bus(notifier))
         self.greeter = Greeter(surface, version)
-        # Arguments of the library's own constructor, each a function of another type, which it checks.
+        # Arguments of the SDK's constructor, functions of different types, which it checks.
         handlers: JsonObject = {
             "on_list_tools": self._list_tools,
             "on_call_tool": self._call_tool,
@@ -104,7 +104,7 @@ class SurfaceServer:
         self._capabilities = capabilities
         self.lists = lists_of(capabilities)
         with warnings.catch_warnings():
-            # Logging is deprecated as of 2026-07-28; the revisions before it have it.
+            # Logging is deprecated as of 2026-07-28, but earlier revisions use it.
             warnings.simplefilter("ignore", MCPDeprecationWarning)
             self.sdk: Server[JsonObject] = Server(
                 NAME,
@@ -115,14 +115,14 @@ class SurfaceServer:
                 get_tool_input_schema=self._input_schema,
                 **handlers,
             )
-        # In place of the SDK's span per message: the router carries the client's trace context itself.
+        # Replaces the SDK's span per message: the router propagates the client's trace context itself.
         self.sdk.middleware[:] = [
             RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience=NAME),
             self._offer,
         ]
 
     async def _offer(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Say in the handshake that lists can change, for which the SDK's server has no setting."""
+        """Declare in the handshake that lists can change, for which the SDK's server has no setting."""
         result = await call_next(ctx)
         if ctx.method == "initialize" and isinstance(result, dict):
             return {**result, "capabilities": self._capabilities}
@@ -170,7 +170,7 @@ class SurfaceServer:
         operation, arguments = found
 
         async def read() -> JsonObject:
-            # What a URI carries is text, and so are a prompt's arguments.
+            # The parameters in a URI are text, so numbers are parsed.
             parsed = operation.parse(arguments, strict=False)
             value = await self._perform(ctx, operation, parsed, params.request_state)
             return calls.resource_result(operation, uri, value)
@@ -216,11 +216,11 @@ class SurfaceServer:
         else:
             operation = self.surface.find_template(str(ref.uri))
         if operation is None:
-            raise MCPError(code=INVALID_PARAMS, message="The reference names nothing that is here")
-        known = dict(params.context.arguments or {}) if params.context is not None else {}
+            raise MCPError(code=INVALID_PARAMS, message="The reference names no known prompt or resource template")
+        context = dict(params.context.arguments or {}) if params.context is not None else {}
 
         async def complete() -> JsonObject:
-            found = calls.complete(self._table, self.dispatcher, operation, argument.name, argument.value, known)
+            found = calls.complete(self._table, self.dispatcher, operation, argument.name, argument.value, context)
             return calls.completion_result(await found)
 
         return await _answered(ctx, operation, complete())
@@ -233,24 +233,24 @@ class SurfaceServer:
         await session.changed()
         return types.EmptyResult()
 
-    def _check_news(self, uri: str) -> None:
-        """Raises MCPError where the client may not be told of a resource: news are those of all roots."""
+    def _check_subscription(self, uri: str) -> None:
+        """Raise MCPError if the client may not subscribe to a resource; notifications are not filtered by root."""
         if (grant := grants.current.get()) is None:
             return
         found = self.surface.find_resource(uri)
         refusal = found[0].refusal(grant) if found is not None else f"Resource not found: {uri}"
         if grant.roots:
-            refusal = f"news of resources are those of all roots, and the token {grant.name} is limited to some"
+            refusal = f"updates of resources cover all roots, but the token {grant.name} is limited to some of them"
         if refusal:
             raise MCPError(code=INVALID_PARAMS, message=refusal, data={"uri": uri})
 
     async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:
         for uri in params.notifications.resource_subscriptions or ():
-            self._check_news(str(uri))
+            self._check_subscription(str(uri))
         return await self.listening(ctx, params)
 
     async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        self._check_news(str(params.uri))
+        self._check_subscription(str(params.uri))
         session = session_of(ctx)
         session.state.subscribe(str(params.uri))
         await session.changed()
@@ -264,21 +264,21 @@ class SurfaceServer:
 
 
 def _page(key: str, items: list[JsonObject], params: types.PaginatedRequestParams | None) -> JsonObject:
-    """The whole list: none is long enough to be cut.  A cursor can only be one that was never given."""
+    """Return the whole list as one page; so no cursor is valid."""
     if params is not None and params.cursor is not None:
         raise MCPError(code=INVALID_PARAMS, message="Unknown cursor; this list has one page", data={"field": "cursor"})
     return _complete({key: items})
 
 
 def _complete(result: dict[str, Any]) -> JsonObject:
-    """Of the type that 2026-07-28 wants said; the SDK leaves it out for the revisions before."""
+    """Add the result type that 2026-07-28 requires; the SDK removes it for earlier revisions."""
     return {"resultType": "complete", **result}
 
 
 async def _answered(ctx: Context, operation: Operation[object], answering: Awaitable[JsonObject]) -> Any:
-    """The result in wire form: questions to the client and a tool's failures are results as well.
+    """Return the result in wire form; questions to the client and a tool's failures are results too.
 
-    Resources, prompts and completions have no result that says an error: all failures are JSON-RPC errors.
+    Raises MCPError for failures of resources, prompts and completions, which have no error results.
     """
     try:
         return _complete(await answering)

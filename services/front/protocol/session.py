@@ -1,7 +1,7 @@
-"""A client's session: what its handshake agreed on, its requests in flight, and the questions it has yet to answer.
+"""A client's session: the negotiated revision, its requests in flight, and its open questions.
 
-A local client has one session for its pipe, and a client of HTTP with a handshake has one in each front that serves it.
-A request that stands for itself (2026-07-28, or HTTP without sessions) has one of its own.  Nothing here needs the SDK,
+A local client has one session for its pipe.  An HTTP client with a handshake has one in each front that serves it.  A
+request without a session (2026-07-28, or stateless HTTP) gets a session of its own.  This module does not need the SDK,
 which takes a second to import.
 """
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 STDIO = "stdio"
 
 current_peer: ContextVar[str] = ContextVar("peer", default="")
-"""`STDIO`, or the address of a client of HTTP; empty for the command line, which has neither."""
+"""`STDIO`, or the address of an HTTP client; empty for the command line."""
 
 current_key: ContextVar[str] = ContextVar("key", default="")
-"""Identifies the token of a client of HTTP; not a secret.  Empty for the kernel's own token."""
+"""Identifies the token of an HTTP client; not a secret.  Empty for the kernel's own token."""
 
 current_session: ContextVar[str] = ContextVar("session", default="")
 """The name by which services know the session; empty without a session.  Opaque, not a secret."""
@@ -42,7 +42,7 @@ MAX_SUBSCRIPTIONS = 4096
 
 
 class SessionState(msgspec.Struct, omit_defaults=True):
-    """What a client has said since its handshake.
+    """The state that a client has set since its handshake.
 
     `level` is the lowest level of log lines that it wants, `uris` are the resources that it subscribed to, and `ended`
     means that the session must not be used any more.
@@ -65,24 +65,25 @@ class SessionState(msgspec.Struct, omit_defaults=True):
         """Copy the state that the session has in another front."""
         self.level, self.uris[:] = other.level, other.uris
 
-    def written(self) -> str:
-        kept = self
-        while len(text := msgspec.json.encode(kept).decode()) > MAX_CHARACTERS:
-            kept = msgspec.structs.replace(kept, uris=kept.uris[max(1, len(kept.uris) // 8) :])
+    def encoded(self) -> str:
+        """Return the state as JSON; the oldest subscriptions beyond `MAX_CHARACTERS` are dropped."""
+        state = self
+        while len(text := msgspec.json.encode(state).decode()) > MAX_CHARACTERS:
+            state = msgspec.structs.replace(state, uris=state.uris[max(1, len(state.uris) // 8) :])
         return text
 
 
 read_state = msgspec.json.Decoder(SessionState).decode
-"""Reads what `written` returned.  Raises msgspec.DecodeError."""
+"""Decodes what `encoded` returned.  Raises msgspec.DecodeError."""
 
 
 class McpSession:
     """One client's session, as far as this front knows it.
 
     Args:
-        state: what the client has said since its handshake, if another front has served it before.
+        state: the state that the client has set since its handshake, if another front served it before.
         duplex: whether the session is a pipe, on which the client's first request decides the era.
-        reachable: whether the client can answer questions; a request without a session has no way back for answers.
+        reachable: whether the client can answer questions; without a session it cannot.
     """
 
     def __init__(self, state: SessionState | None = None, *, duplex: bool = False, reachable: bool = True) -> None:
@@ -96,7 +97,7 @@ class McpSession:
         self.client: JsonObject = {}
         """The parameters of `initialize`, as the client sent them."""
         self.client_params: InitializeRequestParams | None = None
-        """The same as the SDK reads them, once it needed them."""
+        """The parameters of `initialize` as parsed by the SDK; None until the SDK needs them."""
         self.initialized = False
         """Whether the client has said that it is ready."""
         self.calls: dict[RequestId, trio.CancelScope] = {}
@@ -110,19 +111,19 @@ class McpSession:
 
     @property
     def capabilities(self) -> Mapping[str, object]:
-        """What the client declared in its handshake, as it wrote it."""
+        """The capabilities that the client declared in its handshake, unchecked."""
         declared = self.client.get("capabilities")
         return declared if isinstance(declared, dict) else {}
 
     def open(self, params: JsonObject, version: str) -> None:
-        """Note that `initialize` was accepted with these parameters."""
+        """Set the session's state after `initialize` was accepted with these parameters."""
         self.modern, self.client, self.version, self.client_params = False, params, version, None
 
     def send(self, message: bytes) -> None:
         """Send a message that belongs to no request; dropped if the client does not listen for such messages."""
 
     async def changed(self) -> None:
-        """Persist `state` after a change; the client's request is answered afterwards."""
+        """Persist `state` after a change, before the client's request is answered."""
 
     def receive(self, message: Envelope) -> RequestId | None:
         """Handle a notification, or the response to a question.
@@ -183,21 +184,21 @@ class McpSession:
 
 
 class Channel(Protocol):
-    """Where messages go that belong to one request: its response stream, or the client's pipe."""
+    """Carries the messages that belong to one request: its response stream, or the client's pipe."""
 
     def send(self, message: bytes) -> None:
         """Send a message; never blocks, and drops it if the client has gone."""
 
     async def room(self) -> None:
-        """Wait while the client has many messages left to read."""
+        """Wait while too many messages are unread by the client."""
 
 
 class Request:
-    """A request in flight, registered in its session from the moment that it is made until `done`.
+    """A request in flight, registered in its session from its creation until `done`.
 
     Args:
-        nursery: for what runs beside the request; lives at least as long as the request.
-        headers: those of HTTP, for a revision whose headers must agree with the message.
+        nursery: for background tasks of the request; lives at least as long as the request.
+        headers: the HTTP headers, for revisions whose headers must match the message.
     """
 
     def __init__(
@@ -219,10 +220,10 @@ class Request:
         self.nursery = nursery
         self.headers = headers
         self.scope = session.calls[self.key] = trio.CancelScope()
-        """Surrounds the handler; withdrawing the request cancels it."""
+        """Scope of the handler; withdrawing the request cancels it."""
 
     def done(self) -> None:
-        # If the client has used the id again, it belongs to the later request.
+        # If the client has reused the id, the key belongs to the later request.
         if self.session.calls.get(self.key) is self.scope:
             del self.session.calls[self.key]
 

@@ -1,1 +1,1 @@
-"""How clients reach the gateway: HTTP and stdio, their sessions, and who may talk at all."""
+"""Transports: HTTP and stdio, their sessions, and access control."""

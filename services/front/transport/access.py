@@ -1,9 +1,9 @@
-"""Who may talk to the HTTP side: the Host and Origin checks, the bearer token, CORS.
+"""Access control for HTTP: the Host and Origin checks, bearer tokens, CORS.
 
-A page in a browser can be made to send requests to this machine (DNS rebinding): so the Host must be a name this server
-goes by, and an Origin, where a browser names one, must be allowed.  A token is the kernel's own, for which everything
-is open, or one that the operator has made or an issuer (`oauth`), whose grant goes with all that is called for the
-request.  Everything is refused before any of the request's body is read, and told to the audit log.
+A web page can make a browser send requests to this machine (DNS rebinding).  So the Host must be one of this server's
+names, and an Origin header, if there is one, must be allowed.  The kernel's own token allows everything.  A token made
+by the operator or by an issuer (`oauth`) has a grant, which limits all calls made for the request.  Requests are
+refused before any of the body is read, and refusals are reported to the audit log.
 """
 
 from __future__ import annotations
@@ -49,47 +49,47 @@ _PREFLIGHT_FRESH_S = 86400
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/?#@\s]+))(?::\d{0,5})?")
 
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/"})
-"""Answered without the token: a supervisor of this machine must be able to ask, and learns nothing but up or down; and
-a browser must get the page that asks for the token, which holds nothing else."""
+"""Paths that need no token: health checks, which only say up or down, and the page that asks for the token, which
+contains no data."""
 
-AGAIN_S = 1.0
-"""Before a kernel that did not tell its tokens is asked again."""
+RETRY_S = 1.0
+"""Delay before the kernel is asked again for its tokens after a failure."""
 
 
 class Tokens:
-    """The operator's tokens by their hashes: the kernel tells of each change, and a request is judged without it.
+    """A copy of the operator's tokens, by their hashes; the kernel reports each change, so requests need not ask it.
 
-    `revoked` is told the hashes of those that are there no more.
+    `on_revoked` is called with the hashes of tokens that no longer exist.
     """
 
     def __init__(self) -> None:
         self._by_hash: dict[str, Token] = {}
-        self.revoked: Callable[[Collection[str]], None] = lambda hashes: None
+        self.on_revoked: Callable[[Collection[str]], None] = lambda hashes: None
 
     def find(self, token: str) -> Token | None:
-        """The one that a client sent, unless it has expired."""
-        # A look-up by a hash tells no one by its time how near a guess came.
+        """Return the token that a client sent; None if it is unknown or has expired."""
+        # A look-up by hash has no timing side channel: its time does not depend on how close a guess is.
         found = self._by_hash.get(hashlib.sha256(token.encode()).hexdigest())
         if found is None or (found.expires is not None and found.expires <= time.time()):
             return None
         return found
 
     def replace(self, tokens: Collection[Token]) -> None:
-        """These are all."""
+        """Replace all tokens."""
         before, self._by_hash = self._by_hash, {token.sha256: token for token in tokens}
-        self.revoked(before.keys() - self._by_hash.keys())
+        self.on_revoked(before.keys() - self._by_hash.keys())
 
     async def follow(
         self, dispatcher: Dispatcher, front: str, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Know them as they change; `front` is this process's name.  Started once they are known."""
+        """Follow the kernel's tokens until cancelled; started when they are known.  `front` is this process's name."""
         version = 0
         while True:
             try:
                 params = KernelTokens(front=front, version=version)
                 answer = await dispatcher.call(operation_of(KernelTokens), params, caller=SERVICE)
             except LinckiaError:
-                await trio.sleep(AGAIN_S)
+                await trio.sleep(RETRY_S)
                 continue
             table = msgspec.convert(answer, TokenTable)
             if table.version != version:
@@ -100,7 +100,7 @@ class Tokens:
 
 
 class Guard:
-    """ASGI middleware: lets a request through to `app`, or answers what is wrong with it."""
+    """ASGI middleware that passes allowed requests to `app` and answers all others with an error."""
 
     def __init__(
         self, app: ASGIApp, settings: Http, tokens: Tokens | None = None, issuer: ResourceServer | None = None
@@ -112,62 +112,62 @@ class Guard:
         self._token = settings.token.encode() if settings.token else None
         self._is_open = settings.token == OFF
         self._tokens = tokens or Tokens()
-        self._tokens.revoked = self._end_revoked
-        # What is being answered, by the key of whose it is.
+        self._tokens.on_revoked = self._end_revoked
+        # Scopes of the requests in flight, by the key of their client's token.
         self._serving: dict[str, set[trio.CancelScope]] = {}
         self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
         self._origins = frozenset(origin.rstrip("/") for origin in settings.allowed_origins)
         self._own_host = settings.host.lower()
-        # Bound to every address, it goes by names that cannot be known here; then the token alone decides.
+        # A server bound to all addresses does not know its names; then only the token is checked.
         self._any_host = _is_unspecified(settings.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         origin = headers.get("origin")
-        # Each time, since the requests of a connection share a task.
+        # Set for each request, because the requests of a connection share a task.
         grants.current.set(None)
         current_peer.set(scope["client"][0] if scope.get("client") else "")
         app: ASGIApp | None = self._refusal(scope, headers, origin)
         if app is None:
-            # A page of an allowed origin may read the answer, whatever it is.
+            # A page of an allowed origin may read every answer, including errors.
             if origin is not None:
-                # Only what was named, and this server's own pages, may ask with the credentials of the signed-in user:
-                # a page of another port of this machine is another program's.
+                # Only origins in the settings, and this server's own pages, may use the signed-in user's credentials:
+                # a page on another port of this machine belongs to another program.
                 trusted = origin in self._origins or origin.partition("://")[2] == headers.get("host")
-                send = _with_cors(send, origin if self._names_origin(origin) else "*", credentials=trusted)
+                send = _with_cors(send, origin if self._is_named_origin(origin) else "*", credentials=trusted)
             app = self._answer_without_token(scope, headers, origin)
         client = Bearer()
         if app is None and scope["path"] not in OPEN_PATHS:
             try:
                 client = Bearer() if self._is_open else await self._authenticate(headers)
-                app = self._too_many(client, scope)
+                app = self._connection_refusal(client, scope)
             except Unauthorized as error:
                 app = self._unauthorized(error, scope, headers)
         current_key.set(client.key)
         grants.current.set(client.grant)
-        app = app or self._too_often(client, scope)
+        app = app or self._rate_refusal(client, scope)
         if client.grant is not None:
             send = self._with_challenge(send, scope, headers)
         with self._while_valid(client):
             await (app or self._app)(scope, receive, send)
 
     async def _authenticate(self, headers: Headers) -> Bearer:
-        """Whose request has these headers.  Raises Unauthorized."""
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        given = given.strip()
-        if scheme.lower() != "bearer" or not given:
-            wanted = "a bearer token is required: Authorization: Bearer TOKEN; `linckia status` shows it"
-            raise Unauthorized(wanted, "invalid_token" if "authorization" in headers else "", described="")
-        if self._token is not None and hmac.compare_digest(given.encode(), self._token):
+        """Return the bearer of the request's token.  Raises Unauthorized."""
+        scheme, _, token_text = headers.get("authorization", "").partition(" ")
+        token_text = token_text.strip()
+        if scheme.lower() != "bearer" or not token_text:
+            message = "a bearer token is required: Authorization: Bearer TOKEN; `linckia status` shows it"
+            raise Unauthorized(message, "invalid_token" if "authorization" in headers else "", description="")
+        if self._token is not None and hmac.compare_digest(token_text.encode(), self._token):
             return Bearer()
-        if (token := self._tokens.find(given)) is not None:
+        if (token := self._tokens.find(token_text)) is not None:
             own_rate = self._rate if token.rate is None else parse_rate(token.rate)
             return Bearer(token.grant, token.sha256, token.expires, own_rate)
-        # In the form of a JSON Web Token it may be the issuer's.
-        if self._issuer is not None and given.count(".") == 2:
-            return (await self._issuer.bearer(given))._replace(rate=self._rate)
-        unknown = "this bearer token is none of this kernel's, or it has expired or was revoked"
-        raise Unauthorized(unknown, described="the token is not known")
+        # A token in the form of a JSON Web Token may be the issuer's.
+        if self._issuer is not None and token_text.count(".") == 2:
+            return (await self._issuer.bearer(token_text))._replace(rate=self._rate)
+        message = "this bearer token is unknown to this kernel, has expired or was revoked"
+        raise Unauthorized(message, description="the token is not known")
 
     def _answer_without_token(self, scope: Scope, headers: Headers, origin: str | None) -> Response | None:
         if scope["method"] == "OPTIONS":
@@ -175,7 +175,7 @@ class Guard:
         if self._issuer is not None and scope["path"].startswith(oauth.WELL_KNOWN):
             path = scope["path"].removeprefix(oauth.WELL_KNOWN).rstrip("/")
             if path != oauth.resource_path(path):
-                return _error(404, "there is no such resource")
+                return _error(404, "unknown resource")
             metadata = self._issuer.metadata(f"{scope['scheme']}://{headers['host']}", path)
             return Response(msgspec.json.encode(metadata), media_type="application/json")
         return None
@@ -185,49 +185,49 @@ class Guard:
         if error.status == 503:
             response.headers["Retry-After"] = "1"
         else:
-            response.headers["WWW-Authenticate"] = self._challenge(scope, headers, error.error, error.described)
+            response.headers["WWW-Authenticate"] = self._challenge(scope, headers, error.error, error.description)
         _note(scope, error.error or "unauthorized", str(error))
         return response
 
-    def _challenge(self, scope: Scope, headers: Headers, error: str, described: str) -> str:
-        """`WWW-Authenticate` (RFC 6750, 3)."""
+    def _challenge(self, scope: Scope, headers: Headers, error: str, description: str) -> str:
+        """Return the value of `WWW-Authenticate` (RFC 6750, 3)."""
         if self._issuer is None:
             return 'Bearer realm="linckia"' + (f', error="{error}"' if error else "")
         base = f"{scope['scheme']}://{headers['host']}"
-        return self._issuer.challenge(base, oauth.resource_path(scope["path"]), error, described)
+        return self._issuer.challenge(base, oauth.resource_path(scope["path"]), error, description)
 
     def _with_challenge(self, send: Send, scope: Scope, headers: Headers) -> Send:
-        """What a token does not allow tells its client which scopes would."""
+        """Wrap `send`: a 403 response tells the client which scopes it needs."""
 
         async def send_with_challenge(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == 403:
-                challenge = self._challenge(scope, headers, oauth.INSUFFICIENT, "the token does not allow this")
+                challenge = self._challenge(scope, headers, oauth.INSUFFICIENT_SCOPE, "the token does not allow this")
                 MutableHeaders(scope=message)["WWW-Authenticate"] = challenge
             await send(message)
 
         return send_with_challenge
 
-    def _too_many(self, client: Bearer, scope: Scope) -> Response | None:
-        """Count the connection as the client's; what answers it, if the client has too many."""
+    def _connection_refusal(self, client: Bearer, scope: Scope) -> Response | None:
+        """Count the connection as the client's; return an error if the client has too many."""
         if ADMIT not in scope or scope[ADMIT](client.key):
             return None
         return _error(503, "this client has too many connections; see http.max_connections_per_peer")
 
-    def _too_often(self, client: Bearer, scope: Scope) -> Response | None:
-        """Count the request; what answers it, where there are far too many."""
+    def _rate_refusal(self, client: Bearer, scope: Scope) -> Response | None:
+        """Count the request; return an error if the client sends far too many."""
         name = "" if client.grant is None else client.grant.name
         limit = self._limits.of(client.key, name, client.rate)
         rate.current.set(limit)
         if limit is None or (wait_s := limit.request()) == 0:
             return None
-        response = _error(429, f"{name} makes many more requests than it may; try again in {wait_s:.1f} s")
+        response = _error(429, f"{name} exceeds its rate of requests; try again in {wait_s:.1f} s")
         response.headers["Retry-After"] = str(math.ceil(wait_s))
-        _note(scope, "rate_limited", "many more requests than it may make")
+        _note(scope, "rate_limited", "too many requests")
         return response
 
     @contextlib.contextmanager
     def _while_valid(self, client: Bearer) -> Iterator[None]:
-        """Ends what is served for a client when its token does."""
+        """Cancel the client's request when its token expires or is revoked."""
         if not client.key:
             yield
             return
@@ -249,23 +249,23 @@ class Guard:
                 scope.cancel()
 
     def _refusal(self, scope: Scope, headers: Headers, origin: str | None) -> Response | None:
-        if not self._knows_host(headers.get("host", "")):
+        if not self._is_own_host(headers.get("host", "")):
             status, why = 421, "the Host header names another server; see http.allowed_hosts"
-        elif origin is not None and "*" not in self._origins and not self._names_origin(origin):
+        elif origin is not None and "*" not in self._origins and not self._is_named_origin(origin):
             status, why = 403, "this Origin is not allowed; see http.allowed_origins"
         else:
             return None
         _note(scope, "forbidden", why)
         return _error(status, why)
 
-    def _knows_host(self, host: str) -> bool:
+    def _is_own_host(self, host: str) -> bool:
         name = _host_name(host)
         return bool(name) and (
             self._any_host or name == self._own_host or name in self._hosts or "*" in self._hosts or is_loopback(name)
         )
 
-    def _names_origin(self, origin: str) -> bool:
-        """Whether the origin is this machine's, or one that was named, and not only one of all."""
+    def _is_named_origin(self, origin: str) -> bool:
+        """Whether the origin is this machine's or listed in the settings; `*` does not count as listed."""
         if origin in self._origins:
             return True
         try:
@@ -277,7 +277,7 @@ class Guard:
 
 
 def _note(scope: Scope, outcome: str, why: str) -> None:
-    """Tell the audit log that a request was refused."""
+    """Report to the audit log that a request was refused."""
     refusals.note("http", outcome, why, target=f"{scope['method']} {scope['path']}")
 
 
@@ -285,10 +285,10 @@ def _preflight(headers: Headers, origin: str | None) -> Response:
     response = Response(status_code=204)
     response.headers["Allow"] = METHODS
     if origin is not None:
-        # The usual ones and those asked for: `Mcp-Param-…` headers are named after parameters, and may be any.
+        # Allow the requested headers too: the names of `Mcp-Param-…` headers depend on the tool.
         asked = [name.strip() for name in headers.get("access-control-request-headers", "").split(",")]
-        usual = _HEADERS.lower().split(", ")
-        allowed = ", ".join([_HEADERS, *(name for name in asked if name and name.lower() not in usual)])
+        common = _HEADERS.lower().split(", ")
+        allowed = ", ".join([_HEADERS, *(name for name in asked if name and name.lower() not in common)])
         response.headers["Access-Control-Allow-Methods"] = METHODS
         response.headers["Access-Control-Allow-Headers"] = allowed
         response.headers["Access-Control-Max-Age"] = str(_PREFLIGHT_FRESH_S)
@@ -315,7 +315,7 @@ def _error(status: int, message: str) -> Response:
 
 
 def _host_name(host: str) -> str:
-    """The name in a Host header, without port and brackets; empty where it is none."""
+    """Return the name in a Host header, without port and brackets; empty if the header is invalid."""
     match = _HOST.fullmatch(host.lower())
     return (match["address"] or match["name"]) if match is not None else ""
 

@@ -1,8 +1,8 @@
-"""Reading and writing a client's descriptors without ever blocking the kernel.
+"""Reads and writes a client's descriptors without blocking the event loop.
 
-They come from other processes and may be anything: pipes, sockets, terminals, regular files, `/dev/null`.  What epoll
-refuses is read in a thread.  Both are put into non-blocking mode, which belongs to the open file and so to everyone who
-shares it, and are given back as they were found.
+They come from other processes and may be anything: pipes, sockets, terminals, regular files, `/dev/null`.  Those that
+epoll does not accept are read in a thread.  Both are put into non-blocking mode, which is a property of the open file
+and so affects every process that shares it; the previous mode is restored at the end.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import trio
 READ_BYTES = 256 * 1024
 
 PIPE_BYTES = 1024 * 1024
-"""What Linux lets anyone's pipe hold; 64 KB, as it comes, make a long answer of many short turns of two processes."""
+"""Largest pipe capacity for unprivileged users; at the default of 64 KB, long answers take many context switches."""
 
 BACKLOG_BYTES = 8 * 1024 * 1024
-"""Unsent output at which no further input is read: a client that does not listen is not served more."""
+"""Unsent output above which no further input is read, because the client does not read its answers."""
 
 _threads = trio.CapacityLimiter(8)
 
 
 @contextlib.contextmanager
 def non_blocking(*fds: int) -> Iterator[None]:
-    """Put the descriptors into non-blocking mode, and back at the end."""
+    """Put the descriptors into non-blocking mode and restore their mode at the end."""
     before = [(fd, fcntl.fcntl(fd, fcntl.F_GETFL)) for fd in fds]
     try:
         for fd, flags in before:
@@ -42,7 +42,7 @@ def non_blocking(*fds: int) -> Iterator[None]:
 
 
 def can_wait(fd: int) -> bool:
-    """Whether epoll takes the descriptor; regular files and `/dev/null` it does not."""
+    """Whether epoll accepts the descriptor; it rejects regular files and `/dev/null`."""
     with select.epoll() as probe:
         try:
             probe.register(fd, select.EPOLLIN)
@@ -52,7 +52,7 @@ def can_wait(fd: int) -> bool:
 
 
 class Input:
-    """Bytes from a descriptor, which `read` takes from it without waiting."""
+    """Receives bytes from a descriptor; `read` must not block."""
 
     def __init__(self, fd: int, read: Callable[[int], bytes] = lambda fd: os.read(fd, READ_BYTES)) -> None:
         self._fd = fd
@@ -60,7 +60,7 @@ class Input:
         self._waits = can_wait(fd)
 
     async def receive(self) -> bytes:
-        """Some bytes; none at the end of the input, or where the other side is gone."""
+        """Return some bytes; none at the end of the input, or if the other side is gone."""
         if not self._waits:
             return await trio.to_thread.run_sync(os.read, self._fd, READ_BYTES, limiter=_threads)
         waited = False
@@ -71,23 +71,23 @@ class Input:
                 await trio.lowlevel.wait_readable(self._fd)
                 waited = True
             except OSError as error:
-                # A terminal whose other side is gone answers EIO, a socket ECONNRESET.
+                # A terminal whose other side is gone fails with EIO, a socket with ECONNRESET.
                 if error.errno in (errno.EIO, errno.ECONNRESET):
                     return b""
                 raise
             else:
                 if not waited:
-                    # A client that never stops sending must not keep the other tasks from running.
+                    # A client that never stops sending must not starve the other tasks.
                     await trio.lowlevel.checkpoint()
                 return data
 
 
 class Output:
-    """Messages to a descriptor, whole and in order.
+    """Sends messages to a descriptor, whole and in order.
 
-    `post` never blocks: it writes what the descriptor takes at once and leaves the rest to `run`, which must run in a
-    nursery.  `broken` is set when the reader has gone.  `cut` tells whether a part of a message is written, and not
-    all of it; `changed` is called after each change of it, and when a message is written whole.
+    `post` never blocks: it writes what the descriptor accepts at once and leaves the rest to `run`, which must run in a
+    nursery.  `broken` is set when the reader has gone.  `mid_message` says whether a message is written only in part.
+    `on_progress` is called when `mid_message` changes and when a message is completely written.
     """
 
     def __init__(self, fd: int) -> None:
@@ -98,23 +98,23 @@ class Output:
         self._bytes = 0
         self._moved = trio.Event()
         self.broken = trio.Event()
-        self.cut = False
-        self.changed: Callable[[], None] = lambda: None
+        self.mid_message = False
+        self.on_progress: Callable[[], None] = lambda: None
         self.posted = 0
-        """Messages so far."""
+        """Number of messages posted."""
 
     @property
     def written(self) -> int:
-        """How many of those are written whole."""
+        """Number of messages completely written."""
         return self.posted - len(self._queue)
 
     @property
     def empty(self) -> bool:
-        """Whether everything that was posted is written."""
+        """Whether all posted messages are written."""
         return not self._queue
 
     def post(self, message: bytes) -> None:
-        """Send `message`; dropped where the reader has gone."""
+        """Send `message`; dropped if the reader has gone."""
         if self.broken.is_set():
             return
         self.posted += 1
@@ -126,7 +126,7 @@ class Output:
             _widen(self._fd)
             rest = rest if self._queue else rest[self._write(rest) :]
         if rest and not self.broken.is_set():
-            self.cut = self.cut or len(rest) < len(message)
+            self.mid_message = self.mid_message or len(rest) < len(message)
             self._queue.append(rest)
             self._bytes += len(rest)
             self._move()
@@ -134,7 +134,7 @@ class Output:
     def _move(self) -> None:
         self._moved.set()
         self._moved = trio.Event()
-        self.changed()
+        self.on_progress()
 
     def _write(self, data: memoryview) -> int:
         try:
@@ -142,7 +142,7 @@ class Output:
         except BlockingIOError:
             return 0
         except OSError:
-            # The client cannot be told: its own descriptor failed.
+            # The error cannot be reported to the client, because its own descriptor failed.
             self._queue.clear()
             self._bytes = 0
             self.broken.set()
@@ -150,7 +150,7 @@ class Output:
             return 0
 
     async def run(self) -> None:
-        """Send what did not go at once.  Returns when the reader has gone."""
+        """Send what `post` could not write at once.  Returns when the reader has gone."""
         while not self.broken.is_set():
             if not self._queue:
                 await self._moved.wait()
@@ -164,24 +164,24 @@ class Output:
                 continue
             self._bytes -= sent
             self._queue[0] = self._queue[0][sent:]
-            self.cut = self.cut or sent > 0
+            self.mid_message = self.mid_message or sent > 0
             if not self._queue[0]:
                 self._queue.popleft()
-                self.cut = False
+                self.mid_message = False
             self._move()
 
     async def room(self) -> None:
-        """Until the backlog is small enough to take on more work."""
+        """Wait while the backlog exceeds `BACKLOG_BYTES`."""
         while self._bytes > BACKLOG_BYTES:
             await self._moved.wait()
 
     async def flush(self) -> None:
-        """Until everything posted is written, or the reader has gone."""
+        """Wait until all posted messages are written, or the reader has gone."""
         while self._queue:
             await self._moved.wait()
 
     def abandoned(self) -> bool:
-        """Whether the reading side is known to be gone, without writing to it."""
+        """Whether the reader is known to be gone; does not write to find out."""
         poll = select.poll()
         poll.register(self._fd, 0)
         return self.broken.is_set() or any(
@@ -190,8 +190,8 @@ class Output:
 
 
 def _widen(fd: int) -> None:
-    """Let a pipe hold more, once an answer did not fit: memory is taken for its content only."""
-    # No pipe, or the user's share of memory for pipes is spent: it stays as wide as it is.
+    """Enlarge a pipe once a message did not fit; it takes memory only for its content."""
+    # Fails if the descriptor is not a pipe, or the user's limit of memory for pipes is reached.
     with contextlib.suppress(OSError):
         if fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) < PIPE_BYTES:
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)

@@ -1,7 +1,7 @@
-"""One surface over HTTP: checks what the protocol says of requests, and has their messages answered.
+"""The HTTP endpoint of one surface: checks the protocol's rules for requests and answers their messages.
 
-A request belongs to a session (with a handshake), or it stands for itself: all of 2026-07-28 do, and all to an endpoint
-without sessions.  Refusals have the status and the text that the SDK's own transports give them.
+A request belongs to a session (revisions with a handshake) or stands alone (2026-07-28, and endpoints without
+sessions).  Refusals have the same status and text as those of the SDK's own transports.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from linckia.services.front.protocol.messages import (
 from linckia.services.front.protocol.server import SurfaceServer
 from linckia.services.front.protocol.session import Channel, McpSession, Request
 from linckia.services.front.transport.exchange import Exchange, send_whole
+from linckia.services.front.transport.fair_limits import LARGE_BYTES, FairLimits
 from linckia.services.front.transport.http_batch import serve_batch
-from linckia.services.front.transport.http_sessions import Said, Sessions
+from linckia.services.front.transport.http_sessions import ClientMessage, Sessions
 from linckia.services.front.transport.request import Body, McpRequest, Refused, name_of
-from linckia.services.front.transport.turns import LARGE_BYTES, Shared
 
 CALLS_S = 2.0
-"""How long requests in flight may take once this front has to end, before the server ends them."""
+"""How long requests in flight may take once this front is stopping, before they are cancelled."""
 
-_ENDED = MaybeExecuted("the front that served this has ended while it was in flight; another one has taken over")
+_ENDED = MaybeExecuted("the front that served this call stopped before it was answered; another one has taken over")
 
-_ENDED_READING = Unavailable("the front that served this has ended while it was in flight; ask again")
+_ENDED_READING = Unavailable("the front that served this call stopped before it was answered; try again")
 
 _SINGLE = "Body must be a single JSON-RPC request or notification object"
 
@@ -64,15 +64,15 @@ class Endpoint:
     """The ASGI application of one surface.
 
     Args:
-        shared: among the endpoints of a front.
-        sessions: of clients with a handshake; without them each request stands for itself.
+        limits: shared by all endpoints of a front.
+        sessions: sessions of clients with a handshake; None for a stateless endpoint.
     """
 
     def __init__(
-        self, server: SurfaceServer, max_body_bytes: int, shared: Shared, sessions: Sessions | None = None
+        self, server: SurfaceServer, max_body_bytes: int, limits: FairLimits, sessions: Sessions | None = None
     ) -> None:
         self._server = server
-        self._shared = shared
+        self._limits = limits
         self._dispatcher = MessageDispatcher(server)
         self._max_body_bytes = max_body_bytes
         self._sessions = sessions
@@ -81,7 +81,7 @@ class Endpoint:
         self._calls_end = math.inf
 
     def close_streams(self) -> None:
-        """End the streams that only listen; their clients would keep the server from ending.  Calls have a while."""
+        """End the streams that only listen, which would never end, and give calls `CALLS_S` to finish."""
         self._server.listening.close()
         for stream in self._streams:
             stream.end()
@@ -93,7 +93,8 @@ class Endpoint:
         request = McpRequest(scope, receive, send)
         grant, surface = grants.current.get(), self._server.surface.name
         if grant is not None and grant.surfaces and surface not in grant.surfaces:
-            refusal = f"the token {grant.name} is not for the surface {surface}; it has: {', '.join(grant.surfaces)}"
+            allowed = ", ".join(grant.surfaces)
+            refusal = f"the token {grant.name} does not allow the surface {surface}; it allows: {allowed}"
             await request.answer(JSONResponse({"error": refusal}, status_code=403))
             return
         session_id = request.headers.get(b"mcp-session-id")
@@ -119,7 +120,7 @@ class Endpoint:
                 await _refuse(request, 405, "Method Not Allowed", (b"allow", b"GET, POST, DELETE"))
 
     def _lacks_session(self, request: McpRequest) -> bool:
-        """Whether the request should belong to a session and names none."""
+        """Whether the request requires a session but has none."""
         return request.session is None and self._sessions is not None and not request.is_modern
 
     async def _end(self, request: McpRequest) -> None:
@@ -132,7 +133,7 @@ class Endpoint:
             await request.answer(_accepted(request, 200))
 
     async def _listen(self, request: McpRequest) -> None:
-        """Stream what belongs to no request, until the client goes away."""
+        """Stream messages that belong to no request, until the client disconnects."""
         session = request.session
         if not check_accept_headers(HttpRequest(request.scope))[1]:
             await _refuse(request, 406, "Not Acceptable: Client must accept text/event-stream")
@@ -148,7 +149,7 @@ class Endpoint:
                     await stream.listen()
                     return
                 session.stream = stream
-                with self._server.news.follow(session, self._server.lists):
+                with self._server.notifier.follow(session, self._server.lists):
                     await stream.listen()
             finally:
                 self._streams.discard(stream)
@@ -156,7 +157,7 @@ class Endpoint:
                     session.stream = None
 
     async def _post(self, request: McpRequest) -> None:
-        body = Body(self._shared, request.client, self._max_body_bytes)
+        body = Body(self._limits, request.client, self._max_body_bytes)
         try:
             await self._take(request, await body.read(request.receive, request.headers))
         except Refused as error:
@@ -185,15 +186,15 @@ class Endpoint:
             await self._serve(request, body, envelope)
 
     def _takes_batches(self, request: McpRequest) -> bool:
-        """Whether the client speaks a revision that has them."""
+        """Whether the client's revision has batches."""
         if request.session is not None:
             return request.session.claims.version in BATCH_VERSIONS
-        # Without a session there is only the header, which the revisions with batches do not have yet.
+        # Without a session only the header is known, which is missing in the revisions with batches.
         return self._sessions is None and (request.version or DEFAULT_NEGOTIATED_VERSION) in BATCH_VERSIONS
 
     async def _serve(self, request: McpRequest, body: bytes, envelope: Envelope) -> None:
         if request_key(envelope) is None:
-            await self._hear(request, body, envelope)
+            await self._take_notification(request, body, envelope)
         elif not self._lacks_session(request):
             await self._serve_request(request, body, envelope)
         elif envelope.method == "initialize":
@@ -220,11 +221,11 @@ class Endpoint:
         await exchange.run(answer)
 
     def _enter(self, request: McpRequest) -> McpSession:
-        """The session of a request, or one of its own; from now on this task acts for it."""
+        """Return the session of a request, or a new one for it, and make it this task's session."""
         if request.session is not None:
             scratchpad.enter(request.session.scratchpad)
             return request.session
-        scratchpad.enter(self._server.scratchpads.passing(name_of(request.scope)))
+        scratchpad.enter(self._server.scratchpads.for_request(name_of(request.scope)))
         session = McpSession(reachable=False)
         session.modern = request.is_modern
         session.version = request.version or DEFAULT_NEGOTIATED_VERSION
@@ -259,19 +260,19 @@ class Endpoint:
         if answer is None and trio.current_time() >= self._calls_end:
             return self._dispatcher.interrupted(request.envelope, request.id, reading=_ENDED_READING, other=_ENDED)
         if answer is None and not request.session.modern:
-            # These revisions end a withdrawn request with an error, 2026-07-28 with silence.
+            # Revisions with a handshake answer a withdrawn request with an error; 2026-07-28 does not answer it.
             answer = Answer(error_message(request.id, REQUEST_CANCELLED, "Request cancelled"), REQUEST_CANCELLED)
         return answer
 
-    async def _hear(self, request: McpRequest, body: bytes, envelope: Envelope) -> None:
-        """Take a message that is not a request."""
+    async def _take_notification(self, request: McpRequest, body: bytes, envelope: Envelope) -> None:
+        """Accept a notification, or the response to a question."""
         if request.is_modern:
             if not isinstance(envelope.method, str):
                 await _refuse(request, 400, _SINGLE)
             elif (unsupported := unsupported_protocol_version_rejection(request.version or "")) is not None:
                 await _reject(request, unsupported, None)
             else:
-                # This revision has no notifications of clients over HTTP; they are not worth an error.
+                # This revision has no client notifications over HTTP; ignore them.
                 await request.answer(Response(status_code=202))
         elif self._lacks_session(request):
             await _refuse(request, 400, "Bad Request: Missing session ID")
@@ -284,11 +285,11 @@ class Endpoint:
             return
         session.receive(envelope)
         if envelope.method != "notifications/initialized":
-            # It may be meant for a request that another front serves.
-            self._sessions.peers.tell(Said(session.claims.name, body))
+            # It may concern a request that another front serves.
+            self._sessions.peers.broadcast(ClientMessage(session.claims.name, body))
 
     async def _open(self, request: McpRequest, body: bytes, envelope: Envelope) -> None:
-        """Answer `initialize`; the session that it opens is in its id."""
+        """Answer `initialize`; the id of the new session holds all of its state."""
         assert self._sessions is not None
         session, exchange = McpSession(), Exchange(request.receive, request.send, [])
         answer = self._greet(body, envelope, session)
@@ -296,18 +297,18 @@ class Endpoint:
             session.modern = False
             async with trio.open_nursery() as nursery:
                 answer = await self._answer(Request(envelope, session, exchange, nursery))
-        own = []
+        headers = []
         if session.version is not None:
             client = session.client["clientInfo"]
-            session_id = self._sessions.ids.give(
+            session_id = self._sessions.ids.issue(
                 self._server.surface.name, session.version, session.capabilities, client
             )
-            own = [(b"mcp-session-id", session_id.encode())]
-        await send_whole(request.send, 200, b"" if answer is None else answer.message, own)
+            headers = [(b"mcp-session-id", session_id.encode())]
+        await send_whole(request.send, 200, b"" if answer is None else answer.message, headers)
 
 
 def _routing_fault(request: McpRequest, headers: Headers) -> InboundLadderRejection | None:
-    """The error for a routing header that occurs twice, if there is one."""
+    """Return the error for a repeated routing header, if there is one."""
     if request.is_plain or (duplicated := find_duplicated_routing_header(headers.items())) is None:
         return None
     return InboundLadderRejection(code=HEADER_MISMATCH, message=f"{duplicated} header appears more than once")
@@ -325,7 +326,7 @@ async def _refuse(request: McpRequest, status: int, text: str, *more: tuple[byte
 
 
 def _accepted(request: McpRequest, status: int) -> Response:
-    """A response without a body."""
+    """Return a response without a body."""
     response = Response(status_code=status, media_type="application/json")
     response.raw_headers += request.own_headers
     return response

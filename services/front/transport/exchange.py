@@ -1,7 +1,7 @@
-"""The response to one request over HTTP, which is plain JSON or a stream.
+"""The response to one HTTP request, which is plain JSON or a stream.
 
-It is JSON if the answer is quick and nothing comes before it, and an SSE stream if something does or if it takes long.
-A client that goes away withdraws its request.
+It is JSON if the answer is quick and no other message precedes it, otherwise an SSE stream.  If the client disconnects,
+its request is withdrawn.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from starlette.types import Receive, Send
 from linckia.services.front.protocol.messages import PARSE_ERROR, Answer
 
 STREAM_AFTER_S = 10.0
-"""A request that takes longer is answered by a stream, which can be kept open behind proxies."""
+"""A request that takes longer is answered with a stream, which proxies keep open."""
 
 QUICK_S = 0.02
-"""Most requests take less; only for the others is a task worth it that watches for the client's leaving."""
+"""Most requests take less; only slower ones are worth a task that watches for a disconnect."""
 
 PING_S = 15.0
+"""Interval of pings in an idle stream."""
 
 PING = b": ping\r\n\r\n"
 
 BACKLOG = 64
-"""Messages that wait for the client to read; beyond it handlers wait."""
+"""Messages that the client has not read, above which handlers wait."""
 
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream"),
@@ -36,12 +37,12 @@ STREAM_HEADERS = [
 
 
 def event(message: bytes) -> bytes:
-    """A message as one event of a stream."""
+    """Return a message as one event of a stream."""
     return b"event: message\r\ndata: %b\r\n\r\n" % message
 
 
 async def send_whole(send: Send, status: int, body: bytes, more: list[tuple[bytes, bytes]]) -> None:
-    """A response that is JSON, or empty."""
+    """Send a whole response, JSON or empty."""
     form = [(b"content-type", b"application/json")] if body else []
     headers = [*form, (b"content-length", b"%d" % len(body)), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -49,7 +50,7 @@ async def send_whole(send: Send, status: int, body: bytes, more: list[tuple[byte
 
 
 class Exchange:
-    """The client's end of one request, or of a batch; the `Channel` of what its handlers send."""
+    """The response to one request or batch; the `Channel` of messages from its handlers."""
 
     def __init__(
         self, receive: Receive, send: Send, headers: list[tuple[bytes, bytes]], *, modern: bool = False
@@ -65,15 +66,15 @@ class Exchange:
         self._streaming = False
         self._streamed = trio.Event()
         self.gone = trio.Event()
-        """Set if the client goes away before it has its answer."""
+        """Set if the client disconnects before it has its answer."""
 
     def send(self, message: bytes) -> None:
-        """Send a message in the stream that the response then is."""
+        """Send a message; the response becomes a stream."""
         self._events.append(event(message))
         self._wake.set()
 
     def offer(self, message: bytes) -> None:
-        """Send a message, unless the client leaves too many unread."""
+        """Send a message unless the client has too many unread ones."""
         if len(self._events) < BACKLOG:
             self.send(message)
 
@@ -87,7 +88,7 @@ class Exchange:
         return self._streaming or bool(self._events)
 
     async def run(self, call: Callable[[trio.Nursery], Awaitable[Answer | None]]) -> None:
-        """Send what `call` answers; the client's leaving cancels it."""
+        """Send the answer that `call` returns; a disconnect cancels `call`."""
         answer = None
         async with trio.open_nursery() as nursery:
             with trio.CancelScope() as scope:
@@ -100,20 +101,20 @@ class Exchange:
                 await self._streamed.wait()
             nursery.cancel_scope.cancel()
         if not self._streaming and not self.gone.is_set() and answer is not None:
-            # In 2026-07-28 an error's code decides the status; earlier revisions have 200 once a message is read.
+            # In 2026-07-28 the error code determines the status; earlier revisions use 200 for all parsed messages.
             is_coded = self._modern or answer.code == PARSE_ERROR
             status = ERROR_CODE_HTTP_STATUS.get(answer.code or 0, 200) if is_coded else 200
             await send_whole(self._send, status, answer.message, self._headers)
 
     async def listen(self) -> None:
-        """Stream the messages that are sent, until `end` is called or the client goes away."""
+        """Stream messages until `end` is called or the client disconnects."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch, nursery.cancel_scope)
             await self._stream()
             nursery.cancel_scope.cancel()
 
     def end(self) -> None:
-        """Nothing more is sent in the stream."""
+        """End the stream."""
         self._ended = True
         self._wake.set()
 
@@ -134,7 +135,7 @@ class Exchange:
         self._taken.set()
 
     async def _stream(self) -> None:
-        """From here on the response is a stream, whatever becomes of the request."""
+        """Send the response as a stream, whatever happens to the request."""
         self._streaming = True
         await self._send({"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers]})
         while not self.gone.is_set():

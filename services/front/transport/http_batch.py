@@ -1,7 +1,7 @@
-"""A batch over HTTP: each of its messages is served as if it had come alone, and the answers are one response.
+"""Serves a batch over HTTP: each message is served like a single one, and one response has all answers.
 
-The response is one JSON array.  If a call reports progress, asks the client or takes long, it is a stream instead, in
-which each answer is an event.
+The response is a JSON array.  If a call reports progress, asks the client or takes long, it is a stream instead, with
+one event for each answer.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ async def serve_batch(
     """Answer the batch in `body`.
 
     Args:
-        receive: of the request, whose body is read already.
-        headers: for the response, besides those of its form.
+        receive: ASGI's `receive` of the request, whose body has been read.
+        headers: further headers of the response.
     """
     try:
         parts = batch.parts(body)
@@ -37,19 +37,19 @@ async def serve_batch(
         return
     exchange = _BatchExchange(receive, send, headers)
 
-    async def serve_part(part: Part, beside: trio.Nursery) -> None:
+    async def serve_part(part: Part, background: trio.Nursery) -> None:
         answer = part.fault
-        if answer is None and (served := await serve(part, exchange, beside)) is not None:
+        if answer is None and (served := await serve(part, exchange, background)) is not None:
             answer = served.message
         if answer is not None:
             exchange.answers.append(answer)
             if exchange.is_stream:
                 exchange.flush()
 
-    async def serve_parts(beside: trio.Nursery) -> None:
+    async def serve_parts(background: trio.Nursery) -> None:
         async with trio.open_nursery() as nursery:
             for part in parts:
-                nursery.start_soon(serve_part, part, beside)
+                nursery.start_soon(serve_part, part, background)
         if exchange.is_stream:
             exchange.flush()
 
@@ -60,7 +60,7 @@ async def serve_batch(
 
 
 class _BatchExchange(Exchange):
-    """Keeps answers for one array, unless the response has become a stream."""
+    """Collects answers for one array, unless the response has become a stream."""
 
     def __init__(self, receive: Receive, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
         super().__init__(receive, send, headers)

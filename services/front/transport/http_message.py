@@ -1,4 +1,4 @@
-"""The two messages of HTTP: a request as far as it has come, and a response as it is written."""
+"""HTTP messages: a request while it is being received, and a response while it is being written."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from starlette.types import Message
 
 WRITE_BYTES = 256 * 1024
-"""Of an answer at once; a longer body is not copied to go with its head."""
+"""Most bytes written at once; a longer body is not copied to be sent together with its head."""
 
 _BODILESS = frozenset({204, 304})
 
 _ONCE = (b"host", b"authorization", b"origin", b"mcp-session-id", b"last-event-id")
-"""Headers that decide who asks for what: two readers might each take another one of two."""
+"""Headers that must not be repeated, because they decide access and two parsers might use different values."""
 
 _ABSOLUTE = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
 _PHRASES = {status.value: status.phrase.encode() for status in http.HTTPStatus}
@@ -24,7 +24,7 @@ _PHRASES = {status.value: status.phrase.encode() for status in http.HTTPStatus}
 
 @dataclass(eq=False)
 class Request:
-    """A request as far as it has come."""
+    """A request, as far as it has been received."""
 
     target: bytes = b""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -34,16 +34,16 @@ class Request:
     expects: bool = False
     chunks: list[bytes] = field(default_factory=list)
     complete: bool = False
-    end_told: bool = False
+    end_reported: bool = False
     patience_s: float = 0.0
-    """How long the server still waits for the rest of the body."""
+    """How much longer the server waits for the rest of the body."""
 
     def values(self, name: bytes) -> list[bytes]:
-        """The values of a header, by its name in lower case."""
+        """Return the values of a header, by its name in lower case."""
         return [value for each, value in self.headers if each == name]
 
     def fault(self) -> tuple[int, str] | None:
-        """The status and the text that refuse this head; the parser has checked its syntax."""
+        """Return the status and text of the refusal, if this head is invalid; the parser has checked its syntax."""
         if self.version not in ("1.0", "1.1"):
             return 505, f"HTTP/{self.version} is not supported: use HTTP/1.1"
         if self.method == b"CONNECT":
@@ -54,7 +54,7 @@ class Request:
         return self._coding_fault() or self._target_fault()
 
     def _coding_fault(self) -> tuple[int, str] | None:
-        """RFC 9112, 6.1: only `chunked` is decoded, and HTTP/1.0 does not have it."""
+        """Check Transfer-Encoding (RFC 9112, 6.1): only `chunked` is supported, and not in HTTP/1.0."""
         coding = b", ".join(self.values(b"transfer-encoding"))
         if coding and self.version == "1.0":
             return 400, "Transfer-Encoding is not part of HTTP/1.0: send Content-Length"
@@ -63,7 +63,7 @@ class Request:
         return None
 
     def _target_fault(self) -> tuple[int, str] | None:
-        """RFC 9112, 3.2: HTTP/1.1 requires Host, and an absolute target must name the same authority."""
+        """Check target and Host (RFC 9112, 3.2): HTTP/1.1 requires Host, and an absolute target must agree with it."""
         hosts = self.values(b"host")
         if not hosts and self.version == "1.1":
             return 400, "the Host header is missing"
@@ -78,7 +78,7 @@ class Request:
 
 
 class Response:
-    """ASGI's `send` for one request; the head goes with the body, or at once where that is a stream."""
+    """ASGI's `send` for one request; the head is sent with the body, or at once if the body is a stream."""
 
     def __init__(self, request: Request, write: Callable[[bytes], Awaitable[None]]) -> None:
         self._request = request
@@ -107,7 +107,7 @@ class Response:
             body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
         self.complete = not more
         if len(body) > WRITE_BYTES:
-            # Not worth a copy.
+            # Write the head separately, to avoid copying the body.
             await self._write(data)
             data = b""
         if data or body:
@@ -115,7 +115,7 @@ class Response:
 
     @property
     def _is_whole(self) -> bool:
-        """Whether its length is known."""
+        """Whether the length of the response is known."""
         return self._status in _BODILESS or any(name.lower() == b"content-length" for name, _ in self._headers)
 
     def _head(self) -> bytes:
@@ -127,7 +127,7 @@ class Response:
             else:
                 self._request.keep_alive = False
         if not self._request.complete:
-            # Of a body that nobody has read some is yet to come: no other request can be told from it.
+            # The rest of the body is still unread, so the next request cannot be found.
             self._request.keep_alive = False
         if not self._request.keep_alive:
             own.append((b"connection", b"close"))

@@ -1,8 +1,8 @@
-"""HTTP/1.1 under trio for an ASGI application: parsed by llhttp, bounded in every direction.
+"""An HTTP/1.1 server for an ASGI application on trio: parses with llhttp, and limits sizes, times and connections.
 
-A connection is one task.  What a client sends ahead waits unread in its socket.  An orderly end answers what is in
-flight.  A connection between two requests cannot be closed without a race: its client may be sending, and does not
-repeat a POST by itself (RFC 9112, 9.3.1).  So it is passed on to the server that comes next, unread.
+Each connection is one task.  Pipelined requests wait unread in the socket.  An orderly shutdown answers the requests in
+flight.  An idle connection cannot be closed without a race: its client may be sending a request, and clients do not
+repeat a POST on their own (RFC 9112, 9.3.1).  So idle connections are passed on to the next server, unread.
 """
 
 from __future__ import annotations
@@ -26,51 +26,51 @@ from linckia.services.front.transport.http_message import WRITE_BYTES, Request, 
 
 HEAD_BYTES = 64 * 1024
 AHEAD_BYTES = 64 * 1024
-"""Read of further requests while one is served; beyond it a client that leaves is noticed when it is answered."""
+"""Most bytes of further requests read while one is served; beyond it, a disconnect is noticed only with the answer."""
 
 READ_BYTES = 64 * 1024
 WRITE_S = 60.0
-"""For a client to take `WRITE_BYTES` of an answer."""
+"""How long a client may take to read `WRITE_BYTES` of an answer."""
 
 SLOWEST_BYTES_PER_S = 16 * 1024
-"""A body may take `Http.body_timeout_s` and as long as it takes at this rate, all of it together."""
+"""A whole body may take `Http.body_timeout_s` plus its size divided by this rate."""
 
 _WITH_BODY = frozenset({b"POST", b"PUT", b"PATCH"})
 """Methods whose body the application reads."""
 
 KEEP_ALIVE_S = 120.0
-"""Clients that pause between calls need not connect again."""
+"""How long an idle connection is kept, so that clients can pause between calls."""
 
 GRACE_S, LAST_S = 2.5, 0.4
-"""For requests in flight when the server is told to end, and to answer the others that it has ended."""
+"""How long requests in flight may take at shutdown, and then the error responses to the unfinished ones."""
 
 LINGER_S, LINGER_BYTES = 2.0, 4 * 1024 * 1024
-"""For a client to close a connection that is not used again, so that it reads the answer and not a reset."""
+"""How long and how far the server reads before it closes a connection, so that the client gets no reset."""
 
 ADMIT = "linckia.admit"
-"""In the scope, a function: the application calls it with the key of a client whose token it has checked.  It returns
-False if that client has too many connections."""
+"""Key in the ASGI scope of a function that the application calls with the key of a client whose token it has checked.
+The function returns False if that client has too many connections."""
 
 Owner: TypeAlias = tuple[str, str | None]
-"""Whose connections are counted together: an address without a token (None), or a token: its key, or an address with
-the operator's token, which has none."""
+"""Identifies the owner whose connections are counted together: (address, None) before a token was checked,
+("", key) for a token with a key, and (address, "") for the operator's token, which has no key."""
 
 UNANSWERED = (
-    "the request was ended before it was answered, since this front or the token has ended: "
-    "it may have been executed; look before you repeat it"
+    "the request was cancelled before it was answered, because this front is stopping or the token has expired: "
+    "it may have been executed; check before you repeat it"
 )
 
 _log = logging.getLogger("linckia.http")
 
 
 class Relay(Protocol):
-    """Where connections between two requests come from, and go to, when one server takes over from another."""
+    """Passes idle connections from one server to the next when the next one takes over."""
 
     async def receive(self) -> socket.socket:
-        """The next one that the server before has passed on; waits for it."""
+        """Wait for the next connection from the previous server."""
 
     def pass_on(self, connection: int) -> bool:
-        """Whether the next server will get this descriptor, which stays the caller's to close."""
+        """Pass on a descriptor; return whether the next server will get it.  The caller closes it."""
 
 
 async def serve(
@@ -82,17 +82,19 @@ async def serve(
     relay: Relay | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve on `listening`, which is closed at the end, until `shutdown` returns and what is in flight is answered.
-    Without a `relay`, connections between two requests are closed then."""
+    """Serve on `listening` until `shutdown` returns and the requests in flight are answered; then close it.
+
+    Without a `relay`, idle connections are closed at the end.
+    """
     server = _Server(app, settings, relay)
     listening.setblocking(False)
     async with trio.open_nursery() as connections:
         with trio.CancelScope() as accepting:
-            async with trio.open_nursery() as beside:
+            async with trio.open_nursery() as nursery:
                 listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
-                beside.start_soon(partial(trio.serve_listeners, server.serve, [listener], handler_nursery=connections))
+                nursery.start_soon(partial(trio.serve_listeners, server.serve, [listener], handler_nursery=connections))
                 if relay is not None:
-                    beside.start_soon(server.take_over, relay, connections)
+                    nursery.start_soon(server.take_over, relay, connections)
                 task_status.started()
                 await shutdown()
                 accepting.cancel()
@@ -106,8 +108,8 @@ class _Server:
         self.settings = settings
         self.relay = relay
         self.ends_at = math.inf
-        """By when what is in flight is answered, once this is to end."""
-        # The oldest first.
+        """Deadline for the requests in flight at shutdown; infinite before."""
+        # Oldest first.
         self._connections: dict[_Connection, None] = {}
         self._by_owner: collections.Counter[Owner] = collections.Counter()
 
@@ -135,14 +137,14 @@ class _Server:
                     await connection.refuse(503, "too many connections; see http.max_connections")
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             _log.debug("a connection broke", exc_info=True)
-        except Exception:  # noqa: BLE001  # one connection's defect must not end the others
+        except Exception:  # noqa: BLE001  # a defect in one connection must not end the others
             _log.exception("a connection failed")
         finally:
             self._forget(connection)
             await trio.aclose_forcefully(stream)
 
     def _make_room(self, owner: Owner) -> bool:
-        """Whether another connection may be added: where there is no room, the oldest one without a token yields."""
+        """Return whether a connection may be added; if there are too many, the oldest without a token is closed."""
         is_full = len(self._connections) >= self.settings.max_connections
         is_many = self._by_owner[owner] >= self.settings.max_connections_per_peer
         if not is_full and not is_many:
@@ -150,7 +152,7 @@ class _Server:
         without_token = (
             each for each in self._connections if each.owner[1] is None and (is_full or each.owner == owner)
         )
-        oldest = min(without_token, key=lambda each: each.is_answered, default=None)
+        oldest = min(without_token, key=lambda each: each.is_answering, default=None)
         if oldest is None:
             return False
         self._forget(oldest)
@@ -158,7 +160,7 @@ class _Server:
         return len(self._connections) < self.settings.max_connections
 
     def admit(self, connection: _Connection, key: str) -> bool:
-        """Count the connection as one of the client with that key, whose token is good; False if it has too many."""
+        """Count the connection for the client with that key, whose token is valid; return False if it has too many."""
         owner = ("", key) if key else (connection.owner[0], key)
         if owner != connection.owner and connection in self._connections:
             if self._by_owner[owner] >= self.settings.max_connections_per_peer:
@@ -180,14 +182,14 @@ class _Server:
         return self.ends_at < math.inf
 
     def end(self) -> None:
-        """Pass on what is idle, and each other connection after its answer."""
+        """Shut down: pass on idle connections at once, and the others after their answer."""
         self.ends_at = trio.current_time() + GRACE_S
         for connection in self._connections:
             connection.end()
 
 
 class _Connection:
-    """One client; the parser calls its `on_…` methods."""
+    """One connection; the parser calls its `on_…` methods."""
 
     def __init__(self, server: _Server, stream: trio.SocketStream, peer: tuple[str, int]) -> None:
         self._server = server
@@ -219,9 +221,9 @@ class _Connection:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._parsed.method:
-            # Trailers are no headers: they would come after the checks (RFC 9110, 6.5.1).
+            # Ignore trailers: they arrive after the headers were checked (RFC 9110, 6.5.1).
             return
-        # The parser leaves the blanks that follow a value, which are none of it (RFC 9110, 5.5).
+        # The parser keeps trailing whitespace, which is not part of the value (RFC 9110, 5.5).
         name, value = name.lower(), value.rstrip(b" \t")
         self._parsed.headers.append((name, value))
         self._parsed.expects |= name == b"expect" and value.lower() == b"100-continue"
@@ -244,7 +246,7 @@ class _Connection:
         self._parsed.complete, self._is_parsing = True, False
 
     async def _read(self) -> int:
-        """Read and parse some; the number of bytes, 0 at the end of the input or of what can be understood."""
+        """Read and parse some bytes; return their number, 0 at the end of the input."""
         try:
             data = await self._stream.receive_some(READ_BYTES)
         except trio.BrokenResourceError:
@@ -270,10 +272,11 @@ class _Connection:
             self._wrong = self._wrong or (400, f"this is not an HTTP request: {error}")
 
     def _decline(self, rest: bytes) -> None:
-        """Read a request that asks for another protocol as an ordinary one: the parser would skip its body."""
-        asked = self._requests.pop()
-        kept = [b"%b: %b\r\n" % header for header in asked.headers if header[0] != b"upgrade"]
-        head = b"%b %b HTTP/%b\r\n%b\r\n" % (asked.method, asked.target, asked.version.encode(), b"".join(kept))
+        """Parse a request with an Upgrade header again as an ordinary one, because the parser would skip its body."""
+        upgrade = self._requests.pop()
+        headers = [b"%b: %b\r\n" % header for header in upgrade.headers if header[0] != b"upgrade"]
+        version = upgrade.version.encode()
+        head = b"%b %b HTTP/%b\r\n%b\r\n" % (upgrade.method, upgrade.target, version, b"".join(headers))
         self._parser = httptools.HttpRequestParser(self)
         self._parser.feed_data(head)
         self._requests[-1].keep_alive = False
@@ -290,15 +293,15 @@ class _Connection:
             await self.refuse(*self._wrong)
 
     async def _next(self) -> Request | None:
-        """The next request, once its head is there."""
+        """Wait for the head of the next request and return it; None if the connection ends."""
         with trio.move_on_after(KEEP_ALIVE_S) as idle:
             self._idle = idle
-            while self._is_between and not self._eof:
+            while self._is_idle and not self._eof:
                 if self._server.is_ending:
                     self.end()
                 await self._read()
         self._idle = None
-        if self._is_between and idle.cancelled_caught:
+        if self._is_idle and idle.cancelled_caught:
             relay = self._server.relay if self._server.is_ending else None
             if relay is None or not relay.pass_on(self._stream.socket.fileno()):
                 await self._linger()
@@ -311,17 +314,17 @@ class _Connection:
         return self._requests[0] if self._requests else None
 
     @property
-    def _is_between(self) -> bool:
-        """Whether nothing of a next request was read."""
+    def _is_idle(self) -> bool:
+        """Whether nothing of the next request has been read."""
         return not self._requests and not self._is_parsing and not self._head_bytes
 
     @property
-    def is_answered(self) -> bool:
-        """Whether the application has a request of it."""
+    def is_answering(self) -> bool:
+        """Whether the application is answering a request of this connection."""
         return self._answering is not None
 
     def end(self) -> None:
-        """At once where it is between two requests, else after the answer."""
+        """End the connection: at once if it is idle, otherwise after the answer."""
         if self._idle is not None:
             self._idle.cancel()
         if self._answering is not None:
@@ -330,7 +333,7 @@ class _Connection:
             self._served.keep_alive = False
 
     async def refuse(self, status: int, why: str) -> None:
-        """Answer what cannot be served, and close."""
+        """Answer with an error and close the connection."""
         body = why.encode()
         response = Response(Request(), self._write)
         form = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
@@ -339,22 +342,22 @@ class _Connection:
         await self._linger()
 
     async def _answer(self, request: Request) -> bool:
-        """Have the application answer; whether the connection can be used again."""
+        """Let the application answer the request; return whether the connection can be used again."""
         self._served = request
         response = self._response = Response(request, self._write)
-        if request.method not in _WITH_BODY and not await self._pass_over_body(request):
+        if request.method not in _WITH_BODY and not await self._skip_body(request):
             return False
         if (scope := self._scope(request)) is None:
-            await self.refuse(400, "the target of the request is no URL")
+            await self.refuse(400, "the target of the request is not a URL")
             return False
         try:
             with trio.CancelScope(deadline=self._server.ends_at) as self._answering:
                 await self._server.app(scope, partial(self._receive, request), response.send)
-        except Exception:  # noqa: BLE001  # the edge: one request's defect must not end the connection's server
+        except Exception:  # noqa: BLE001  # a defect in one request must not end the server
             _log.exception("%s %s failed", request.method.decode(), scope["path"])
             if response.started:
                 return False
-            await self.refuse(500, "the request failed by a defect; the log of the front has the details")
+            await self.refuse(500, "the request failed because of a defect; the log of the front has the details")
             return False
         finally:
             self._answering = None
@@ -377,13 +380,13 @@ class _Connection:
         }  # fmt: skip
 
     async def _receive(self, request: Request) -> Message:
-        """ASGI's `receive`: the body as it comes, and then the client's leaving."""
+        """ASGI's `receive`: the body as it arrives, then the disconnect."""
         if not request.chunks and not request.complete:
             await self._read_body(request)
-        if request.chunks or (request.complete and not request.end_told):
+        if request.chunks or (request.complete and not request.end_reported):
             body = b"".join(request.chunks)
             request.chunks.clear()
-            request.end_told = request.complete
+            request.end_reported = request.complete
             return {"type": "http.request", "body": body, "more_body": not request.complete}
         while not self._eof and self._ahead < AHEAD_BYTES:
             self._ahead += await self._read()
@@ -391,8 +394,8 @@ class _Connection:
             await trio.sleep_forever()
         return {"type": "http.disconnect"}
 
-    async def _pass_over_body(self, request: Request) -> bool:
-        """Whether the whole request came, with a body that its method gives no meaning to."""
+    async def _skip_body(self, request: Request) -> bool:
+        """Discard the body of a method that has none; return whether the whole request was received."""
         size = 0
         while not request.complete and not self._gone:
             await self._read_body(request)
@@ -404,7 +407,7 @@ class _Connection:
         return request.complete
 
     async def _read_body(self, request: Request) -> None:
-        """Read some of a body; one that does not come whole, or not in time, is refused, whatever reads it."""
+        """Read a part of the body; refuse the request if its body is incomplete or late."""
         if request.expects:
             request.expects = False
             await self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -422,7 +425,7 @@ class _Connection:
             await self.refuse(*self._wrong)
 
     async def _write(self, data: bytes) -> None:
-        """A client that has gone, or does not read, gets no more."""
+        """Write to the client; drops the data if it has gone or does not read."""
         if self._gone:
             return
         try:
@@ -434,7 +437,7 @@ class _Connection:
             self._gone = self._eof = True
 
     async def _linger(self) -> None:
-        """Read on for a while: closing while a client still sends would reset the connection under the answer."""
+        """Keep reading for a while, because closing while the client sends would reset the connection."""
         if self._gone:
             return
         self._gone = True

@@ -1,11 +1,11 @@
-"""Sessions of clients with a handshake over HTTP.  They belong to no front: any front serves a session with a valid id.
+"""HTTP sessions of clients with a handshake.  Any front can serve any session with a valid id.
 
-The id holds what the handshake agreed on (`services.front.transport.session_ids`), and the kernel keeps what its client
-has said since (`services.front.protocol.session`).  A front creates its own part when the session is first used there.
-If there are too many, the one that idled longest is dropped; its next request creates it again.
+The id holds the result of the handshake (`services.front.transport.session_ids`), and the kernel stores the state that
+the client has set since (`services.front.protocol.session`).  A front creates its copy of a session on first use.  If
+there are too many, the one that was idle longest is dropped; its next request creates it again.
 
-If there are several fronts, requests of a session reach any of them, so each passes on to the others what its clients
-say.
+If there are several fronts, the requests of a session may reach any of them, so each front forwards state changes and
+client messages to the others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from linckia.services.front.dispatcher import Events
 from linckia.services.front.protocol.messages import NotJson, read_envelope
 from linckia.services.front.protocol.server import SurfaceServer
 from linckia.services.front.protocol.session import McpSession, SessionState, read_state
-from linckia.services.front.scratchpad import LOOSE, Entry, Scratchpad, Scratchpads
+from linckia.services.front.scratchpad import SESSIONLESS, Scratchpad, Scratchpads, StoredResult
 from linckia.services.front.transport.exchange import Exchange
 from linckia.services.front.transport.session_ids import Claims, SessionIds
 
@@ -48,37 +48,39 @@ _SWEEP_S = 60.0
 _log = logging.getLogger("linckia.gateway")
 
 
-class Changed(msgspec.Struct, frozen=True):
+class StateChanged(msgspec.Struct, frozen=True):
     """The state of a session changed."""
 
     name: str
     state: str
 
 
-class Said(msgspec.Struct, frozen=True):
-    """A session's client has sent an answer to a question, or a notification."""
+class ClientMessage(msgspec.Struct, frozen=True):
+    """A session's client sent an answer to a question, or a notification."""
 
     name: str
     message: bytes
 
 
-class Cached(msgspec.Struct, frozen=True):
-    """A long answer was stored for a session, or for clients without one."""
+class ResultStored(msgspec.Struct, frozen=True):
+    """A long result was stored for a session, or for clients without one."""
 
     name: str
-    entry: Entry
+    entry: StoredResult
 
 
-News: TypeAlias = Changed | Said | Cached
+PeerMessage: TypeAlias = StateChanged | ClientMessage | ResultStored
 
-_KINDS: dict[str, type[News]] = {f"{PREFIX}{kind.__name__}": kind for kind in (Changed, Said, Cached)}
+_KINDS: dict[str, type[PeerMessage]] = {
+    f"{PREFIX}{kind.__name__}": kind for kind in (StateChanged, ClientMessage, ResultStored)
+}
 
 
 class Peers:
-    """The other fronts, if there are `several`, and the kernel."""
+    """Connects a front with the other fronts, if there are any, and with the kernel."""
 
-    def __init__(self, dispatcher: Dispatcher, events: Events, *, several: bool) -> None:
-        self.several = several
+    def __init__(self, dispatcher: Dispatcher, events: Events, *, has_peers: bool) -> None:
+        self.has_peers = has_peers
         self._dispatcher = dispatcher
         self._events = events
 
@@ -86,42 +88,42 @@ class Peers:
         with grants.lifted():
             return await self._dispatcher.call(operation_of(params), params, caller=SERVICE)
 
-    async def keep(self, name: str, state: SessionState) -> None:
-        """Have the kernel keep the state of a session, and pass it on to the other fronts."""
-        written = state.written()
+    async def save(self, name: str, state: SessionState) -> None:
+        """Store the state of a session in the kernel and send it to the other fronts."""
+        encoded = state.encoded()
         try:
-            await self._ask_kernel(KernelKeepSession(name=name, state=written))
+            await self._ask_kernel(KernelKeepSession(name=name, state=encoded))
         except LinckiaError as error:
-            _log.warning("a session's state is not kept: %s", error)
-        self.tell(Changed(name, written))
+            _log.warning("the state of a session could not be stored: %s", error)
+        self.broadcast(StateChanged(name, encoded))
 
-    async def kept(self, name: str) -> SessionState:
-        """The state that the kernel keeps for a session; the default state if it keeps none."""
+    async def load(self, name: str) -> SessionState:
+        """Return the state that the kernel has stored for a session, or the default state."""
         try:
-            written = await self._ask_kernel(KernelKeptSession(name=name))
-            return read_state(written) if isinstance(written, str) else SessionState()
+            encoded = await self._ask_kernel(KernelKeptSession(name=name))
+            return read_state(encoded) if isinstance(encoded, str) else SessionState()
         except (LinckiaError, msgspec.DecodeError) as error:
-            _log.warning("a session's state is not known: %s", error)
+            _log.warning("the state of a session could not be loaded: %s", error)
             return SessionState()
 
-    def tell(self, what: News) -> None:
+    def broadcast(self, message: PeerMessage) -> None:
         """Send a message to the other fronts, if there are any."""
-        if self.several:
-            self._events.publish(f"{PREFIX}{type(what).__name__}", what)
+        if self.has_peers:
+            self._events.publish(f"{PREFIX}{type(message).__name__}", message)
 
-    def listen(self, receive: Callable[[News], Awaitable[None]]) -> None:
+    def listen(self, receive: Callable[[PeerMessage], Awaitable[None]]) -> None:
         """Call `receive` with each message of the other fronts."""
 
         async def read(event: Event) -> None:
             if (kind := _KINDS.get(event.topic)) is not None:
                 await receive(frames.read_body(event.body, kind))
 
-        if self.several:
+        if self.has_peers:
             self._events.on_event(read)
 
 
 class HttpSession(McpSession):
-    """One session, as far as this front knows it."""
+    """This front's copy of one session."""
 
     def __init__(
         self, session_id: str, claims: Claims, server: SurfaceServer, state: SessionState, peers: Peers
@@ -135,7 +137,7 @@ class HttpSession(McpSession):
         self.claims = claims
         self.scratchpad: Scratchpad = server.scratchpads.open(claims.name, state)
         self.stream: Exchange | None = None
-        """The response that the client listens to for messages that belong to no request."""
+        """The client's SSE stream for messages that belong to no request; None if it has none open."""
         self.in_flight = 0
         self.used_at = trio.current_time()
         self._peers = peers
@@ -149,14 +151,14 @@ class HttpSession(McpSession):
         self.used_at = trio.current_time()
 
     def open(self, params: JsonObject, version: str) -> None:
-        """A second `initialize` is answered and changes nothing: the session is what its id says, at every front."""
+        """Do nothing: a second `initialize` is answered but cannot change a session, which its id defines."""
 
     def send(self, message: bytes) -> None:
         if self.stream is not None:
             self.stream.offer(message)
 
     async def changed(self) -> None:
-        await self._peers.keep(self.claims.name, self.state)
+        await self._peers.save(self.claims.name, self.state)
 
     def close(self) -> None:
         super().close()
@@ -188,25 +190,25 @@ class Sessions:
         return len(self._by_name)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Give up sessions that idle, until cancelled."""
+        """Drop idle sessions, until cancelled."""
         self.peers.listen(self._receive)
-        self._pads.several = self.peers.several
-        self._pads.kept = self._tell_of_entry
+        self._pads.has_peers = self.peers.has_peers
+        self._pads.on_stored = self._replicate_entry
         task_status.started()
         while True:
             await trio.sleep(min(_SWEEP_S, self._idle_s))
-            self._give_up(trio.current_time() - self._idle_s)
+            self._drop_idle(trio.current_time() - self._idle_s)
 
     async def find(self, session_id: str, server: SurfaceServer) -> HttpSession | None:
         """The session with this id; None if it was not issued for this surface, or has ended."""
-        claims = self.ids.read(session_id, self._by_name)
+        claims = self.ids.verify(session_id, self._by_name)
         if claims is None or claims.surface != server.surface.name or claims.name in self._ended:
             return None
         if claims.name not in self._by_name:
-            state = await self.peers.kept(claims.name)
+            state = await self.peers.load(claims.name)
             if state.ended:
                 self._note_end(claims.name)
-            # Another request of it may have been quicker.
+            # Another request of the session may have created it meanwhile.
             elif claims.name not in self._by_name and claims.name not in self._ended:
                 self._add(HttpSession(session_id, claims, server, state, self.peers))
         return self._by_name.get(claims.name)
@@ -215,14 +217,14 @@ class Sessions:
         """Add a session that is new to this front."""
         if len(self._by_name) >= self._limit:
             idle = (each for each in self._by_name.values() if not each.in_flight)
-            # One without scratchpad entries goes first: nothing is lost with it.
+            # Prefer one without scratchpad entries: nothing is lost with it.
             other = min(idle, key=lambda each: (each.scratchpad.size_bytes > 0, each.used_at), default=None)
             if other is not None:
                 self._forget(other)
         self._by_name[session.claims.name] = session
 
     async def end(self, session: HttpSession) -> None:
-        """End a session at its client's request: no front serves it any more."""
+        """End a session at its client's request; no front serves it afterwards."""
         session.state.ended = True
         self._note_end(session.claims.name)
         await session.changed()
@@ -238,29 +240,30 @@ class Sessions:
             del self._by_name[session.claims.name]
         session.close()
 
-    def _give_up(self, used_before: float) -> None:
+    def _drop_idle(self, used_before: float) -> None:
         for session in list(self._by_name.values()):
             if not session.in_flight and session.used_at <= used_before:
                 self._forget(session)
 
-    def _tell_of_entry(self, session: str, entry: Entry) -> None:
-        if session == LOOSE or session in self._by_name:
-            self.peers.tell(Cached(session, entry))
+    def _replicate_entry(self, session: str, entry: StoredResult) -> None:
+        if session == SESSIONLESS or session in self._by_name:
+            self.peers.broadcast(ResultStored(session, entry))
 
-    async def _receive(self, what: News) -> None:
-        session = self._by_name.get(what.name)
-        match what:
-            case Cached(entry=entry):
-                self._pads.arrive(what.name, entry)
-            case Changed(state=written):
-                state = read_state(written)
+    async def _receive(self, peer_message: PeerMessage) -> None:
+        name = peer_message.name
+        session = self._by_name.get(name)
+        match peer_message:
+            case ResultStored(entry=entry):
+                self._pads.replicate(name, entry)
+            case StateChanged(state=encoded):
+                state = read_state(encoded)
                 if state.ended:
-                    self._note_end(what.name)
+                    self._note_end(name)
                     if session is not None:
                         self._forget(session)
                 elif session is not None:
                     session.state.become(state)
-            case Said(message=message) if session is not None:
+            case ClientMessage(message=message) if session is not None:
                 with contextlib.suppress(NotJson):
-                    if (said := read_envelope(message)) is not None:
-                        session.receive(said)
+                    if (envelope := read_envelope(message)) is not None:
+                        session.receive(envelope)

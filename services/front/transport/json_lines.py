@@ -1,4 +1,4 @@
-"""The lines of a client's input, one message each, whatever pieces they arrive in."""
+"""Splits a client's input into lines, one message each."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from linckia.services.front.transport.descriptors import Input
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Longest line that is read."""
 
+PARTIAL_BYTES = 512 * 1024
+"""Longest beginning of an incomplete line that is passed to `on_partial`."""
 
-BEGUN_BYTES = 512 * 1024
-
-TOO_LONG = f"Message of more than {MAX_MESSAGE_BYTES} bytes ({MAX_MESSAGE_BYTES >> 20} MiB), the limit"
-LOST = "the process that read it died while this message was on its way, and has only its beginning: send it again"
+TOO_LONG = f"The message exceeds the limit of {MAX_MESSAGE_BYTES} bytes ({MAX_MESSAGE_BYTES >> 20} MiB)"
+LOST = "The process that read this message died before it had all of it; send it again"
 
 
-class Excess(msgspec.Struct):
-    """A line that was not kept: why, and the id at its beginning where there was one."""
+class SkippedLine(msgspec.Struct):
+    """A line that was skipped: why, and the id at its beginning if there was one."""
 
     request_id: RequestId | None
     why: str = TOO_LONG
 
 
 class Line(msgspec.Struct):
-    """One line of input, and what was read with it and follows it."""
+    """One line of input; `rest` is the input after it that has been read already."""
 
     data: bytes
-    excess: Excess | None = None
+    skipped: SkippedLine | None = None
     rest: bytes = b""
 
 
@@ -38,20 +38,22 @@ async def lines(
     source: Input,
     *,
     limit: int = MAX_MESSAGE_BYTES,
-    before: bytes = b"",
-    excess: Excess | None = None,
-    begun: Callable[[bytes], None] = lambda data: None,
+    initial: bytes = b"",
+    skipping: SkippedLine | None = None,
+    on_partial: Callable[[bytes], None] = lambda data: None,
 ) -> AsyncIterator[Line]:
-    """The lines of `source` that are not blank, the last one also without its newline; one longer than `limit` bytes is
-    skipped as it comes, and yielded as excess.
+    """Yield the lines of `source` that are not blank; the last one may lack its newline.
+
+    A line longer than `limit` bytes is not buffered, and yielded as skipped.
 
     Args:
-        before: what was read of it already; `excess` instead, of the line that it is in the middle of.
-        begun: told what there is of a line that has no end yet, up to `BEGUN_BYTES`.
+        initial: input that was read already.
+        skipping: set if the input starts in the middle of a line that is to be skipped.
+        on_partial: called with the beginning of an incomplete line, up to `PARTIAL_BYTES`.
     """
     buffer = bytearray()
     searched = 0
-    data = before
+    data = initial
     while True:
         data = data or await source.receive()
         if not data:
@@ -62,24 +64,24 @@ async def lines(
         while (end := buffer.find(b"\n", max(start, searched))) >= 0:
             line = bytes(buffer[start:end])
             start = end + 1
-            if excess is None and len(line) > limit:
-                excess = Excess(readable_id(line))
-            if excess is not None:
-                yield Line(b"", excess, bytes(buffer[start:]))
-                excess = None
+            if skipping is None and len(line) > limit:
+                skipping = SkippedLine(readable_id(line))
+            if skipping is not None:
+                yield Line(b"", skipping, bytes(buffer[start:]))
+                skipping = None
             elif line and not line.isspace():
                 yield Line(line, None, bytes(buffer[start:]))
         if start:
             del buffer[:start]
         searched = len(buffer)
         if searched > limit:
-            if excess is None:
-                excess = Excess(readable_id(bytes(buffer[:EARLY_BYTES])))
+            if skipping is None:
+                skipping = SkippedLine(readable_id(bytes(buffer[:EARLY_BYTES])))
             buffer.clear()
             searched = 0
         if buffer:
-            begun(bytes(buffer[:BEGUN_BYTES]))
-    if excess is not None:
-        yield Line(b"", excess)
+            on_partial(bytes(buffer[:PARTIAL_BYTES]))
+    if skipping is not None:
+        yield Line(b"", skipping)
     elif buffer and not buffer.isspace():
         yield Line(bytes(buffer))

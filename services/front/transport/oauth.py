@@ -1,9 +1,9 @@
-"""OAuth 2.1 resource server: access tokens (JSON Web Tokens, RFC 7519) of one issuer, and what leads a client to it.
+"""An OAuth 2.1 resource server: validates access tokens (JSON Web Tokens, RFC 7519) of one issuer.
 
-A token is taken if it is signed by a key of the issuer's, by an algorithm of the settings, and is the issuer's, for
-this server, and of this time.  Keys come from the issuer alone (`proto.ops.fetch.IssuerKeys`): of a token's header only
-the names of algorithm and key are read, and only to choose among these keys.  What its bearer may do, the settings say
-by scope.  The metadata (RFC 9728) and the challenges are those of MCP's authorization.
+A token is valid if it is signed with one of the issuer's keys and an algorithm in the settings, names the issuer and
+this server's audience, and has not expired.  Keys come only from the issuer (`proto.ops.fetch.IssuerKeys`); from a
+token's header, only the algorithm and the key id are read, to choose among these keys.  The settings map scopes to
+grants.  The metadata (RFC 9728) and the challenges follow MCP's authorization specification.
 """
 
 from __future__ import annotations
@@ -26,122 +26,124 @@ if TYPE_CHECKING:
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 
 MAX_TOKEN_CHARS = 8192
-"""Of a token that is looked at; those of large organisations have some thousands."""
+"""Longest token that is parsed; tokens of large organisations have some thousand characters."""
 
 KEYS_FRESH_S = 3600.0
-"""How long keys are used before they are read again; where they cannot be, those that are known go on."""
+"""How long keys are used before they are fetched again; if that fails, the known keys stay in use."""
 
-AGAIN_S = 60.0
-"""Between two readings, whatever keys tokens name."""
+REFRESH_INTERVAL_S = 60.0
+"""Shortest time between two fetches of the keys, even if tokens name unknown keys."""
 
-PATIENCE_S = 1.0
-"""For new keys, where those that are known would do."""
+REFRESH_WAIT_S = 1.0
+"""How long a request waits for a refresh of the keys if its key is known already."""
 
 MIN_RSA_BITS = 2048
 
-INSUFFICIENT = "insufficient_scope"
-"""The token is good, and does not allow what was asked (RFC 6750, 3.1)."""
+INSUFFICIENT_SCOPE = "insufficient_scope"
+"""Error for a valid token that does not allow the request (RFC 6750, 3.1)."""
 
 KEY_PREFIX = "oauth:"
-"""Of the names of clients and of whose sessions are, so that no other token's are the same."""
+"""Prefix of client names and session owners, so that they never equal those of other tokens."""
 
 
 class Unauthorized(Exception):
-    """The request has no token, or one that is none; the message says what would be right, `described` the same for a
-    challenge, and `status` is HTTP's."""
+    """The request has no valid token; the message says what is required.
+
+    `description` is the message for the challenge, `status` the HTTP status.
+    """
 
     status = 401
 
-    def __init__(self, message: str, error: str = "invalid_token", described: str | None = None) -> None:
+    def __init__(self, message: str, error: str = "invalid_token", description: str | None = None) -> None:
         super().__init__(message)
         self.error = error
-        """As RFC 6750 names it; empty where no token was sent."""
-        self.described = message if described is None else described
+        """Error code of RFC 6750; empty if no token was sent."""
+        self.description = message if description is None else description
 
 
 class InvalidToken(Unauthorized):
-    """It is none of the issuer's for this server at this time; the message says why, without what it holds."""
+    """The token is not valid; the message says why without quoting its content."""
 
 
 class InsufficientScope(Unauthorized):
-    """It has no scope that the settings name."""
+    """The token has none of the scopes in the settings."""
 
     status = 403
 
 
 class KeysUnavailable(Unauthorized):
-    """The issuer's keys are not known and cannot be had at the moment."""
+    """The issuer's keys are unknown and cannot be fetched at the moment."""
 
     status = 503
 
 
 class Bearer(NamedTuple):
-    """Whose request it is."""
+    """The client that a token identifies."""
 
     grant: Grant | None = None
-    """What it may do; None for all."""
+    """The client's grant; None allows everything."""
     key: str = ""
-    """Of its token, or of the subject of an issuer's tokens; no secret: a session belongs to the key that opened it."""
+    """Identifies the token, or the subject of an issuer's tokens; not a secret.  A session belongs to one key."""
     expires: float | None = None
-    """Seconds since 1970."""
+    """When the token expires, in seconds since 1970; None if it does not."""
     rate: Rate | None = None
-    """How often it may call; None: as it likes."""
+    """The client's rate limit; None for no limit."""
 
 
 ReadKeys = Callable[[], Awaitable[list[dict[str, Any]]]]
-"""Answers the issuer's keys as JSON Web Keys.  Raises LinckiaError."""
+"""Fetches the issuer's keys, as JSON Web Keys.  Raises LinckiaError."""
 
 
 class _Keys:
-    """The issuer's keys, read when they are wanted."""
+    """A cache of the issuer's keys, fetched when they are needed."""
 
     def __init__(self, read: ReadKeys) -> None:
         self._read = read
         self._keys: list[dict[str, Any]] = []
-        self._fresh_until = self._again_at = float("-inf")
+        self._fresh_until = self._next_refresh_at = float("-inf")
         self._lock = trio.Lock()
         self._problem = ""
 
     async def find(self, kid: str | None, algorithm: str) -> PyJWK:
-        """Raises InvalidToken: there is none; KeysUnavailable."""
+        """Return the key with this id.  Raises InvalidToken if there is none, or KeysUnavailable."""
         key = self._find(kid, algorithm)
         if key is not None and trio.current_time() >= self._fresh_until:
-            with trio.move_on_after(PATIENCE_S):
+            with trio.move_on_after(REFRESH_WAIT_S):
                 await self._refresh()
             key = self._find(kid, algorithm)
         if key is None:
-            # It may be newer than what was read.
+            # It may be newer than the cached keys.
             await self._refresh()
             key = self._find(kid, algorithm)
         if key is not None:
-            return _made(key, algorithm)
+            return _usable_key(key, algorithm)
         if self._problem and not self._keys:
-            raise KeysUnavailable(f"the keys of the issuer cannot be had: {self._problem}", "unavailable")
+            raise KeysUnavailable(f"the issuer's keys cannot be fetched: {self._problem}", "unavailable")
         raise InvalidToken("the issuer has no such key")
 
     async def _refresh(self) -> None:
-        """Read the keys, once for all who wait for that, and not again for a while."""
+        """Fetch the keys, once for all waiting requests and not more often than `REFRESH_INTERVAL_S`."""
         async with self._lock:
-            if trio.current_time() < self._again_at:
+            if trio.current_time() < self._next_refresh_at:
                 return
-            self._again_at = trio.current_time() + AGAIN_S
+            self._next_refresh_at = trio.current_time() + REFRESH_INTERVAL_S
             try:
                 self._keys, self._problem = await self._read(), ""
                 self._fresh_until = trio.current_time() + KEYS_FRESH_S
             except LinckiaError as error:
                 self._problem = str(error)
                 if not self._keys:
-                    # Without any there is no service: a second is enough.
-                    self._again_at = trio.current_time() + 1
+                    # Without any keys no client can be served, so retry after a second.
+                    self._next_refresh_at = trio.current_time() + 1
 
     def _find(self, kid: str | None, algorithm: str) -> dict[str, Any] | None:
-        fitting = [key for key in self._keys if _may_sign(key, algorithm) and (kid is None or key.get("kid") == kid)]
-        # A token that names none is of the only one.
-        return fitting[0] if len(fitting) == 1 else None
+        matches = [key for key in self._keys if _may_sign(key, algorithm) and (kid is None or key.get("kid") == kid)]
+        # A token without a key id is accepted only if one key matches.
+        return matches[0] if len(matches) == 1 else None
 
 
 def _may_sign(key: dict[str, Any], algorithm: str) -> bool:
-    """Whether a key is one for this algorithm, by all that it says of itself."""
+    """Whether the key's own members allow signatures with this algorithm."""
     family = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}[algorithm[:2]]
     operations = key.get("key_ops")
     return (
@@ -152,42 +154,42 @@ def _may_sign(key: dict[str, Any], algorithm: str) -> bool:
     )
 
 
-def _made(data: dict[str, Any], algorithm: str) -> PyJWK:
+def _usable_key(data: dict[str, Any], algorithm: str) -> PyJWK:
     from jwt import PyJWK
     from jwt.exceptions import PyJWTError
 
     try:
-        made = PyJWK(data, algorithm)
+        key = PyJWK(data, algorithm)
     except (PyJWTError, ValueError, TypeError) as error:
         raise InvalidToken(f"the issuer's key cannot be used: {error}") from None
-    if getattr(made.key, "key_size", MIN_RSA_BITS) < MIN_RSA_BITS and data["kty"] == "RSA":
+    if getattr(key.key, "key_size", MIN_RSA_BITS) < MIN_RSA_BITS and data["kty"] == "RSA":
         raise InvalidToken(f"the issuer's key has fewer than {MIN_RSA_BITS} bits")
-    return made
+    return key
 
 
 class ResourceServer:
-    """Judges tokens of one issuer."""
+    """Validates tokens of one issuer."""
 
     def __init__(self, settings: OAuth, read_keys: ReadKeys) -> None:
         self._settings = settings
         self._keys = _Keys(read_keys)
 
     async def bearer(self, token: str) -> Bearer:
-        """Raises InvalidToken, InsufficientScope, KeysUnavailable."""
+        """Return the bearer of a token.  Raises InvalidToken, InsufficientScope, KeysUnavailable."""
         if len(token) > MAX_TOKEN_CHARS:
             raise InvalidToken(f"the token is longer than {MAX_TOKEN_CHARS} characters")
-        # Here, since who has no issuer need not load them.
+        # Imported here, because it is not needed without an issuer.
         import jwt
 
         try:
             header = jwt.get_unverified_header(token)
-        except Exception:  # noqa: BLE001  # whatever a stranger's bytes make of the parser: they are no token
-            raise InvalidToken("the token is no JSON Web Token") from None
+        except Exception:  # noqa: BLE001  # whatever the parser raises, the bytes are not a token
+            raise InvalidToken("the token is not a JSON Web Token") from None
         algorithm, kid = header.get("alg"), header.get("kid")
         if algorithm not in self._settings.algorithms:
-            raise InvalidToken("the token is signed by no algorithm of http.oauth.algorithms")
+            raise InvalidToken("the token is not signed with an algorithm in http.oauth.algorithms")
         if kid is not None and not isinstance(kid, str):
-            raise InvalidToken("the token names its key by what is no name")
+            raise InvalidToken("the token's key id (kid) is not a string")
         key = await self._keys.find(kid, algorithm)
         try:
             claims = jwt.decode(
@@ -204,25 +206,25 @@ class ResourceServer:
             raise
         except jwt.InvalidTokenError as error:
             raise InvalidToken(_WHY.get(type(error).__name__, "the token is not valid")) from None
-        except Exception:  # noqa: BLE001  # as above: an issuer's claims may be of any type
+        except Exception:  # noqa: BLE001  # claims may have any type, and the library may raise anything
             raise InvalidToken("the token has claims that cannot be read") from None
 
     def _bearer(self, claims: dict[str, Any]) -> Bearer:
-        given = _scopes(claims)
-        scope = next((scope for name, scope in self._settings.scopes.items() if name in given), None)
+        token_scopes = _scopes(claims)
+        scope = next((scope for name, scope in self._settings.scopes.items() if name in token_scopes), None)
         if scope is None:
-            said = f"the token has none of the scopes {', '.join(self._settings.scopes)}"
-            raise InsufficientScope(said, INSUFFICIENT)
+            message = f"the token has none of the scopes {', '.join(self._settings.scopes)}"
+            raise InsufficientScope(message, INSUFFICIENT_SCOPE)
         subject = next((value for name in _SUBJECT if isinstance(value := claims.get(name), str) and value), "")
         if not subject:
             raise InvalidToken("the token names neither subject nor client")
         grant = Grant((KEY_PREFIX + subject)[:MAX_NAME_CHARS], scope.surfaces, scope.roots, scope.read_only)
-        # Whatever a client's tokens allow, a session is of one subject with one grant.
+        # A session belongs to one subject with one grant, even if the client has tokens with different grants.
         key = KEY_PREFIX + hashlib.sha256(msgspec.msgpack.encode((self._settings.issuer, subject, grant))).hexdigest()
         return Bearer(grant, key, float(claims["exp"]) + self._settings.leeway_s)
 
     def metadata(self, base: str, path: str) -> dict[str, Any]:
-        """Of the resource at `path` (RFC 9728, 2); `base` is this server's URL."""
+        """Return the metadata of the resource at `path` (RFC 9728, 2); `base` is this server's URL."""
         return {
             "resource": (self._settings.resource or base).rstrip("/") + path,
             "authorization_servers": [self._settings.issuer],
@@ -232,8 +234,10 @@ class ResourceServer:
         }
 
     def challenge(self, base: str, path: str, error: str = "", description: str = "") -> str:
-        """`WWW-Authenticate` for a request without a token that would do (RFC 6750, 3; RFC 9728, 5.1), with the scopes
-        that would: of a surface's, where a token's were not enough for it."""
+        """Return the value of `WWW-Authenticate` (RFC 6750, 3; RFC 9728, 5.1).
+
+        It lists the scopes of the settings; if the token's scope was insufficient, only those that allow the surface.
+        """
         parts = [f'resource_metadata="{(self._settings.resource or base).rstrip("/")}{WELL_KNOWN}{path}"']
         if error:
             plain = description.encode("ascii", "replace").decode().replace('"', "'").replace("\\", "/")
@@ -242,7 +246,7 @@ class ResourceServer:
         scopes = [
             name
             for name, given in self._settings.scopes.items()
-            if error != INSUFFICIENT or not given.surfaces or surface not in SURFACES or surface in given.surfaces
+            if error != INSUFFICIENT_SCOPE or not given.surfaces or surface not in SURFACES or surface in given.surfaces
         ]
         return f'Bearer {", ".join(parts)}, scope="{" ".join(scopes)}"'
 
@@ -253,14 +257,14 @@ _WHY = {
     "ExpiredSignatureError": "the token has expired",
     "ImmatureSignatureError": "the token is not valid yet",
     "InvalidAudienceError": "the token is for another server",
-    "InvalidIssuerError": "the token is another issuer's",
+    "InvalidIssuerError": "the token is from another issuer",
     "InvalidSignatureError": "the token's signature is wrong",
-    "MissingRequiredClaimError": "the token says not all of iss, aud and exp",
+    "MissingRequiredClaimError": "the token lacks one of the claims iss, aud and exp",
 }
 
 
 def _scopes(claims: dict[str, Any]) -> set[str]:
-    """Those that a token has: `scope` (RFC 9068), or `scp` as some issuers write."""
+    """Return the scopes of a token: `scope` (RFC 9068), or `scp`, which some issuers use."""
     found: set[str] = set()
     for name in ("scope", "scp"):
         value = claims.get(name)
@@ -270,5 +274,5 @@ def _scopes(claims: dict[str, Any]) -> set[str]:
 
 
 def resource_path(path: str) -> str:
-    """Of the resource that a request is for: one of MCP's endpoints, or the whole server."""
+    """Return the path of the resource that a request is for: an MCP endpoint, or empty for the whole server."""
     return path.rstrip("/") if path == "/mcp" or path.startswith("/mcp/") or path == "/v1/mcp" else ""

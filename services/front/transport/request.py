@@ -1,4 +1,4 @@
-"""A request as an endpoint looks at it: its body, counted and bounded, and its headers."""
+"""A request to an MCP endpoint: its headers, and its body, which is bounded and counted against its client."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from starlette.requests import Request as HttpRequest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from linckia.proto import grants
+from linckia.services.front.transport.fair_limits import LARGE_BYTES, FairLimiter, FairLimits
 from linckia.services.front.transport.http_sessions import HttpSession
-from linckia.services.front.transport.turns import LARGE_BYTES, Shared, Turns
 
-_OF_SESSIONS = frozenset({None, *HANDSHAKE_PROTOCOL_VERSIONS})
-"""Values of the header for the revision in requests of revisions with a handshake; the first do not have it."""
+_HANDSHAKE_HEADER_VALUES = frozenset({None, *HANDSHAKE_PROTOCOL_VERSIONS})
+"""Values of the protocol version header in revisions with a handshake; the first ones do not have the header."""
 
 
 class Refused(Exception):
@@ -30,22 +30,22 @@ class Refused(Exception):
 
 
 class Body:
-    """The body of a request; it counts against its client until the request is answered."""
+    """The body of a request; counts against its client's limits until `done` is called."""
 
-    def __init__(self, shared: Shared, client: Hashable, limit: int) -> None:
-        self._shared = shared
+    def __init__(self, limits: FairLimits, client: Hashable, limit: int) -> None:
+        self._limits = limits
         self._client = client
         self._limit = limit
         self._counted = 0
-        self._taken: list[tuple[Turns, int]] = []
+        self._acquired: list[tuple[FairLimiter, int]] = []
 
     async def read(self, receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
-        """Read the whole body, and wait for its client's turn.
+        """Read the whole body, then wait until its client may begin another request.
 
         Raises:
-            Refused: it is longer than the limit (a declared length is checked before reading), or the client has too
-                many bodies in flight.
-            ClientDisconnect: it was cut short; the server has answered that.
+            Refused: the body is too long (a declared length is checked before reading), or the client has too many
+                bodies in flight.
+            ClientDisconnect: the body was incomplete; the server has answered that.
         """
         declared = headers.get(b"content-length", b"")
         if declared.isdigit():
@@ -59,46 +59,46 @@ class Body:
             size += len(chunks[-1])
             await self._admit(size)
             more = message.get("more_body", False)
-        await self._take(self._shared.short if size <= LARGE_BYTES else self._shared.long)
+        await self._acquire(self._limits.small if size <= LARGE_BYTES else self._limits.large)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def _admit(self, size: int) -> None:
-        """Count the body as `size` bytes long; a declared length counts at once, so that some bodies complete."""
+        """Count the body as `size` bytes; a declared length counts at once, so that some bodies complete."""
         if size > self._limit:
             raise Refused(413, f"the body is longer than {self._limit} bytes")
         if size <= LARGE_BYTES or size <= self._counted:
             return
         if not self._counted:
-            await self._take(self._shared.reading)
-        if not self._shared.bodies.take(self._client, size - self._counted):
-            raise Refused(503, "Too much of this client's is in hand; wait for an answer, then repeat")
+            await self._acquire(self._limits.reading)
+        if not self._limits.bodies.reserve(self._client, size - self._counted):
+            raise Refused(503, "This client has too many large requests in flight; wait for an answer, then repeat")
         self._counted = size
 
-    async def _take(self, turns: Turns) -> None:
-        self._taken.append((turns, await turns.take(self._client)))
+    async def _acquire(self, limiter: FairLimiter) -> None:
+        self._acquired.append((limiter, await limiter.acquire(self._client)))
 
     def done(self) -> None:
-        """The request was answered."""
-        self._shared.bodies.take(self._client, -self._counted)
-        for turns, number in self._taken:
-            turns.give_back(number)
+        """Release the limits, because the request is answered."""
+        self._limits.bodies.reserve(self._client, -self._counted)
+        for limiter, token in self._acquired:
+            limiter.release(token)
 
 
 def client_of(scope: Scope) -> Hashable:
-    """Identifies the client of a request without a session: by its grant, else by its address."""
+    """Return a key for the client of a request without a session: its grant's name, or its address."""
     grant = grants.current.get()
     return (scope.get("client") or ("",))[0] if grant is None else ("grant", grant.name)
 
 
 def name_of(scope: Scope) -> str:
-    """The name by which services know the client of a request without a session."""
-    # As long as the name of a session over HTTP, so that no local client can take it.
+    """Return the name by which services know the client of a request without a session."""
+    # As long as the names of HTTP sessions, which local clients cannot use.
     return hashlib.sha256(repr(client_of(scope)).encode()).hexdigest()[:24]
 
 
 @dataclass
 class McpRequest:
-    """A request to one of MCP's endpoints; `version` is the revision that it names, if it names one."""
+    """A request to an MCP endpoint; `version` is the revision in its header, if there is one."""
 
     scope: Scope
     receive: Receive
@@ -114,17 +114,17 @@ class McpRequest:
 
     @property
     def client(self) -> Hashable:
-        """Identifies the client."""
+        """A key for the client: the session's name, or that of `client_of`."""
         return client_of(self.scope) if self.session is None else self.session.claims.name
 
     @property
     def own_headers(self) -> list[tuple[bytes, bytes]]:
-        """The headers that its response has in any case."""
+        """Headers of every response to this request."""
         return [] if self.session is None else [(b"mcp-session-id", self.session.id.encode())]
 
     @property
     def is_plain(self) -> bool:
-        """Whether it names its media types in the usual words, and no header twice."""
+        """Whether it has the usual media types, and no repeated header."""
         if self.headers.get(b"content-type", b"").partition(b";")[0].strip() != b"application/json":
             return False
         accepted = {part.partition(b";")[0].strip() for part in self.headers.get(b"accept", b"").split(b",")}
@@ -133,15 +133,15 @@ class McpRequest:
 
     @property
     def is_modern(self) -> bool:
-        """Whether it names a revision without a handshake, or an unknown one."""
-        return self.version not in _OF_SESSIONS
+        """Whether its header names a revision without a handshake, or an unknown one."""
+        return self.version not in _HANDSHAKE_HEADER_VALUES
 
     @property
     def text_headers(self) -> Headers:
         return Headers(scope=self.scope)
 
     def form_fault(self) -> tuple[int, str] | None:
-        """The status and the text that refuse a POST for its media types or for a header that occurs twice."""
+        """Return the status and text of the refusal, if the media types of a POST are wrong."""
         if self.is_plain:
             return None
         headers = self.text_headers
@@ -156,5 +156,5 @@ class McpRequest:
         return None
 
     async def answer(self, app: ASGIApp) -> None:
-        """Have an ASGI application answer the request."""
+        """Let an ASGI application answer the request."""
         await app(self.scope, self.receive, self.send)

@@ -1,9 +1,8 @@
-"""Ids of sessions over HTTP, which any front can take up: what the handshake agreed on, signed.
+"""Ids of HTTP sessions: the result of the handshake, signed, so that any front can serve the session.
 
-A front that dies, or that another connection of the client does not lead to, is then no matter: the id itself says
-which revision the session speaks, what its client can do, and which surface it is of.  It is signed with a key that the
-kernel keeps in its data directory and gives to every front, so that only what was given here is taken.  An id is no
-credential: who may talk at all is settled before (`services.front.transport.access`).
+The id itself holds the revision, the client's capabilities and the surface, so a session does not depend on the front
+that opened it.  Ids are signed with a key that the kernel stores in its data directory and gives to every front, so
+forged ids are rejected.  An id is not a credential: access is checked before (`services.front.transport.access`).
 """
 
 from __future__ import annotations
@@ -22,46 +21,48 @@ import msgspec
 from linckia.services.front.protocol.session import current_key
 
 MAX_CHARACTERS = 768
-"""Of an id; a client sends it with each request."""
+"""Longest id; clients send it with each request."""
 
 LIFETIME_S = 30 * 24 * 3600
-"""An id that no front knows any more is taken up for so long."""
+"""How long an id is valid after its issue, if no front holds the session any more."""
 
 _MAX_NAME = 48
 _KNOWN = ("roots", "sampling", "elicitation", "tasks")
 
 
 class Claims(msgspec.Struct, frozen=True, array_like=True):
-    """What an id says.  `name` is what the session is known by among fronts and to services, and no secret."""
+    """The content of an id.  `name` is the session's name among fronts and services; it is not a secret."""
 
     name: str
     surface: str
     version: str
     issued: int
-    # As the client sent them, by MCP.
+    # As the client sent them, unchecked.
     capabilities: dict[str, Any] = {}
     client: dict[str, str] = {}
     owner: str = ""
-    """Whose session it is: a mark of the client's token, if that is not the kernel's own."""
+    """Hash of the key of the client's token; empty for the kernel's own token."""
 
 
 _read = msgspec.json.Decoder(Claims).decode
 
 
 class SessionIds:
-    """Gives ids and reads them; all fronts have the same `key`."""
+    """Issues and verifies ids; all fronts use the same `key`."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def give(self, surface: str, version: str, capabilities: Mapping[str, Any], client: Mapping[str, Any]) -> str:
-        """An id for a new session.  Of a client that says very much of itself, what is not in the protocol is left
-        out, and then all but the names of its capabilities."""
+    def issue(self, surface: str, version: str, capabilities: Mapping[str, Any], client: Mapping[str, Any]) -> str:
+        """Issue an id for a new session.
+
+        If the capabilities are too long, those not in the protocol are dropped, then all but the names.
+        """
         who = {name: str(client.get(name, ""))[:_MAX_NAME] for name in ("name", "version")}
         known = {name: capabilities[name] for name in _KNOWN if name in capabilities}
         forms: tuple[dict[str, Any], ...] = (dict(capabilities), known, {name: {} for name in known})
-        for said in forms:
-            claims = Claims(secrets.token_hex(12), surface, version, int(now()), said, who, _owner())
+        for shortened in forms:
+            claims = Claims(secrets.token_hex(12), surface, version, int(now()), shortened, who, _owner())
             text = _text(msgspec.json.encode(claims))
             session_id = f"{text}.{self._signature(text)}"
             if len(session_id) <= MAX_CHARACTERS:
@@ -69,9 +70,11 @@ class SessionIds:
             who = {name: value if value.isascii() else "" for name, value in who.items()}
         return session_id
 
-    def read(self, session_id: str, held: Container[str] = ()) -> Claims | None:
-        """What an id says; None where it was not given here, or to another token's client, was altered, or is too
-        old and none of those that are `held`."""
+    def verify(self, session_id: str, held: Container[str] = ()) -> Claims | None:
+        """Return the claims of an id; None if it is forged, belongs to another client's token, or has expired.
+
+        Sessions whose names are in `held` do not expire.
+        """
         text, _, signature = session_id.partition(".")
         if len(session_id) > MAX_CHARACTERS or not session_id.isascii():
             return None

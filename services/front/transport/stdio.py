@@ -1,8 +1,8 @@
-"""MCP over a pair of descriptors: one JSON-RPC message a line, as the stdio transport has it.
+"""MCP's stdio transport: one JSON-RPC message per line, over a pair of descriptors.
 
-Greetings are answered at once, also while the SDK loads; every other request waits for the SDK.  Only JSON-RPC is ever
-written.  A line that is not a message is answered with an error and the connection goes on.  When the input ends,
-requests in flight are still answered, while the client reads and `drain_s` lasts.
+Greetings are answered at once, even while the SDK loads; all other requests wait for the SDK.  Only JSON-RPC is ever
+written.  A line that is not a message is answered with an error, and the session continues.  When the input ends,
+requests in flight are still answered, for at most `drain_s` and while the client reads.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from linckia.services.front.protocol.messages import (
     readable_id,
     request_key,
 )
-from linckia.services.front.protocol.news import list_changed
+from linckia.services.front.protocol.notifier import list_changed
 from linckia.services.front.protocol.session import STDIO, McpSession, Request, current_peer
 from linckia.services.front.transport.descriptors import Input, Output, non_blocking
-from linckia.services.front.transport.json_lines import LOST, Excess, Line, lines
-from linckia.services.front.transport.session_memory import Kept, SessionMemory, id_of
+from linckia.services.front.transport.json_lines import LOST, Line, SkippedLine, lines
+from linckia.services.front.transport.session_memory import SessionMemory, SessionRecord, id_of
 
 if TYPE_CHECKING:
-    # It loads the SDK, which happens beside the first messages.
+    # Importing it loads the SDK, which must not delay the first messages.
     from linckia.services.front.protocol.dispatch import MessageDispatcher
 
 DRAIN_S = 30.0
-"""How long requests may take that are in flight when the input ends."""
+"""How long requests in flight may take after the end of the input."""
 
 _ABANDONED_POLL_S = 0.1
 
-_DIED = MaybeExecuted("the process that served this died while it was in flight; another one has taken over")
+_DIED = MaybeExecuted("the process that served this call died before it was answered; another one has taken over")
 
-_DIED_READING = Unavailable("every process that served this died while it was in flight")
+_DIED_READING = Unavailable("every process that served this call died before it was answered")
 
 REPEATS = 2
-"""How often a request is repeated after the death of its front; it may be the cause, so then it is answered."""
+"""How often a request is repeated after its front died; then it is answered with an error, as it may be the cause."""
 
-_FATAL = "Every process that read this message died while it did; it is not read again"
+_FATAL = "Every process that read this message died; it is not read again"
 
 _LISTEN = "subscriptions/listen"
 
@@ -77,11 +77,18 @@ async def attach(
     drain_s: float = DRAIN_S,
     ending: trio.Event | None = None,
 ) -> bool:
-    """Serve one local client on descriptors that it passed; they stay the caller's to close.
+    """Serve one local client on descriptors that it passed; the caller closes them.
 
     Returns True when the client has gone and its requests are answered, and False if `ending` was set before.
-    Cancellation ends it at once.  `memory` holds the session if it should outlive this front.  Raises InvalidParams:
-    there is no such surface.
+    Cancellation ends it at once.
+
+    Args:
+        memory: descriptor of the session's memory, if the session should outlive this front.
+        drain_s: how long requests in flight may take after the end of the input.
+        ending: set when this process is stopping.
+
+    Raises:
+        InvalidParams: no surface has this name.
     """
     gateway.surface(surface)
     gateway.wanted.set()
@@ -91,12 +98,12 @@ async def attach(
 
 
 class StdioSession(McpSession):
-    """One client on one pair of descriptors, which are left as they were found; the channel of all its requests.
+    """The session of one local client, and the channel of all its requests.
 
     Args:
-        memory: of this session, which another front may have served before.
-        drain_s: how long requests in flight at the end of the input may take.
-        ending: set when this process has to end: reading stops, and requests in flight are answered.
+        memory: the memory of this session, which another front may have served before.
+        drain_s: how long requests in flight may take after the end of the input.
+        ending: set when this process is stopping: reading ends, and requests in flight are answered.
     """
 
     def __init__(
@@ -118,14 +125,14 @@ class StdioSession(McpSession):
         self._descriptors = fd_in, fd_out
         self._input = Input(fd_in, memory.receive)
         self._output = Output(fd_out)
-        self._output.changed = self._written
+        self._output.on_progress = self._written
         self._memory = memory
         # Requests whose answer is not fully written, each with the number of messages written by then.
         self._unsent: collections.deque[tuple[int, RequestId]] = collections.deque()
         self._drain_s = drain_s
         self._ending = ending
         self._batched: dict[RequestId, batch.Pending] = {}
-        # Requests that last as long as the client listens; the end of the input does not wait for them.
+        # Requests that last until the client withdraws them; the end of the input does not wait for them.
         self._streams: set[RequestId] = set()
         self._settled = trio.Event()
 
@@ -138,60 +145,61 @@ class StdioSession(McpSession):
     async def run(self) -> bool:
         """Serve the client until its input ends or its output is closed; cancellation ends it at once.
 
-        Returns True if the client has left; else `ending` was set, and the session goes on in another front.
+        Returns True if the client has left, False if `ending` was set and another front resumes the session.
         """
-        # Every task that serves this client is started from here.
+        # All tasks that serve this client inherit this context.
         scratchpad.enter(self._gateway.scratchpads.open(self._memory.name, self.state))
         current_peer.set(STDIO)
-        with non_blocking(*self._descriptors), self._gateway.news.follow(self, self._lists):
+        with non_blocking(*self._descriptors), self._gateway.notifier.follow(self, self._lists):
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._output.run)
                 self._nursery.start_soon(_cancel_when, self._output.broken, self._nursery.cancel_scope)
-                kept = self._memory.take_over()
-                if kept is not None:
-                    await self._go_on(kept)
+                record = self._memory.take_over()
+                if record is not None:
+                    await self._resume(record)
                 with trio.CancelScope() as reading:
                     self._nursery.start_soon(_cancel_when, self._ending, reading)
-                    async for line in self._lines(kept or Kept()):
+                    async for line in self._lines(record or SessionRecord()):
                         await self._output.room()
                         await self._accept(line)
-                        self._memory.read(line.rest)
+                        self._memory.record_unread(line.rest)
                 await self._drain()
                 self._nursery.cancel_scope.cancel()
         return not reading.cancelled_caught
 
-    def _lines(self, kept: Kept) -> AsyncIterator[Line]:
-        if kept.revivals > REPEATS + 1 and not kept.short:
-            fatal, _, kept.rest = kept.rest.partition(b"\n")
+    def _lines(self, record: SessionRecord) -> AsyncIterator[Line]:
+        if record.revivals > REPEATS + 1 and not record.truncated:
+            fatal, _, record.unread = record.unread.partition(b"\n")
             if fatal:
                 self.send(error_message(readable_id(fatal), INTERNAL_ERROR, _FATAL))
-        excess = Excess(readable_id(kept.rest), LOST) if kept.short else None
-        begun = partial(self._memory.read, begun=True)
-        return lines(self._input, before=b"" if excess else kept.rest, excess=excess, begun=begun)
+        skipping = SkippedLine(readable_id(record.unread), LOST) if record.truncated else None
+        on_partial = partial(self._memory.record_unread, is_partial=True)
+        initial = b"" if skipping else record.unread
+        return lines(self._input, initial=initial, skipping=skipping, on_partial=on_partial)
 
-    async def _go_on(self, kept: Kept) -> None:
-        """Go on from where another front left the session: repeat requests if that does no harm, else answer them."""
-        _log.info("a session was resumed; %d requests were in flight", len(kept.asked))
-        resume(self, kept.said)
-        if kept.cut:
-            # The client has part of a line, which this ends; it is not a message.
+    async def _resume(self, record: SessionRecord) -> None:
+        """Resume a session that another front served: repeat the requests in flight, or answer them with an error."""
+        _log.info("a session was resumed; %d requests were in flight", len(record.in_flight))
+        resume(self, record.state_messages)
+        if record.mid_message:
+            # The client has received part of a line.  This ends the line, which is not a message.
             self.send(b"")
-        for message in kept.asked:
-            await self._ask_again(message, kept)
+        for message in record.in_flight:
+            await self._repeat(message, record)
         if self.is_open:
-            # This front may offer other things.
+            # This front may have different lists.
             for name in sorted(self._lists):
                 self.send(list_changed(name))
 
-    async def _ask_again(self, message: bytes, kept: Kept) -> None:
+    async def _repeat(self, message: bytes, record: SessionRecord) -> None:
         envelope = None
         with contextlib.suppress(NotJson):
             envelope = read_envelope(message)
         dispatcher = await self._loaded()
-        if envelope is not None and kept.revivals <= REPEATS:
+        if envelope is not None and record.revivals <= REPEATS:
             call = dispatcher.tool_call(envelope)
             if call.operation.idempotent if call is not None else not is_call(envelope):
-                await self._accept(Line(message, None, kept.rest))
+                await self._accept(Line(message, None, record.unread))
                 return
         request_id = id_of(message)
         if request_id is not None:
@@ -199,7 +207,7 @@ class StdioSession(McpSession):
             self._respond(correlation_key(request_id), answer.message)
 
     async def _loaded(self) -> MessageDispatcher:
-        """What answers requests, once the SDK is loaded."""
+        """Wait until the SDK is loaded and return the dispatcher."""
         if self._dispatcher is None:
             server = await self._gateway.server(self._surface.name)
             from linckia.services.front.protocol.dispatch import MessageDispatcher
@@ -221,20 +229,20 @@ class StdioSession(McpSession):
         pending = self._batched.pop(key, None)
         (self.send if pending is None else pending.answer)(answer)
         if self._output.empty:
-            self._memory.answered(key)
+            self._memory.record_answer(key)
         else:
             self._unsent.append((self._output.posted, key))
         self._settled.set()
 
     def _written(self) -> None:
-        self._memory.written(cut=self._output.cut)
-        # Noted at once: if this front dies, the next one answers again whatever is not noted.
+        self._memory.record_output(mid_message=self._output.mid_message)
+        # Recorded at once: if this front dies, the next one answers unrecorded requests again.
         while self._unsent and self._unsent[0][0] <= self._output.written:
-            self._memory.answered(self._unsent.popleft()[1])
+            self._memory.record_answer(self._unsent.popleft()[1])
 
     async def _accept(self, line: Line) -> None:
-        if line.excess is not None:
-            self.send(error_message(line.excess.request_id, INVALID_REQUEST, line.excess.why))
+        if line.skipped is not None:
+            self.send(error_message(line.skipped.request_id, INVALID_REQUEST, line.skipped.why))
             return
         try:
             envelope = read_envelope(line.data)
@@ -251,7 +259,7 @@ class StdioSession(McpSession):
 
     async def _take_batch(self, line: Line) -> None:
         if self.version not in batch.BATCH_VERSIONS:
-            text = f"{NOT_A_MESSAGE} (batches are of the revisions up to 2025-03-26 only)"
+            text = f"{NOT_A_MESSAGE} (only the revisions up to 2025-03-26 have batches)"
             self.send(error_message(None, INVALID_REQUEST, text))
             return
         try:
@@ -272,16 +280,16 @@ class StdioSession(McpSession):
         key = request_key(envelope)
         if key is None:
             if isinstance(envelope.method, str):
-                self._memory.say(envelope.method, data)
+                self._memory.record_message(envelope.method, data)
             if (withdrawn := self.receive(envelope)) is not None:
                 self._forget(withdrawn)
             return
         assert isinstance(envelope.method, str)
-        self._memory.ask(key, envelope.method, data, rest)
+        self._memory.record_request(key, envelope.method, data, rest)
         if pending is not None:
             pending.expect()
             if (other := self._batched.get(key)) is not None:
-                # The id was used again: an answer to it belongs to the later batch, and holds up no other.
+                # The client reused the id.  The answer belongs to the later batch; do not let the earlier one wait.
                 other.drop()
             self._batched[key] = pending
         if envelope.method in GREETINGS and (answer := self._greeter.answer(data, self)) is not None:
@@ -289,7 +297,7 @@ class StdioSession(McpSession):
             self._gateway.opened.set()
             return
         if self.modern is None:
-            # The first request decides the era, and `initialize` belongs to the one with a handshake.
+            # The first request decides the era; `initialize` belongs to the one with a handshake.
             self.modern = envelope.method != "initialize" and has_envelope(envelope)
         await self._start(envelope)
 
@@ -298,14 +306,14 @@ class StdioSession(McpSession):
         request = Request(envelope, self, self, self._nursery)
         (self._streams.add if request.method == _LISTEN else self._streams.discard)(request.key)
         if request.method == "initialize":
-            # What the client sends after it is for an open session.
+            # The client's next messages require an open session.
             await self._serve(dispatcher, request)
         else:
             self._nursery.start_soon(self._serve, dispatcher, request)
 
     async def _serve(self, dispatcher: MessageDispatcher, request: Request) -> None:
         try:
-            # A request that was withdrawn is never answered.
+            # A withdrawn request is not answered.
             if (answer := await dispatcher.answer(request)) is not None:
                 self._respond(request.key, answer.message)
         finally:
@@ -313,10 +321,10 @@ class StdioSession(McpSession):
             self._settled.set()
 
     def _forget(self, key: RequestId) -> None:
-        """The client has withdrawn this request."""
+        """Handle the withdrawal of a request."""
         if (pending := self._batched.pop(key, None)) is not None:
             pending.drop()
-        self._memory.answered(key)
+        self._memory.record_answer(key)
         self._settled.set()
 
 

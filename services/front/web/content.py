@@ -1,7 +1,7 @@
-"""Files below the roots, and what was made from them, over HTTP, whole or in ranges.
+"""Serves files below the roots, and files made from them, over HTTP, whole or in ranges.
 
-The bytes come from the service in chunks; it checks where the path really leads. Nothing that is served may act: a page
-or a script comes as a download, in a sandbox, with its type as it is declared (`nosniff`).
+The service sends the bytes in chunks and checks where the path really leads. Served content must not run scripts: pages
+and scripts are sent as downloads, in a sandbox, with their declared type (`nosniff`).
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from linckia.proto.errors import LinckiaError
 from linckia.proto.http import FILE_CHUNK_BYTES, FileChunk
 from linckia.proto.operation import Operation
 
-_SHOWN = ("image/", "video/", "audio/", "application/pdf", "text/plain", "text/markdown", "text/csv")
+_INLINE_TYPES = ("image/", "video/", "audio/", "application/pdf", "text/plain", "text/markdown", "text/csv")
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 @dataclass
 class Content:
-    """The endpoint, over an operation whose results are chunks of a file; `failed` words its failures."""
+    """The endpoint of an operation that returns chunks of a file; `failed` converts its errors to responses."""
 
     dispatcher: Dispatcher
     operation: Operation[object]
     failed: Callable[[LinckiaError], Response]
 
     async def answer(self, request: Request) -> Response:
-        """200, 206, 304 or 416; 403 outside the roots, 404 where there is no such file."""
+        """Answer with 200, 206, 304 or 416; 403 outside the roots, 404 if there is no such file."""
         path = request.query_params.get("path", "")
         try:
             first = await self._chunk(path, 0, 0)
@@ -47,9 +47,9 @@ class Content:
         if known & {headers["ETag"], "*"}:
             return Response(status_code=304, headers=headers)
         start, end, status = 0, first.size, 200
-        asked = _RANGE.fullmatch(request.headers.get("range", "").strip())
-        if asked and request.headers.get("if-range", headers["ETag"]) in (headers["ETag"], headers["Last-Modified"]):
-            part = _part(asked, first.size)
+        wanted = _RANGE.fullmatch(request.headers.get("range", "").strip())
+        if wanted and request.headers.get("if-range", headers["ETag"]) in (headers["ETag"], headers["Last-Modified"]):
+            part = _part(wanted, first.size)
             if part is None:
                 return Response(status_code=416, headers={**headers, "Content-Range": f"bytes */{first.size}"})
             if part != (0, 0):
@@ -65,8 +65,8 @@ class Content:
         while start < end:
             chunk = await self._chunk(path, start, min(FILE_CHUNK_BYTES, end - start))
             if chunk.version != version or not chunk.data:
-                # What has been sent cannot be taken back; that the rest is missing shows in the length.
-                raise ConnectionAbortedError(f"{path} changed while it was sent")
+                # The sent bytes cannot be taken back; the client sees from the length that the rest is missing.
+                raise ConnectionAbortedError(f"{path} changed while it was being sent")
             start += len(chunk.data)
             yield chunk.data
 
@@ -77,7 +77,7 @@ class Content:
 
 def _headers(path: str, chunk: FileChunk) -> dict[str, str]:
     name = os.path.basename(path)
-    shown = chunk.mime_type.startswith(_SHOWN) and "svg" not in chunk.mime_type
+    is_inline = chunk.mime_type.startswith(_INLINE_TYPES) and "svg" not in chunk.mime_type
     return {
         "ETag": f'"{hashlib.sha256(chunk.version.encode()).hexdigest()[:32]}"',
         "Last-Modified": email.utils.formatdate(chunk.modified, usegmt=True),
@@ -86,13 +86,13 @@ def _headers(path: str, chunk: FileChunk) -> dict[str, str]:
         "X-Content-Type-Options": "nosniff",
         "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
         "Cross-Origin-Resource-Policy": "same-site",
-        "Content-Disposition": f"{'inline' if shown else 'attachment'}; filename*=UTF-8''{quote(name, safe='')}",
+        "Content-Disposition": f"{'inline' if is_inline else 'attachment'}; filename*=UTF-8''{quote(name, safe='')}",
     }
 
 
-def _part(asked: re.Match[str], size: int) -> tuple[int, int] | None:
-    """From and up to which byte; (0, 0) where the header means nothing, None where there is nothing there."""
-    first, last = asked[1], asked[2]
+def _part(requested: re.Match[str], size: int) -> tuple[int, int] | None:
+    """Return the start and end of a range; (0, 0) if the header is ignored, None if it is unsatisfiable."""
+    first, last = requested[1], requested[2]
     if not first and not last:
         return 0, 0
     if not first:

@@ -1,7 +1,7 @@
-"""`GET /metrics`: what the supervisor and the router count, for Prometheus.
+"""`GET /metrics`: the figures of the supervisor and the router, for Prometheus.
 
-Names follow its conventions: base units, counters end in `_total`. A service of several processes has one series for
-each process and one, by the service's own name, for what they share (calls, failures, the queue).
+Names follow its conventions: base units, counters end in `_total`. A service with several processes has one series for
+each process, and one with the service's own name for shared figures (calls, failures, the queue).
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ def _seconds(ms: float | None) -> float | None:
 
 
 _OF_PROCESSES: Final[dict[str, tuple[str, Callable[[ServiceFigures], float | None]]]] = {
-    "service_up": ("Whether the service takes calls; one that rests does.", lambda each: each.state in _TAKES_CALLS),
+    "service_up": ("Whether the service accepts calls; a resting one does.", lambda each: each.state in _TAKES_CALLS),
     "service_generation": ("How many times the process has been started.", lambda each: each.generation),
-    "service_restarts_total": ("Starts after the first that a crash caused.", lambda each: each.restarts),
-    "service_uptime_seconds": ("Since the process was ready.", lambda each: each.uptime_s),
+    "service_restarts_total": ("Restarts after a crash.", lambda each: each.restarts),
+    "service_uptime_seconds": ("Time since the process became ready.", lambda each: each.uptime_s),
     "service_recovery_seconds": (
-        "From the latest death's being noticed to ready again.", lambda each: _seconds(each.recovery_ms),
+        "Time from the detection of the latest death until ready again.", lambda each: _seconds(each.recovery_ms),
     ),
     "service_answered_seconds": (
-        "From the latest death's being noticed to every caller answered or queued again.",
+        "Time from the detection of the latest death until every caller was answered or queued again.",
         lambda each: _seconds(each.answered_ms),
     ),
     "service_memory_bytes": ("Resident memory of the process.", lambda each: each.rss_bytes),
     "service_ping_seconds": ("Round trip of the latest ping.", lambda each: _seconds(each.ping_ms)),
     "service_in_flight": ("Calls delivered and not yet answered.", lambda each: each.in_flight),
 }  # fmt: skip
-"""A series for each process of a service, where the figure is known."""
+"""Metrics with a series for each process of a service, if the figure is known."""
 
 _OF_BACKLOGS: Final[dict[str, tuple[str, Callable[[Backlog], float | None]]]] = {
-    "backlog_waiting": ("Work in the background that is still to be done.", lambda each: each.total - each.done),
-    "backlog_done": ("What of the same kind is done.", lambda each: each.done),
-    "backlog_per_second": ("How quick it is at the moment.", lambda each: each.per_s),
-    "backlog_left_seconds": ("How long it will take at that rate.", lambda each: each.left_s),
+    "backlog_waiting": ("Background work that remains.", lambda each: each.total - each.done),
+    "backlog_done": ("Background work of the same kind that is done.", lambda each: each.done),
+    "backlog_per_second": ("Current rate of the background work.", lambda each: each.per_s),
+    "backlog_left_seconds": ("Remaining time at that rate.", lambda each: each.left_s),
 }
-"""A series for each kind of work of a process that is not done."""
+"""Metrics with a series for each kind of unfinished background work of a process."""
 
 _OF_SERVICES: Final[dict[str, tuple[str, Callable[[LaneFigures], float]]]] = {
     "service_queued": ("Calls that wait for a process.", lambda lane: lane.queued),
@@ -72,7 +72,7 @@ _OF_SERVICES: Final[dict[str, tuple[str, Callable[[LaneFigures], float]]]] = {
 
 
 def routes(dispatcher: Dispatcher) -> list[BaseRoute]:
-    """The endpoint."""
+    """Return the route of the endpoint."""
 
     async def metrics(request: Request) -> Response:
         try:
@@ -86,7 +86,7 @@ def routes(dispatcher: Dispatcher) -> list[BaseRoute]:
 
 
 def exposition(figures: KernelFigures) -> bytes:
-    """All series in Prometheus' text format."""
+    """Return all series in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(figures))
     return generate_latest(registry)
@@ -99,7 +99,7 @@ class _Collector(Collector):
     def collect(self) -> Iterator[Metric]:
         figures = self._figures
         processes, lanes = figures.services, figures.lanes
-        yield _family("build_info", "The version that runs.", ["version"], [((figures.version,), 1)])
+        yield _family("build_info", "The running version.", ["version"], [((figures.version,), 1)])
         yield _family("kernel_memory_bytes", "Resident memory of the kernel.", [], [((), figures.rss_bytes)])
         turns = [(("wall",), figures.worst_turn_s), (("processor",), figures.worst_turn_cpu_s)]
         text = "The longest turn of the kernel's event loop in the last minute or two."
@@ -107,28 +107,28 @@ class _Collector(Collector):
         text = "Turns of the kernel's event loop that took more than 20 ms of its own processor time."
         yield _family("kernel_loop_late_turns_total", text, [], [((), figures.late_turns)])
         if (backup := figures.backup) is not None:
-            text = "Since the moment of the last backup that was made."
+            text = "Time since the last successful backup."
             yield _family("backup_age_seconds", text, [], [((), backup.age_s)])
-            yield _family("backup_failed", "1 where the latest backup failed.", [], [((), bool(backup.error))])
+            yield _family("backup_failed", "1 if the latest backup failed.", [], [((), bool(backup.error))])
         for name, (text, of_process) in _OF_PROCESSES.items():
             yield _family(name, text, ["service"], (((each.name,), of_process(each)) for each in processes))
         states = (((each.name, one), each.state == one) for each in processes for one in figures.states)
         yield _family("service_state", "1 for the state that the process is in.", ["service", "state"], states)
-        # A series that is there from the start is what an alert on its increase needs.
+        # All causes have a series from the start, because an alert on an increase needs the zero.
         deaths = (((each.name, cause), each.deaths.get(cause, 0)) for each in processes for cause in figures.causes)
         yield _family("service_deaths_total", "Deaths by cause.", ["service", "cause"], deaths)
         for name, (text, of_backlog) in _OF_BACKLOGS.items():
-            held = (((one.name, what), of_backlog(each)) for one in processes for what, each in one.backlogs.items())
-            yield _family(name, text, ["service", "of"], held)
+            samples = (((one.name, work), of_backlog(each)) for one in processes for work, each in one.backlogs.items())
+            yield _family(name, text, ["service", "of"], samples)
         for name, (text, of_lane) in _OF_SERVICES.items():
             yield _family(name, text, ["service"], (((service,), of_lane(lane)) for service, lane in lanes.items()))
         failures = (((name, kind), lane.failures.get(kind, 0)) for name, lane in lanes.items() for kind in Kind)
         yield _family("service_failures_total", "Calls that failed, by kind.", ["service", "kind"], failures)
-        what = "the process that services are forked from"
+        zygote = "the process that services are forked from"
         up = (((each.name,), each.up) for each in figures.zygotes)
-        yield _family("zygote_up", f"Whether {what} is there.", ["zygote"], up)
+        yield _family("zygote_up", f"Whether {zygote} is running.", ["zygote"], up)
         zygote_deaths = (((each.name,), each.deaths) for each in figures.zygotes)
-        yield _family("zygote_deaths_total", f"Deaths of {what}.", ["zygote"], zygote_deaths)
+        yield _family("zygote_deaths_total", f"Deaths of {zygote}.", ["zygote"], zygote_deaths)
 
 
 def _family(name: str, text: str, labels: list[str], samples: Iterable[tuple[tuple[str, ...], float | None]]) -> Metric:

@@ -1,9 +1,9 @@
 "use strict";
 const POLL_MS = 2000;
 const $ = (id) => document.getElementById(id);
-const kept = (name) => sessionStorage.getItem(name);
+const stored = (name) => sessionStorage.getItem(name);
 
-// Key and token come behind the # of the address, which is never sent anywhere, and are taken out of sight at once.
+// Key and token come after the # of the address, which browsers never send; remove them from the address bar at once.
 if (location.hash.length > 1) {
   const [key, token] = location.hash.slice(1).split(".");
   sessionStorage.setItem("key", decodeURIComponent(key));
@@ -11,7 +11,7 @@ if (location.hash.length > 1) {
   history.replaceState(null, "", location.pathname);
 }
 
-const headers = (more) => kept("token") ? { ...more, "Authorization": "Bearer " + kept("token") } : more;
+const headers = (more) => stored("token") ? { ...more, "Authorization": "Bearer " + stored("token") } : more;
 
 function bytes(count) {
   if (count == null) return "";
@@ -33,14 +33,14 @@ function cell(row, text, kind = "") {
 }
 
 function note(service) {
-  const said = [];
-  if (service.reason) said.push(service.reason);
-  if (service.retry_in_s != null) said.push("next try in " + span(service.retry_in_s));
-  if (service.last_death) said.push("last death: " + service.last_death);
-  for (const [of, held] of Object.entries(service.backlogs))
-    said.push(of + ": " + held.done.toLocaleString("en") + " of " + held.total.toLocaleString("en")
-      + (held.per_s == null ? "" : ", " + Math.round(held.per_s) + "/s, " + span(held.left_s) + " left"));
-  return said.join("; ");
+  const notes = [];
+  if (service.reason) notes.push(service.reason);
+  if (service.retry_in_s != null) notes.push("next try in " + span(service.retry_in_s));
+  if (service.last_death) notes.push("last death: " + service.last_death);
+  for (const [work, backlog] of Object.entries(service.backlogs))
+    notes.push(work + ": " + backlog.done.toLocaleString("en") + " of " + backlog.total.toLocaleString("en")
+      + (backlog.per_s == null ? "" : ", " + Math.round(backlog.per_s) + "/s, " + span(backlog.left_s) + " left"));
+  return notes.join("; ");
 }
 
 async function restart(name, button) {
@@ -48,7 +48,7 @@ async function restart(name, button) {
   $("trouble").textContent = "";
   try {
     const answer = await fetch("/services/" + encodeURIComponent(name) + "/restart",
-      { method: "POST", headers: headers({ "Linckia-Key": kept("key") || "" }) });
+      { method: "POST", headers: headers({ "Linckia-Key": stored("key") || "" }) });
     if (!answer.ok) $("trouble").textContent = name + ": " + (await answer.json()).error;
   } catch (error) {
     $("trouble").textContent = name + ": " + error.message;
@@ -90,9 +90,9 @@ function show(status) {
     cell(row, bytes(service.pss_bytes ?? service.rss_bytes), "number");
     cell(row, note(service), "quiet");
     const last = cell(row, "");
-    if (kept("key")) last.append(buttonFor(service.name));
+    if (stored("key")) last.append(buttonFor(service.name));
   }
-  // Replaced around the button in use, which would lose the focus.
+  // Replacing the rows takes the focus from a button; give it back.
   const focused = document.activeElement;
   $("services").tBodies[0].replaceWith(body);
   if (focused && focused.isConnected) focused.focus();
@@ -120,7 +120,7 @@ $("sign-in").addEventListener("submit", (event) => {
   sessionStorage.setItem("token", $("token").value);
   look();
 });
-$("no-key").hidden = Boolean(kept("key"));
+$("no-key").hidden = Boolean(stored("key"));
 document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); });
 setInterval(() => { if (!document.hidden) look(); }, POLL_MS);
 look();

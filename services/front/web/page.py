@@ -1,9 +1,8 @@
-"""The operator's page: `GET /`, and its one button; its script shows `/status`, the route of `kernel_status`.
+"""The operator's page: `GET /`, with a restart button; its script shows `/status`, the route of `kernel_status`.
 
-The page is one document that holds no data and loads nothing from anywhere.  A client that may use the rest of HTTP
-may see it, and it gets the token and the key of this run of the kernel from the address that the command line prints
-(`linckia status`): from behind the #, so that neither is sent, logged, or seen by others of the machine.  A restart
-takes the key as well, and must come from the page itself and no other site.
+The page is one document that contains no data and loads nothing from elsewhere.  The command line (`linckia status`)
+prints its address with the token and the key of this kernel run behind the #, so that they are not sent, logged, or
+visible to other users of the machine.  A restart requires the key and must come from the page itself.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ _HEADERS = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
-    # This script and this style run; injected ones do not.
+    # Only this script and this style are allowed; injected ones do not run.
     "content-security-policy": f"default-src 'none'; style-src {_source(_STYLE)}; script-src {_source(_SCRIPT)}; "
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
 
 
 def routes(dispatcher: Dispatcher) -> list[routing.BaseRoute]:
-    """The page's routes."""
+    """Return the page's routes."""
 
     async def page(request: Request) -> Response:
         return Response(_DOCUMENT, media_type="text/html; charset=utf-8", headers=_HEADERS)
@@ -59,7 +58,7 @@ def routes(dispatcher: Dispatcher) -> list[routing.BaseRoute]:
     async def restart(request: Request) -> Response:
         try:
             origin = request.headers.get("origin", "").partition("://")[2]
-            # Not even of another server of this machine, whose pages may ask for all else.
+            # Not even pages of other servers on this machine, which may send all other requests.
             own = bool(origin) and origin == request.headers.get("host")
             if not own or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
                 raise Forbidden("a restart must come from the operator's page itself")

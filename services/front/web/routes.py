@@ -1,6 +1,6 @@
-"""The routes that the table of operations declares: requests read, bounded and answered, failures worded for HTTP.
+"""The HTTP routes that operations declare: reads and bounds requests, and converts failures to HTTP responses.
 
-Who may ask is settled before a request comes here (`services.front.transport.access`).
+Access is checked before a request gets here (`services.front.transport.access`).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from linckia.proto.operation import Operation, Params, Route, operation_of
 from linckia.proto.ops import Table
 from linckia.proto.validation import validate
 from linckia.services.front.protocol.failures import as_failure, message_of
+from linckia.services.front.transport.fair_limits import FairLimits
 from linckia.services.front.transport.request import Body, Refused, client_of
-from linckia.services.front.transport.turns import Shared
 from linckia.services.front.web.content import Content
 
 R = TypeVar("R")
 
 _STATUS = {
     Kind.INVALID_PARAMS: 400,
-    # What was sent is at fault, and another try would fail as well.
+    # The request is at fault, so a retry would fail as well.
     Kind.OPERATION: 400,
     Kind.FORBIDDEN: 403,
     Kind.UNKNOWN_OPERATION: 404,
@@ -51,11 +51,12 @@ _OPENAI_TYPES = {
     503: "service_unavailable_error",
     504: "timeout_error",
 }
-"""The official clients raise by the status, retry 429 and 5xx by `Retry-After`, and show `error.message`."""
+"""Error types by status.  The official clients choose the exception by the status, retry 429 and 5xx after
+`Retry-After`, and show `error.message`."""
 
 
 class ClientGone(Exception):
-    """The client has closed its connection: no answer can reach it."""
+    """The client has closed its connection, so no answer can reach it."""
 
 
 def routes(
@@ -64,19 +65,19 @@ def routes(
     max_body_bytes: int,
     *,
     unserved: Container[str] = (),
-    shared: Shared | None = None,
+    limits: FairLimits | None = None,
 ) -> list[routing.BaseRoute]:
-    """All routes of the table, and `/ping`; those of `unserved` services answer that they are switched off.
+    """Return all routes of the table, and `/ping`; those of `unserved` services answer that they are switched off.
 
     Args:
-        shared: among all that clients send bodies to.
+        limits: shared by everything that reads request bodies.
     """
-    call, shared = _Call(dispatcher), shared or Shared()
+    call, limits = _Call(dispatcher), limits or FairLimits()
     found = [routing.Route("/ping", _ping, methods=["GET"])]
 
     def add(route: Route, service: str, params: type[Params[object]], answer: _Answering) -> None:
         answer = partial(_switched_off, service) if service in unserved else answer
-        served = _Served(route, params, answer, max_body_bytes, shared)
+        served = _Served(route, params, answer, max_body_bytes, limits)
         found.append(routing.Route(route.path, served.serve, methods=[route.method]))
 
     for endpoint in table.endpoints:
@@ -109,18 +110,18 @@ async def _by_endpoint(tp: type[Endpoint], call: Call, arguments: JsonObject, st
 
 
 _Answering = Callable[[JsonObject, bool], Awaitable[object]]
-"""What answers a request's arguments; the flag says whether numbers have to be numbers, and not text."""
+"""Answers a request's arguments; the flag says whether numbers must be JSON numbers, not text."""
 
 
 @dataclass
 class _Served:
-    """One route: its requests read, and their answers sent."""
+    """Serves the requests of one route."""
 
     route: Route
     params: type[Params[object]]
     answer: _Answering
     max_body_bytes: int
-    shared: Shared
+    limits: FairLimits
 
     async def serve(self, request: Request) -> Response:
         try:
@@ -128,7 +129,7 @@ class _Served:
             answering = partial(self.answer, arguments, request.method == "POST")
             answer = await (answering() if self.route.detached else _unless_gone(request, answering))
         except (ClientGone, ClientDisconnect):
-            # It reaches no client; the status is the one that other servers log then.
+            # No client gets this status; other servers log 499 in this case.
             return Response(status_code=499)
         except Exception as error:  # noqa: BLE001  # the edge: a defect is this request's answer, and is logged
             return failed(self.route, error)
@@ -138,10 +139,10 @@ class _Served:
 
     async def _arguments(self, request: Request) -> JsonObject:
         if request.method != "POST":
-            given = {**request.query_params, **request.path_params}
+            arguments = {**request.query_params, **request.path_params}
             known = {field.encode_name for field in msgspec.structs.fields(self.params)}
-            return {name: value for name, value in given.items() if name in known}
-        body = Body(self.shared, client_of(request.scope), self.max_body_bytes)
+            return {name: value for name, value in arguments.items() if name in known}
+        body = Body(self.limits, client_of(request.scope), self.max_body_bytes)
         try:
             data = await body.read(request.receive, dict(request.scope["headers"]))
             if self.route.body:
@@ -155,13 +156,13 @@ class _Served:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InvalidParams(f"the body is not a JSON object: {error}") from None
         finally:
-            # What follows is the operation's, and waits for its service.
+            # From here on the request waits for a service and must not count against the limits.
             body.done()
 
 
 @dataclass
 class _Call:
-    """`proto.http.Call` in a client's name."""
+    """Implements `proto.http.Call` on behalf of a client."""
 
     dispatcher: Dispatcher
 
@@ -176,7 +177,7 @@ class _Call:
 
 
 async def _unless_gone(request: Request, answer: Callable[[], Awaitable[object]]) -> object:
-    """What `answer` returns or raises; ClientGone where the client left first, which cancels it."""
+    """Await `answer`; if the client disconnects first, cancel it and raise ClientGone."""
     outcome: object = ClientGone()
     async with trio.open_nursery() as nursery:
 
@@ -197,12 +198,12 @@ async def _unless_gone(request: Request, answer: Callable[[], Awaitable[object]]
 
 
 def failed(route: Route, error: Exception) -> Response:
-    """A failure in the words of the route."""
+    """Return the failure as a response in the route's format."""
     failure = as_failure(error, route.path)
     if isinstance(error, HttpError):
         status, code = error.status, error.error_code
     elif failure.kind is Kind.OPERATION and failure.retry_after_ms is not None:
-        # Nothing that was sent is at fault: the disk is full, for instance.
+        # The request is not at fault: the disk is full, for instance.
         status, code = 503, None
     else:
         status, code = route.statuses.get(failure.kind, _STATUS.get(failure.kind, 500)), None
@@ -219,6 +220,6 @@ def failed(route: Route, error: Exception) -> Response:
 
 
 def json_response(value: object, status: int = 200) -> Response:
-    """An answer that no cache keeps and no browser takes for anything else."""
+    """Return a JSON response that must not be cached or sniffed as another type."""
     headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
     return Response(msgspec.json.encode(value), status, headers, "application/json")

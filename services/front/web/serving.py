@@ -1,7 +1,8 @@
-"""HTTP as a front serves it: MCP (`/mcp`, `/mcp/{surface}`, and `/v1/mcp`, which is transcripts, stateless), `/health`,
-the routes that operations declare, the metrics, the operator's page.
+"""Serves all HTTP requests of a front.
 
-Who may talk at all is settled in `services.front.transport.access`.
+The paths are MCP's (`/mcp`, `/mcp/{surface}`, and `/v1/mcp`, which is the stateless surface of transcripts), `/health`,
+the routes that operations declare, the metrics and the operator's page.  `services.front.transport.access` checks
+access.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from linckia.services.front.gateway import Gateway
 from linckia.services.front.transport import http_server
 from linckia.services.front.transport.access import Guard, Tokens
 from linckia.services.front.transport.endpoint import Endpoint
+from linckia.services.front.transport.fair_limits import FairLimits
 from linckia.services.front.transport.http_sessions import Peers, Sessions
 from linckia.services.front.transport.oauth import ResourceServer
 from linckia.services.front.transport.session_ids import SessionIds
-from linckia.services.front.transport.turns import Shared
 from linckia.services.front.web import metrics, page, routes
 
 TRANSCRIPTS = "transcripts"
@@ -51,10 +52,10 @@ async def serve(
     *,
     front: str,
 ) -> None:
-    """Until `ending` is set, and the requests in flight are answered.
+    """Serve until `ending` is set and the requests in flight are answered.
 
     Args:
-        declared: all operations, those of services that are switched off among them.
+        declared: all operations, including those of services that are switched off.
         front: the name of this process.
     """
     http = settings.http
@@ -67,13 +68,15 @@ async def serve(
             return False
 
     async def read_keys() -> list[dict[str, Any]]:
-        # Whoever is served meanwhile has no part in it.
+        # The grant of the client being served does not apply to this call.
         with grants.lifted():
             answer = await dispatcher.call(operation_of(IssuerKeys), IssuerKeys(), caller=SERVICE)
         return msgspec.convert(answer, IssuerKeySet).keys
 
-    shared = Shared()
-    of_table = routes.routes(dispatcher, declared, http.max_body_bytes, unserved=settings.unserved, shared=shared)
+    limits = FairLimits()
+    declared_routes = routes.routes(
+        dispatcher, declared, http.max_body_bytes, unserved=settings.unserved, limits=limits
+    )
     tokens = Tokens()
     async with trio.open_nursery() as nursery:
         await nursery.start(tokens.follow, dispatcher, front)
@@ -81,13 +84,13 @@ async def serve(
             gateway,
             http,
             listening,
-            routes=[*of_table, *metrics.routes(dispatcher), *page.routes(dispatcher)],
+            routes=[*declared_routes, *metrics.routes(dispatcher), *page.routes(dispatcher)],
             ready=ready,
             session_key=bytes.fromhex(settings.session_key),
-            several=settings.workers > 1,
+            has_peers=settings.workers > 1,
             tokens=tokens,
             issuer=None if http.oauth is None else ResourceServer(http.oauth, read_keys),
-            shared=shared,
+            limits=limits,
             shutdown=ending.wait,
             relay=relay,
         )
@@ -102,31 +105,31 @@ async def serve_http(
     routes: Sequence[BaseRoute] = (),
     ready: Callable[[], Awaitable[bool]],
     session_key: bytes,
-    several: bool = False,
+    has_peers: bool = False,
     tokens: Tokens | None = None,
     issuer: ResourceServer | None = None,
-    shared: Shared | None = None,
+    limits: FairLimits | None = None,
     shutdown: Callable[[], Awaitable[None]] = trio.sleep_forever,
     relay: http_server.Relay | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve on a socket that listens already, which is then this function's, until `shutdown` returns.
+    """Serve on a listening socket until `shutdown` returns, then close it.
 
-    Requests in flight then have some seconds to end; streams that only listen are ended at once.
+    Requests in flight then have some seconds to finish; streams that only listen are ended at once.
 
     Args:
-        ready: what `/health` and `/readyz` answer 200 for.
-        session_key: signs the ids of sessions; all fronts have the same.
-        several: whether there are other fronts.
-        shared: with the routes, what one client's flood leaves to the others.
-        relay: from the front before, and to the next.
+        ready: whether `/health` and `/readyz` answer 200.
+        session_key: signs the ids of sessions; the same in all fronts.
+        has_peers: whether there are other fronts.
+        limits: fair limits, shared with the `routes`.
+        relay: receives idle connections from the previous front and passes them to the next.
     """
-    peers = Peers(gateway.dispatcher, gateway.events, several=several)
+    peers = Peers(gateway.dispatcher, gateway.events, has_peers=has_peers)
     sessions = Sessions(SessionIds(session_key), peers, gateway.scratchpads)
-    limit, shared = settings.max_body_bytes, shared or Shared()
-    endpoints = {f"/mcp/{name}": Endpoint(await gateway.server(name), limit, shared, sessions) for name in SURFACES}
-    endpoints["/v1/mcp"] = Endpoint(await gateway.server(TRANSCRIPTS), limit, shared)
-    every = list(endpoints.values())
+    limit, limits = settings.max_body_bytes, limits or FairLimits()
+    endpoints = {f"/mcp/{name}": Endpoint(await gateway.server(name), limit, limits, sessions) for name in SURFACES}
+    endpoints["/v1/mcp"] = Endpoint(await gateway.server(TRANSCRIPTS), limit, limits)
+    all_endpoints = list(endpoints.values())
     endpoints["/mcp"] = endpoints[f"/mcp/{ALL}"]
     guard = Guard(_app(endpoints, routes, ready), settings, tokens, issuer)
 
@@ -136,7 +139,7 @@ async def serve_http(
 
         async def until_shutdown() -> None:
             await shutdown()
-            for endpoint in every:
+            for endpoint in all_endpoints:
                 endpoint.close_streams()
 
         await http_server.serve(
@@ -148,7 +151,7 @@ async def serve_http(
 def _app(
     endpoints: Mapping[str, ASGIApp], routes: Sequence[BaseRoute], ready: Callable[[], Awaitable[bool]]
 ) -> ASGIApp:
-    """The application: MCP's endpoints by their paths, and routes."""
+    """Return the application: MCP's endpoints by their paths, and the routes."""
 
     async def health(request: Request) -> Response:
         up = await ready()
@@ -160,14 +163,14 @@ def _app(
     own = {"/health": health, "/readyz": health, "/livez": alive}
     every = [*(Route(path, endpoint=answer, methods=["GET"]) for path, answer in own.items()), *routes]
     others = Starlette(routes=every)
-    # What has an exact path need not be looked up in the routes.
+    # Routes without path parameters are found by an exact look-up, which is faster.
     exact = {
         (method, route.path): route.app
         for route in reversed(every)
         if isinstance(route, Route) and "{" not in route.path
         for method in route.methods or ()
     }
-    unknown = JSONResponse({"error": f"no such surface; there are: {', '.join(SURFACES)}"}, status_code=404)
+    unknown = JSONResponse({"error": f"unknown surface; the surfaces are: {', '.join(SURFACES)}"}, status_code=404)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]

@@ -22,7 +22,7 @@ from linckia.services.front.protocol.messages import (
     readable_id,
     request_key,
 )
-from linckia.services.front.protocol.news import News
+from linckia.services.front.protocol.notifier import Notifier
 from linckia.services.front.protocol.server import SurfaceServer
 from linckia.services.front.protocol.session import McpSession
 from linckia.services.front.scratchpad import Scratchpads
@@ -64,7 +64,7 @@ SEEDS = [
 def _fast() -> FastPath:
     surface, dispatcher = Surface("all", TABLE), InProcess()
     composites = Composites(dispatcher, surface.steps)
-    return FastPath(SurfaceServer(surface, TABLE, composites, News(), "1", Scratchpads(), FilePrompts()))
+    return FastPath(SurfaceServer(surface, TABLE, composites, Notifier(), "1", Scratchpads(), FilePrompts()))
 
 
 @functools.cache

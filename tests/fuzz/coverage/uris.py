@@ -60,7 +60,7 @@ def read(data: bytes) -> None:
                 msgspec.json.encode(error.failure)
         surface.find_template(uri)
     _host_name(uri)
-    _guard()._names_origin(uri)
+    _guard()._is_named_origin(uri)
     _markdown(f"[a]({uri}) [[{uri}]]\n[b]: {uri}\n")
     try:
         url = parse(uri)

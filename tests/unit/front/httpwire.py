@@ -170,7 +170,7 @@ async def served(
     ready: bool = True,
     *,
     tokens: Tokens | None = None,
-    several: bool = False,
+    has_peers: bool = False,
 ) -> AsyncIterator[tuple[HttpWire, Gateway, InProcess, trio.Event]]:
     """A server on a free port; the event shuts it down."""
     shutdown = trio.Event()
@@ -184,7 +184,7 @@ async def served(
         async def serve(task_status: trio.TaskStatus[None]) -> None:
             await serve_http(
                 gateway, _open(settings or Http(port=port)), listening, routes=routes, ready=is_ready, tokens=tokens,
-                session_key=KEY, several=several, shutdown=shutdown.wait, task_status=task_status,
+                session_key=KEY, has_peers=has_peers, shutdown=shutdown.wait, task_status=task_status,
             )  # fmt: skip
 
         await nursery.start(serve)

@@ -22,9 +22,9 @@ from linckia.services.front.protocol.sdk import Context
 from linckia.services.front.protocol.server import SurfaceServer
 from linckia.services.front.protocol.session import McpSession, Request
 from linckia.services.front.transport.endpoint import Endpoint
+from linckia.services.front.transport.fair_limits import FairLimits
 from linckia.services.front.transport.http_sessions import Peers, Sessions
 from linckia.services.front.transport.session_ids import SessionIds
-from linckia.services.front.transport.turns import Shared
 from tests.unit.front.wire import connected, gateway_in_process
 
 Send = Callable[[bytes], Awaitable[None]]
@@ -156,10 +156,10 @@ async def ask(app: ASGIApp, method: str, headers: list[tuple[str, str]], body: b
 @contextlib.asynccontextmanager
 async def http_of_ours(*, stateless: bool = False) -> AsyncIterator[ASGIApp]:
     async with gateway_in_process() as (gateway, dispatcher), trio.open_nursery() as nursery:
-        peers = Peers(dispatcher, dispatcher, several=False)
+        peers = Peers(dispatcher, dispatcher, has_peers=False)
         sessions = Sessions(SessionIds(b"k" * 32), peers, gateway.scratchpads)
         await nursery.start(sessions.run)
-        yield Endpoint(await gateway.server("all"), 10_000_000, Shared(), None if stateless else sessions)
+        yield Endpoint(await gateway.server("all"), 10_000_000, FairLimits(), None if stateless else sessions)
         nursery.cancel_scope.cancel()
 
 

@@ -114,7 +114,7 @@ async def test_a_single_step_that_fails_is_an_error_of_the_tool(client: Client) 
         ({"steps": [5]}, "`steps[0]`: expected `object`"),
         ({"steps": [GOOD, {}]}, "steps[1]: missing required parameter `op`"),
         ({"steps": [GOOD, {"op": None}]}, "steps[1]: missing required parameter `op`"),
-        ({"steps": [{"op": 5}]}, "steps[0].op: it is the name of an op"),
+        ({"steps": [{"op": 5}]}, "steps[0].op: expected the name of an op"),
         ({"steps": [GOOD, {"op": "serach"}]}, "steps[1].op: unknown op `serach`"),
         ({"steps": [GOOD, {"op": "add", "params": {"path": "x"}}]}, "call it in `execute`"),
         ({"steps": [{"op": "session.start"}]}, "action of the tool `session`"),

@@ -44,7 +44,7 @@ async def test_each_message_counts_as_written_once_it_is_whole_whatever_waits_be
         with non_blocking(writing):
             output = Output(writing)
             counts: list[int] = []
-            output.changed = lambda: counts.append(output.written)
+            output.on_progress = lambda: counts.append(output.written)
             for _ in range(2):
                 output.post(bytes(4 * PIPE_BYTES))
             assert (output.posted, output.written) == (2, 0)

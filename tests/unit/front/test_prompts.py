@@ -182,7 +182,7 @@ async def test_a_file_of_the_user_goes_before_what_comes_with_the_system_and_one
         # Who wrote it is not known, and is said.
         where = root / "prompts"
         assert found["of_the_root"]["description"] == (
-            f"Of the root (from {where}: by those who wrote that folder, not by you or Linckia)"
+            f"Of the root (from {where}: written by the authors of that folder, not by you or Linckia)"
         )
         messages = [
             (await ask(wire, "prompts/get", {"name": name}))["result"]["messages"][0]["role"]

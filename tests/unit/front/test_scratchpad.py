@@ -245,13 +245,13 @@ async def test_who_has_no_session_reads_by_an_id_beyond_guessing_and_sees_nothin
 def test_least_recently_used_goes_first() -> None:
     pads = Scratchpads(max_bytes=300)
     pad = pads.open()
-    ids = [entry.id for n in range(3) if (entry := pad.keep("t", f"{n}" * 100)) is not None]
+    ids = [entry.id for n in range(3) if (entry := pad.store("t", f"{n}" * 100)) is not None]
     assert pad.read(ids[0]) is not None
-    assert pad.keep("t", "3" * 100) is not None
+    assert pad.store("t", "3" * 100) is not None
     assert [pad.read(id_) is not None for id_ in ids] == [True, False, True]
     assert pad.size_bytes == 300
-    assert pad.keep("t", "4" * 301) is None
-    again = pad.keep("u", "0" * 100)
+    assert pad.store("t", "4" * 301) is None
+    again = pad.store("u", "0" * 100)
     assert again is not None
     assert pad.listing().entries[0].tool == "u"
     assert pad.listing().stats.total_entries == 3
@@ -260,12 +260,12 @@ def test_least_recently_used_goes_first() -> None:
 def test_all_sessions_together_are_bounded_and_ended_ones_hold_nothing() -> None:
     pads = Scratchpads(max_bytes=400, max_total_bytes=500)
     one, two = pads.open(), pads.open()
-    first = one.keep("t", "a" * 200)
+    first = one.store("t", "a" * 200)
     assert first is not None
-    two.keep("t", "b" * 200)
-    two.keep("t", "c" * 100)
+    two.store("t", "b" * 200)
+    two.store("t", "c" * 100)
     assert one.size_bytes + two.size_bytes == 500
-    two.keep("t", "d" * 100)
+    two.store("t", "d" * 100)
     assert one.read(first.id) is None
     assert two.size_bytes == 400
     del two

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from linckia.services.front.transport.descriptors import READ_BYTES
-from linckia.services.front.transport.json_lines import BEGUN_BYTES
+from linckia.services.front.transport.json_lines import PARTIAL_BYTES
 from linckia.services.front.transport.session_memory import BYTES, LONGEST_BYTES, SessionMemory
 from linckia.services.front.transport.stdio import attach
 from linckia.services.runtime.handlers import Context
@@ -100,10 +100,10 @@ async def test_services_know_the_session_by_the_same_name() -> None:
 
 async def test_a_memory_cannot_name_the_session_of_another() -> None:
     async with session() as s:
-        for name in ("loose", "0" * 24, "x" * 32):
+        for name in ("sessionless", "0" * 24, "x" * 32):
             forged = SessionMemory(s.memory)
             forged.name = name
-            forged.say("initialize", b"{}")
+            forged.record_message("initialize", b"{}")
             forged.close()
             assert SessionMemory(s.memory).name not in ("", name)
 
@@ -150,7 +150,7 @@ async def test_a_long_message_that_was_half_read_is_refused_by_its_id() -> None:
         async with s.kernel():
             await s.wire.initialize()
             await s.wire.send_bytes(b'{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"name":"')
-            await s.wire.send_bytes(b"x" * (2 * BEGUN_BYTES))
+            await s.wire.send_bytes(b"x" * (2 * PARTIAL_BYTES))
             await trio.testing.wait_all_tasks_blocked(0.05)
         async with s.kernel():
             await s.wire.send_bytes(b'"}}\n')
@@ -168,7 +168,7 @@ async def test_a_long_request_that_may_be_repeated_is_answered_at_least() -> Non
             with trio.fail_after(5):
                 await first.started.wait()
         async with s.kernel() as second:
-            assert "died while" in (await s.answers(1))[1]["error"]["message"]
+            assert "died before" in (await s.answers(1))[1]["error"]["message"]
             assert second.calls == []
 
 
@@ -210,7 +210,7 @@ async def test_the_handshake_itself_may_be_interrupted() -> None:
     hello = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}}
     async with session() as s:
         session_memory = SessionMemory(s.memory)
-        session_memory.ask(0, "initialize", json.dumps(hello | {"params": _params()}).encode(), b"")
+        session_memory.record_request(0, "initialize", json.dumps(hello | {"params": _params()}).encode(), b"")
         session_memory.close()
         async with s.kernel():
             assert (await s.answers(1))[0]["result"]["protocolVersion"] == "2025-11-25"
@@ -222,7 +222,7 @@ async def test_the_handshake_itself_may_be_interrupted() -> None:
 async def test_a_message_that_was_written_in_part_is_ended_before_the_next() -> None:
     async with session() as s:
         session_memory = SessionMemory(s.memory)
-        session_memory.written(cut=True)
+        session_memory.record_output(mid_message=True)
         session_memory.close()
         os.write(s.server_out, b'{"jsonrpc":"2.0","id":1,"resu')
         async with s.kernel():
@@ -249,75 +249,79 @@ def subscription(action: str, uri: str) -> bytes:
 
 def test_what_was_answered_and_left_its_mark_is_told_in_order(memory: int) -> None:
     session_memory = SessionMemory(memory)
-    session_memory.say("initialize", b'{"id": 0, "method": "initialize"}')
-    session_memory.say("notifications/initialized", b'{"method": "notifications/initialized"}')
+    session_memory.record_message("initialize", b'{"id": 0, "method": "initialize"}')
+    session_memory.record_message("notifications/initialized", b'{"method": "notifications/initialized"}')
     for key, action, uri in ((1, "subscribe", "a:b"), (2, "subscribe", "a:c"), (3, "unsubscribe", "a:b")):
-        session_memory.ask(key, f"resources/{action}", subscription(action, uri), b"")
-        session_memory.answered(key)
-    kept = SessionMemory(memory).take_over()
-    assert kept is not None
-    assert [json.loads(message)["method"] for message in kept.said] == [
+        session_memory.record_request(key, f"resources/{action}", subscription(action, uri), b"")
+        session_memory.record_answer(key)
+    record = SessionMemory(memory).take_over()
+    assert record is not None
+    assert [json.loads(message)["method"] for message in record.state_messages] == [
         "initialize", "notifications/initialized", "resources/subscribe",
     ]  # fmt: skip
-    assert b"a:c" in kept.said[-1]
-    assert kept.asked == []
+    assert b"a:c" in record.state_messages[-1]
+    assert record.in_flight == []
 
 
 def test_what_is_taken_over_is_kept_until_it_is_seen_to(memory: int) -> None:
     session_memory = SessionMemory(memory)
-    session_memory.ask(7, "tools/call", b'{"id": 7, "method": "tools/call"}', b'{"id": 8')
+    session_memory.record_request(7, "tools/call", b'{"id": 7, "method": "tools/call"}', b'{"id": 8')
     first = SessionMemory(memory)
     assert first.take_over() is not None
-    first.written(cut=True)
-    kept = SessionMemory(memory).take_over()
-    assert kept is not None
-    assert (kept.asked, kept.rest, kept.cut) == ([b'{"id": 7, "method": "tools/call"}'], b'{"id": 8', True)
+    first.record_output(mid_message=True)
+    record = SessionMemory(memory).take_over()
+    assert record is not None
+    assert (record.in_flight, record.unread, record.mid_message) == (
+        [b'{"id": 7, "method": "tools/call"}'],
+        b'{"id": 8',
+        True,
+    )
 
 
 def test_fronts_that_died_are_counted_for_what_was_in_hand_at_each_death(memory: int) -> None:
     def front() -> tuple[SessionMemory, int]:
         taken = SessionMemory(memory)
-        kept = taken.take_over()
-        return taken, 0 if kept is None else kept.revivals
+        record = taken.take_over()
+        return taken, 0 if record is None else record.revivals
 
     def request(number: int) -> bytes:
         return json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call"}).encode()
 
     living, _ = front()
-    living.ask(1, "tools/call", request(1), b"")
+    living.record_request(1, "tools/call", request(1), b"")
     for number in range(2, 6):
         living, revivals = front()
         assert revivals == 1, "there is always something in hand, and never the same"
-        living.ask(number, "tools/call", request(number), b"")
-        living.answered(number - 1)
+        living.record_request(number, "tools/call", request(number), b"")
+        living.record_answer(number - 1)
     for deaths in range(1, 4):
         living, revivals = front()
         assert revivals == deaths, "the same is in hand each time"
-        living.ask(100 + deaths, "tools/call", request(100 + deaths), b"")
-        living.answered(100 + deaths)
+        living.record_request(100 + deaths, "tools/call", request(100 + deaths), b"")
+        living.record_answer(100 + deaths)
 
 
 @pytest.mark.parametrize("short", [False, True])
 def test_what_was_read_by_a_kernel_that_did_not_live_to_know_is_there(memory: int, *, short: bool) -> None:
-    begun = b"x" * BEGUN_BYTES if short else b'{"id": 7, '
+    begun = b"x" * PARTIAL_BYTES if short else b'{"id": 7, '
     source, target = os.pipe()
     first = SessionMemory(memory)
-    first.read(begun, begun=True)
+    first.record_unread(begun, is_partial=True)
     for sent in (b'"method": "ping"}\n', b'{"id": 8'):
         os.write(target, sent)
-        record = os.pread(memory, BYTES, 0)
+        image = os.pread(memory, BYTES, 0)
         assert first.receive(source) == sent
         # As if it had been killed between the read and its note of it.
-        landing = len(record) - READ_BYTES
-        os.pwrite(memory, record[:8], 0)
-        os.pwrite(memory, record[16:landing], 16)
+        landing = len(image) - READ_BYTES
+        os.pwrite(memory, image[:8], 0)
+        os.pwrite(memory, image[16:landing], 16)
         os.pwrite(memory, sent, landing)
-        kept = SessionMemory(memory).take_over()
-        assert kept is not None
-        assert (kept.landed if short else kept.rest) == (sent if short else begun + sent)
+        record = SessionMemory(memory).take_over()
+        assert record is not None
+        assert (record.landed if short else record.unread) == (sent if short else begun + sent)
         first = SessionMemory(memory)
         first.take_over()
-        first.read(begun, begun=True)
+        first.record_unread(begun, is_partial=True)
 
 
 def test_input_that_is_not_there_yet_leaves_nothing(memory: int) -> None:
@@ -326,25 +330,25 @@ def test_input_that_is_not_there_yet_leaves_nothing(memory: int) -> None:
     session_memory = SessionMemory(memory)
     with pytest.raises(BlockingIOError):
         session_memory.receive(source)
-    kept = SessionMemory(memory).take_over()
-    assert kept is not None
-    assert (kept.rest, kept.asked) == (b"", [])
+    record = SessionMemory(memory).take_over()
+    assert record is not None
+    assert (record.unread, record.in_flight) == (b"", [])
 
 
 def test_more_than_there_is_room_for_is_kept_in_part(memory: int) -> None:
     session_memory = SessionMemory(memory)
     for key in range(100):
         message = b'{"id": %d, "method": "tools/call", "params": "%b"}' % (key, b"x" * LONGEST_BYTES)
-        session_memory.ask(key, "tools/call", message, b"rest")
-    kept = SessionMemory(memory).take_over()
-    assert kept is not None
-    assert [message[:8] for message in kept.asked[:2]] == [b'{"id": 0', b'{"id": 1']
-    assert len(kept.asked) == 100
-    assert kept.rest == b"rest"
+        session_memory.record_request(key, "tools/call", message, b"rest")
+    record = SessionMemory(memory).take_over()
+    assert record is not None
+    assert [message[:8] for message in record.in_flight[:2]] == [b'{"id": 0', b'{"id": 1']
+    assert len(record.in_flight) == 100
+    assert record.unread == b"rest"
 
 
 def test_memory_that_is_none_of_a_session_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"x")
     with (tmp_path / "other").open("r+b") as other, pytest.raises(ValueError, match="mmap length"):
         SessionMemory(other.fileno())
-    assert BYTES > 2 * BEGUN_BYTES
+    assert BYTES > 2 * PARTIAL_BYTES

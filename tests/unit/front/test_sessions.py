@@ -30,14 +30,14 @@ CLIENT = {"name": "test", "version": "1"}
 
 
 def given(**capabilities: Any) -> str:
-    return SessionIds(b"k" * 32).give("all", "2025-11-25", capabilities, CLIENT)
+    return SessionIds(b"k" * 32).issue("all", "2025-11-25", capabilities, CLIENT)
 
 
 # ---- ids ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_id_says_what_the_handshake_agreed_on() -> None:
-    claims = SessionIds(b"k" * 32).read(given(sampling={}, roots={"listChanged": True}))
+    claims = SessionIds(b"k" * 32).verify(given(sampling={}, roots={"listChanged": True}))
     assert claims is not None
     assert (claims.surface, claims.version, claims.client) == ("all", "2025-11-25", CLIENT)
     assert claims.capabilities == {"sampling": {}, "roots": {"listChanged": True}}
@@ -46,14 +46,14 @@ def test_an_id_says_what_the_handshake_agreed_on() -> None:
 
 def test_an_altered_id_is_none() -> None:
     ids, good = SessionIds(b"k" * 32), given()
-    assert ids.read(good) is not None
-    assert SessionIds(b"l" * 32).read(good) is None
+    assert ids.verify(good) is not None
+    assert SessionIds(b"l" * 32).verify(good) is None
     letters = string.ascii_letters + string.digits + "-_."
     for at, old in enumerate(good):
         for new in {letters[at % len(letters)], letters[(at * 7 + 3) % len(letters)], ""} - {old}:
-            assert ids.read(good[:at] + new + good[at + 1 :]) is None, at
+            assert ids.verify(good[:at] + new + good[at + 1 :]) is None, at
     for bad in ("", ".", "0" * 32, good + "=", good + ".", f"{good}\n", good.partition(".")[0], "é", "x" * 100_000):
-        assert ids.read(bad) is None
+        assert ids.verify(bad) is None
 
 
 def test_an_id_is_of_the_token_that_opened_the_session() -> None:
@@ -61,19 +61,19 @@ def test_an_id_is_of_the_token_that_opened_the_session() -> None:
     with contextlib.ExitStack() as stack:
         stack.callback(current_key.reset, current_key.set("of ada"))
         adas = given()
-        assert ids.read(adas) is not None
-        assert ids.read(anyones) is None
+        assert ids.verify(adas) is not None
+        assert ids.verify(anyones) is None
         current_key.set("of bob")
-        assert ids.read(adas) is None
-    assert ids.read(adas) is None
-    assert ids.read(anyones) is not None
+        assert ids.verify(adas) is None
+    assert ids.verify(adas) is None
+    assert ids.verify(anyones) is not None
 
 
 def test_an_id_is_taken_up_for_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
     good = given()
     later = time.time() + session_ids.LIFETIME_S + 1
     monkeypatch.setattr(session_ids, "now", lambda: later)
-    assert SessionIds(b"k" * 32).read(good) is None
+    assert SessionIds(b"k" * 32).verify(good) is None
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_an_id_is_taken_up_for_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_an_id_is_short_whatever_the_client_says_of_itself(capabilities: dict[str, Any]) -> None:
     talkative = {"name": "💥" * 5000, "version": "é" * 5000, "title": "t" * 5000}
-    session_id = SessionIds(b"k" * 32).give("transcripts", "2025-11-25", capabilities, talkative)
+    session_id = SessionIds(b"k" * 32).issue("transcripts", "2025-11-25", capabilities, talkative)
     assert len(session_id) <= session_ids.MAX_CHARACTERS
-    claims = SessionIds(b"k" * 32).read(session_id)
+    claims = SessionIds(b"k" * 32).verify(session_id)
     assert claims is not None
     assert claims.capabilities.keys() == capabilities.keys() & {"roots", "sampling", "elicitation"}
 
@@ -98,8 +98,8 @@ def test_what_is_kept_of_a_session_is_bounded() -> None:
     for n in range(5000):
         state.subscribe(f"test://{n}")
     assert len(state.uris) == MAX_SUBSCRIPTIONS
-    kept = read_state(state.written())
-    assert len(state.written()) <= 8192
+    kept = read_state(state.encoded())
+    assert len(state.encoded()) <= 8192
     assert kept.uris == state.uris[-len(kept.uris) :]
     states = SessionStates(max_bytes=10_000)
     for n in range(100):
@@ -117,7 +117,7 @@ async def sessions(**limits: Any) -> AsyncIterator[tuple[Sessions, Any]]:
     """Sessions of a surface without HTTP."""
     async with gateway_in_process() as (gateway, dispatcher), trio.open_nursery() as nursery:
         server = await gateway.server("all")
-        peers = Peers(dispatcher, dispatcher, several=False)
+        peers = Peers(dispatcher, dispatcher, has_peers=False)
         made = Sessions(SessionIds(b"k" * 32), peers, Scratchpads(), **limits)
         await nursery.start(made.run)
         yield made, server
@@ -153,7 +153,7 @@ async def test_what_idled_longest_is_given_up_and_made_again(autojump_clock: tri
 async def test_one_with_a_scratchpad_stays_before_one_without(autojump_clock: trio.testing.MockClock) -> None:
     async with sessions(limit=2) as (made, server):
         session = await used(made, server, given())
-        session.scratchpad.keep("t", "x" * 5000)
+        session.scratchpad.store("t", "x" * 5000)
         for _ in range(5):
             await trio.sleep(1)
             await used(made, server, given())
@@ -268,7 +268,7 @@ def bridged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.asynccontextmanager
 async def two() -> AsyncIterator[Two]:
-    async with served(several=True) as (one, _, its, _), served(several=True) as (other, _, others, _):
+    async with served(has_peers=True) as (one, _, its, _), served(has_peers=True) as (other, _, others, _):
         yield Two(one, other, [its, others])
 
 

@@ -14,7 +14,7 @@ from msgspec import Meta
 from linckia.proto import ops
 from linckia.proto.errors import OperationError
 from linckia.proto.operation import Access, Params, Role, Route, operation, operation_of
-from linckia.services.front.transport.turns import LARGE_BYTES, Shared
+from linckia.services.front.transport.fair_limits import LARGE_BYTES, FairLimits
 from linckia.services.front.web.routes import routes
 from linckia.services.runtime.handlers import Context, Environment, Handlers
 from tests.unit.front.httpwire import HttpWire, served
@@ -135,17 +135,17 @@ async def test_a_body_may_be_written_as_models_write_arguments(body: bytes, answ
 
 
 async def test_a_body_counts_for_its_client_as_one_for_mcp_does() -> None:
-    shared = Shared()
+    limits = FairLimits()
     async with (
         in_process(open_things) as dispatcher,
-        served(routes=routes(dispatcher, TABLE, 1 << 20, shared=shared)) as (http, *_),
+        served(routes=routes(dispatcher, TABLE, 1 << 20, limits=limits)) as (http, *_),
     ):
         body = b'{"name": "b"}' + b" " * LARGE_BYTES
         assert (await http.request("POST", "/things", body)).status == 200
-        assert not shared.bodies._of
-        shared.bodies._limit = LARGE_BYTES
+        assert not limits.bodies._by_client
+        limits.bodies._limit = LARGE_BYTES
         reply = await http.request("POST", "/things", body)
-        assert (reply.status, b"Too much of this client's is in hand" in reply.body) == (503, True)
+        assert (reply.status, b"This client has too many large requests in flight" in reply.body) == (503, True)
 
 
 async def test_routes_of_a_service_that_is_switched_off_say_so() -> None:

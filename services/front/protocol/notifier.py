@@ -1,7 +1,7 @@
-"""News for clients: lists that changed and resources that were updated.
+"""Notifies clients of changed lists and updated resources.
 
-Clients with a handshake get them in their session, those about resources only if they subscribed.  Clients of
-2026-07-28 get them through `subscriptions/listen`.  A client that does not read delays no other.
+Clients with a handshake are notified in their session, of resources only if they subscribed.  Clients of 2026-07-28
+are notified through `subscriptions/listen`.  A client that does not read does not delay the others.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _TOPICS: dict[str, type[Notice]] = {mcp.LIST_CHANGED: ListChanged, mcp.RESOURCE_
 _log = logging.getLogger("linckia.gateway")
 
 
-class News:
-    """Passes events of services on to clients."""
+class Notifier:
+    """Forwards events of services to clients."""
 
     def __init__(self) -> None:
         self.listeners: list[Callable[[Notice], Awaitable[None]]] = []
-        """Called with every notice, besides the sessions."""
+        """Functions called with every notice, in addition to the sessions."""
         self._sessions: dict[McpSession, Collection[str]] = {}
 
     @contextlib.contextmanager
     def follow(self, session: McpSession, lists: Collection[str]) -> Iterator[None]:
-        """Tell a session of news, once it is open.
+        """Notify a session while this context is active and the session is open.
 
         Args:
-            lists: the lists that its surface has; changes to others do not concern its clients.
+            lists: the lists that its surface has; changes to other lists are not sent.
         """
         self._sessions[session] = lists
         try:
@@ -48,7 +48,7 @@ class News:
             del self._sessions[session]
 
     async def receive(self, event: Event) -> None:
-        """Pass on an event of a service; one that does not have the form of its topic is logged and dropped."""
+        """Forward an event of a service; a malformed one is logged and dropped."""
         if (kind := _TOPICS.get(event.topic)) is None:
             return
         try:
@@ -59,20 +59,20 @@ class News:
         await self.publish(notice)
 
     async def publish(self, notice: Notice) -> None:
-        """Tell everyone whom `notice` concerns."""
+        """Send `notice` to every client that it concerns."""
         message = _message(notice)
         for session, lists in self._sessions.items():
-            concerned = (
+            is_concerned = (
                 notice.uri in session.state.uris if isinstance(notice, ResourceUpdated) else notice.list in lists
             )
-            if concerned and session.is_open and not session.modern:
+            if is_concerned and session.is_open and not session.modern:
                 session.send(message)
         for listener in self.listeners:
             await listener(notice)
 
 
 def list_changed(name: str) -> bytes:
-    """The notification that a list changed."""
+    """Return the notification that a list changed."""
     return notification(f"notifications/{name}/list_changed")
 
 

@@ -23,7 +23,7 @@ async def test_a_changed_list_is_told_to_every_client_with_a_handshake(which: An
             for wire in (first, second):
                 assert (await wire.receive())["method"] == f"notifications/{which}/list_changed"
         # No subscriber is left, and nothing is kept of those who were.
-        assert (await gateway.server("all")).news._sessions == {}
+        assert (await gateway.server("all")).notifier._sessions == {}
         dispatcher.publish(mcp.LIST_CHANGED, ListChanged(list=which))
 
 

@@ -9,23 +9,23 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.services.front.transport import turns
-from linckia.services.front.transport.turns import Bodies, Turns
+from linckia.services.front.transport import fair_limits
+from linckia.services.front.transport.fair_limits import BodyBudget, FairLimiter
 from tests.unit.front.httpwire import HttpWire, Reply, served
 
 
 class Asking:
     """Requests that note when they begin."""
 
-    def __init__(self, turns: Turns, nursery: trio.Nursery) -> None:
-        self.turns = turns
+    def __init__(self, limiter: FairLimiter, nursery: trio.Nursery) -> None:
+        self.limiter = limiter
         self.nursery = nursery
         self.begun: list[str] = []
         self.at_once = 0
         self.most = 0
 
     async def ask(self, client: str, takes_s: float) -> None:
-        number = await self.turns.take(client)
+        token = await self.limiter.acquire(client)
         try:
             self.begun.append(client)
             self.at_once += 1
@@ -33,7 +33,7 @@ class Asking:
             await trio.sleep(takes_s)
         finally:
             self.at_once -= 1
-            self.turns.give_back(number)
+            self.limiter.release(token)
 
     def start(self, client: str, takes_s: float) -> None:
         self.nursery.start_soon(self.ask, client, takes_s)
@@ -41,7 +41,7 @@ class Asking:
 
 async def test_who_asks_seldom_comes_before_the_rest_of_a_flood(autojump_clock: trio.testing.MockClock) -> None:
     async with trio.open_nursery() as nursery:
-        asking = Asking(Turns(each=4, total=6, quick_s=math.inf), nursery)
+        asking = Asking(FairLimiter(each=4, total=6, quick_s=math.inf), nursery)
         for _ in range(100):
             asking.start("flood", 0.01)
         await trio.sleep(0.001)
@@ -50,14 +50,14 @@ async def test_who_asks_seldom_comes_before_the_rest_of_a_flood(autojump_clock: 
     assert asking.most == 6
     assert max(asking.begun.index(other) for other in "abc") < 12
     assert len(asking.begun) == 103
-    assert asking.turns._taken == {}
-    assert not asking.turns._of
-    assert not asking.turns._waiting
+    assert asking.limiter._held == {}
+    assert not asking.limiter._by_client
+    assert not asking.limiter._waiting
 
 
 async def test_many_floods_share(autojump_clock: trio.testing.MockClock) -> None:
     async with trio.open_nursery() as nursery:
-        asking = Asking(Turns(each=3, total=3, quick_s=math.inf), nursery)
+        asking = Asking(FairLimiter(each=3, total=3, quick_s=math.inf), nursery)
         for client in "abcd":
             for _ in range(30):
                 asking.start(client, 0.01)
@@ -67,7 +67,7 @@ async def test_many_floods_share(autojump_clock: trio.testing.MockClock) -> None
 
 async def test_a_long_call_counts_for_a_moment_only(autojump_clock: trio.testing.MockClock) -> None:
     async with trio.open_nursery() as nursery:
-        asking = Asking(Turns(each=2, total=2, quick_s=0.05), nursery)
+        asking = Asking(FairLimiter(each=2, total=2, quick_s=0.05), nursery)
         for _ in range(20):
             asking.start("patient", 1000)
         await trio.sleep(0.6)
@@ -78,42 +78,42 @@ async def test_a_long_call_counts_for_a_moment_only(autojump_clock: trio.testing
 
 
 async def test_who_goes_while_waiting_gives_the_turn_on(autojump_clock: trio.testing.MockClock) -> None:
-    turns = Turns(each=1, total=1, quick_s=math.inf)
+    limiter = FairLimiter(each=1, total=1, quick_s=math.inf)
     async with trio.open_nursery() as nursery:
-        asking = Asking(turns, nursery)
+        asking = Asking(limiter, nursery)
         asking.start("a", 1)
         await trio.sleep(0.1)
         with trio.move_on_after(0.2):
             await asking.ask("b", 1)
-        assert not turns._waiting
+        assert not limiter._waiting
         with trio.CancelScope() as gone:
 
             async def withdraw_and_call() -> None:
                 # In one step: it is withdrawn, and learns that its turn has come.
                 gone.cancel()
-                turns.give_back(next(iter(turns._taken)))
+                limiter.release(next(iter(limiter._held)))
 
             nursery.start_soon(withdraw_and_call)
             await asking.ask("d", 1)
         await asking.ask("c", 1)
     assert asking.begun == ["a", "c"]
-    assert turns._taken == {}
-    assert not turns._of
-    assert not turns._waiting
+    assert limiter._held == {}
+    assert not limiter._by_client
+    assert not limiter._waiting
 
 
 def test_bodies_beyond_the_bound_are_refused_to_who_has_the_most() -> None:
-    bodies = Bodies(limit=100)
-    assert all(bodies.take("flood", 20) for _ in range(5))
-    assert not bodies.take("flood", 1)
-    assert bodies.take("other", 50)
-    assert not bodies.take("other", 20)
-    assert bodies.take("flood", -100)
-    assert bodies.take("other", 20)
+    bodies = BodyBudget(limit=100)
+    assert all(bodies.reserve("flood", 20) for _ in range(5))
+    assert not bodies.reserve("flood", 1)
+    assert bodies.reserve("other", 50)
+    assert not bodies.reserve("other", 20)
+    assert bodies.reserve("flood", -100)
+    assert bodies.reserve("other", 20)
 
 
 async def test_one_client_has_no_more_in_hand_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "Bodies", lambda: Bodies(10 * 1024 * 1024))
+    monkeypatch.setattr(fair_limits, "BodyBudget", lambda: BodyBudget(10 * 1024 * 1024))
     async with served() as (http, *_):
         other = HttpWire(http.port)
         await http.initialize()
@@ -139,8 +139,8 @@ async def test_one_client_has_no_more_in_hand_than_its_share(monkeypatch: pytest
 
 async def test_long_bodies_of_one_client_wait_in_their_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a front need not have memory for all of them: none is refused."""
-    monkeypatch.setattr(turns, "Bodies", lambda: Bodies(17 * 1024 * 1024))
-    monkeypatch.setattr(turns, "READ_S", 60.0)
+    monkeypatch.setattr(fair_limits, "BodyBudget", lambda: BodyBudget(17 * 1024 * 1024))
+    monkeypatch.setattr(fair_limits, "READ_S", 60.0)
     async with served() as (http, *_):
         await http.initialize()
         call = {"name": "t_pair", "arguments": {"text": "x" * (4 * 1024 * 1024)}}

@@ -1,0 +1,146 @@
+"""Limits that are shared fairly among clients, so that one client's flood does not delay the others.
+
+An event loop runs tasks in any order, so a client that sends a hundred requests at once would get a hundred shares.
+Here waiting clients take turns, and each client's requests begin in their order.  A request that takes long is waiting
+for a service and costs nothing meanwhile, so it stops counting after a while and does not hold up others.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import math
+from collections.abc import Hashable
+
+import trio
+
+EACH, TOTAL, QUICK_S = 8, 16, 0.05
+"""Most requests of one client and of all clients that begin at once, and how long each counts."""
+
+LARGE_BYTES = 512 * 1024
+"""A request with a longer body costs milliseconds to parse and a multiple of its size in memory, so it counts until it
+is answered."""
+
+LARGE_EACH, LARGE_TOTAL = 2, 4
+"""Most such requests of one client and of all clients at once."""
+
+READ_EACH, READ_S = 4, 2.0
+"""Most large bodies of one client that are read at once, and how long each counts.  The others wait in their sockets
+and take no memory, whose first use is the largest cost."""
+
+BODIES_BYTES = 256 * 1024 * 1024
+"""Most bytes of all bodies in flight; beyond it, clients that use more than their share are refused."""
+
+
+class FairLimiter:
+    """Admits at most `each` requests of one client and `total` of all; each counts for at most `quick_s`."""
+
+    def __init__(self, each: int = EACH, total: float = TOTAL, quick_s: float = QUICK_S) -> None:
+        self._each = each
+        self._total = total
+        self._quick_s = quick_s
+        self._tokens = itertools.count()
+        # By token, oldest first: the client, and until when the request counts.
+        self._held: dict[int, tuple[Hashable, float]] = {}
+        self._by_client: collections.Counter[Hashable] = collections.Counter()
+        self._waiting: dict[Hashable, collections.deque[_Waiter]] = {}
+
+    async def acquire(self, client: Hashable) -> int:
+        """Wait for the client's turn; return a token for `release`."""
+        if client in self._waiting or not self._admits(client):
+            return await self._wait(client)
+        return self._take(client)
+
+    def release(self, token: int) -> None:
+        """Stop counting a request, because it is answered."""
+        if token in self._held:
+            self._expire(token)
+        if self._waiting:
+            self._wake()
+
+    def _admits(self, client: Hashable) -> bool:
+        return len(self._held) < self._total and self._by_client[client] < self._each
+
+    def _take(self, client: Hashable) -> int:
+        token = next(self._tokens)
+        self._by_client[client] += 1
+        self._held[token] = client, trio.current_time() + self._quick_s
+        return token
+
+    async def _wait(self, client: Hashable) -> int:
+        waiter = _Waiter()
+        self._waiting.setdefault(client, collections.deque()).append(waiter)
+        try:
+            while waiter.token is None:
+                with trio.move_on_at(next(iter(self._held.values()))[1]):
+                    await waiter.admitted.wait()
+                self._wake()
+        except trio.Cancelled:
+            if waiter.token is not None:
+                self.release(waiter.token)
+            else:
+                self._waiting[client].remove(waiter)
+                if not self._waiting[client]:
+                    del self._waiting[client]
+            raise
+        return waiter.token
+
+    def _expire(self, token: int) -> None:
+        client, _ = self._held.pop(token)
+        self._by_client[client] -= 1
+        if not self._by_client[client]:
+            del self._by_client[client]
+
+    def _wake(self) -> None:
+        """Admit as many waiting requests as the limits allow, one of each client in turn."""
+        now = trio.current_time()
+        while (first := next(iter(self._held), None)) is not None and self._held[first][1] <= now:
+            self._expire(first)
+        for client in list(self._waiting):
+            if self._admits(client):
+                waiting = self._waiting.pop(client)
+                waiter = waiting.popleft()
+                waiter.token = self._take(client)
+                waiter.admitted.set()
+                if waiting:
+                    # Queue the client behind the others.
+                    self._waiting[client] = waiting
+
+
+class _Waiter:
+    """A waiting request; `token` is set when it is admitted."""
+
+    def __init__(self) -> None:
+        self.admitted = trio.Event()
+        self.token: int | None = None
+
+
+class BodyBudget:
+    """Counts the bytes of the bodies in flight, by client."""
+
+    def __init__(self, limit: int = BODIES_BYTES) -> None:
+        self._limit = limit
+        self._by_client: collections.Counter[Hashable] = collections.Counter()
+        self._total = 0
+
+    def reserve(self, client: Hashable, size: int) -> bool:
+        """Reserve `size` bytes, or release them if it is negative; return False if that is too much."""
+        if size > 0 and self._total + size > self._limit:
+            clients = len(self._by_client.keys() | {client})
+            if self._by_client[client] + size > self._limit / clients:
+                return False
+        self._by_client[client] += size
+        self._total += size
+        if not self._by_client[client]:
+            del self._by_client[client]
+        return True
+
+
+class FairLimits:
+    """The limits that all HTTP requests of a front share: small requests, large ones, and the reading of bodies."""
+
+    def __init__(self) -> None:
+        self.small = FairLimiter()
+        self.large = FairLimiter(LARGE_EACH, LARGE_TOTAL, math.inf)
+        self.reading = FairLimiter(READ_EACH, math.inf, READ_S)
+        self.bodies = BodyBudget()
