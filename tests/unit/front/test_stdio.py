@@ -137,7 +137,7 @@ async def test_lines_are_whole_however_they_arrive() -> None:
 
     expected = None
     for size in range(1, len(data) + 1):
-        found = [(line.data, line.skipped and line.excess.request_id) async for line in lines(Pieces(size), limit=200)]
+        found = [(line.data, line.skipped and line.skipped.request_id) async for line in lines(Pieces(size), limit=200)]
         expected = expected or found
         assert found == expected
     assert expected == [(b'{"a":1}', None), (b'{"b":"' + b"x" * 50 + b'"}', None), (b"", 3), (b"last", None)]
