@@ -144,7 +144,7 @@ def test_a_token_of_another_making_is_refused_with_the_reason(kernel: RunningKer
         (issuer.token("first", scope="edit", aud="https://other.example"), "for another server"),
         (issuer.token("first", scope="edit", exp=now - 100), "has expired"),
         (issuer.token("first", scope="edit", nbf=now + 100), "not valid yet"),
-        ("a.b.c", "no JSON Web Token"),
+        ("a.b.c", "not a JSON Web Token"),
         ("none-of-this-kernels", ""),
     ):
         answer = ask(kernel, token)
