@@ -6,7 +6,7 @@ from tests.hostile.storm import MOST_BYTES, storm
 
 
 def test_kernel_outlives_an_attacker_in_every_service() -> None:
-    outcome = storm(seconds=15, seed=1)
+    outcome = storm(seconds=8, seed=1)
     assert outcome.lives
     assert outcome.answered > 0
     assert outcome.deaths.get("protocol", 0) > 0, outcome.deaths
