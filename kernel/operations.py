@@ -315,8 +315,13 @@ class KernelOperations:
     async def _begun(self, name: str, begin: Callable[[str], None]) -> str:
         """Start the next generation and wait until it is READY; return a message. Raises Unavailable."""
         before = self.supervisor.generation(name)
-        if begin == self.supervisor.start and self.supervisor.state(name) is ServiceState.READY:
-            return f"{name} was already running"
+        if begin == self.supervisor.start:
+            match self.supervisor.state(name):
+                case ServiceState.READY:
+                    return f"{name} was already running"
+                case ServiceState.STARTING:
+                    # The generation that is starting already is the one to wait for.
+                    before -= 1
         begin(name)
         state = await self.supervisor.wait_for(name, _SETTLED, after_generation=before)
         if state is not ServiceState.READY:
