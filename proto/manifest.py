@@ -13,7 +13,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from linckia.proto.json_types import JsonObject
+from linckia.proto.json_types import JsonObject, Layer
+from linckia.proto.operation import Operation
 
 NAME: Final = r"[a-z][a-z0-9_]{0,63}"
 """Pattern for names of services."""
@@ -219,3 +220,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         """Raise ValueError if the name is not valid."""
         if not re.fullmatch(NAME, self.name):
             raise ValueError(f"`name` is {self.name!r}; use lower-case letters, digits and _, starting with a letter")
+
+
+class Template(msgspec.Struct, frozen=True, kw_only=True):
+    """Services made from the settings: one for each table `[TABLE.NAME]`. A package's `manifest.py` lists them in
+    `TEMPLATES`, beside `MANIFESTS`. `manifest` and `operations` raise ValueError, which names the setting."""
+
+    table: str
+    manifest: Callable[[str, Layer], Manifest]
+    """Makes the manifest from NAME and the table."""
+    operations: Callable[[str], Mapping[str, Operation[object]]]
+    """Returns the operations of NAME's service."""

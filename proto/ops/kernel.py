@@ -11,6 +11,7 @@ from linckia.proto.frames import Backlog
 from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.grants import TokenTable
 from linckia.proto.later import MAX_LATER_CALLS, LaterCall
+from linckia.proto.mounts import MountTable
 from linckia.proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
 
 SERVICE = "kernel"
@@ -146,6 +147,14 @@ class KernelStop(Params[Done], frozen=True, kw_only=True):
     service: ServiceName
 
 
+class MountsReloaded(msgspec.Struct, frozen=True, kw_only=True):
+    """Names of the mounts that were added, removed, or changed and restarted."""
+
+    added: list[str] = []
+    removed: list[str] = []
+    changed: list[str] = []
+
+
 @operator.write("kernel_tokens_changed", idempotent=True, deadline_s=10, text="message")
 class KernelTokensChanged(Params[Done], frozen=True, kw_only=True):
     """Reload the tokens after `linckia token`; returns once the change is in force. The parameters are for the audit
@@ -161,6 +170,18 @@ class KernelTokens(Params[TokenTable], frozen=True, kw_only=True):
 
     front: Annotated[str, Meta(max_length=200, description="Name of the calling process")]
     version: int
+
+
+@internal.read("kernel_mounts", deadline_s=60, callers=(FRONT,))
+class KernelMounts(Params[MountTable], frozen=True, kw_only=True):
+    """Return the mounted servers once they differ from `version`, or after a while."""
+
+    version: int
+
+
+@operator.write("kernel_reload_mounts", idempotent=True, deadline_s=60)
+class KernelReloadMounts(Params[MountsReloaded], frozen=True, kw_only=True):
+    """Read the tables `[mcp.NAME]` of the settings again: start, restart and end the servers that changed."""
 
 
 @operator.write("kernel_backup", idempotent=False, deadline_s=24 * 3600, text="snapshot")

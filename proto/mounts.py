@@ -1,0 +1,247 @@
+"""Mounted MCP servers: their settings, names, operations, and what they offer.
+
+A mount is a service made from a table `[mcp.NAME]` of the settings: an adapter process that runs another MCP server and
+speaks MCP with it. Requests of clients reach it by three operations, which differ in what the router may do with them
+after a death.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Raw, UnsetType
+
+from linckia.proto.operation import CLIENT, Access, Operation, Params, Role
+
+TABLE: Final = "mcp"
+"""Name of the settings table with a table for each mount."""
+
+PREFIX: Final = "mcp_"
+"""Prefix of the names of mounts' services."""
+
+NAME_PATTERN: Final = r"^[a-z][a-z0-9_-]{0,31}$"
+"""Pattern for names of mounts; `-` becomes `_` in the name of the service."""
+
+REGISTRY: Final = "mounts"
+"""Service that keeps what each mount offers."""
+
+CALL_LIMIT_S: Final = 86_400.0
+"""Deadline of calls. The adapter applies the mount's `timeout`, which progress extends, so this one is never reached in
+practice."""
+
+CHANGED: Final = "mcp.mount_changed"
+"""Topic of the event that a mount's definitions have changed; the body is a `MountChanged`."""
+
+UPDATED: Final = "mcp.mount_resource_updated"
+"""Topic of the event that a resource of a mount has changed; the body is a `MountResourceUpdated`."""
+
+MountName = Annotated[str, Meta(pattern=NAME_PATTERN, description="Name of the mounted server")]
+Seconds = Annotated[float, Meta(gt=0)]
+
+
+class ToolChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`tools`: which tools clients see. Names may have the wildcards of shells (`fnmatch`)."""
+
+    allow: list[str] = []
+    """If not empty, only these."""
+    deny: list[str] = []
+    rename: dict[str, str] = {}
+    """New names, by the server's own."""
+
+
+class OAuthClient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`oauth`: how to get tokens for the server at `url`."""
+
+    flow: Literal["authorization_code", "client_credentials"] = "authorization_code"
+    client_id: str = ""
+    """Empty: register dynamically."""
+    client_secret_from: str = ""
+    """Name of an environment variable, or path of a file."""
+    scopes: list[str] = []
+
+
+class MountSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table `[mcp.NAME]`. Either `command` or `url` is set."""
+
+    command: str = ""
+    args: list[str] = []
+    cwd: str = ""
+    """Working directory; by default the user's home directory."""
+    env: dict[str, str] = {}
+    env_from: list[str] = []
+    """Variables of Linckia's environment to pass on, by name, or files of `NAME=value` lines, by path."""
+    url: str = ""
+    transport: Literal["http", "sse"] | None = None
+    """How to speak with `url`; by default Streamable HTTP, then SSE if the server is an old one."""
+    headers: dict[str, str] = {}
+    headers_from: dict[str, str] = {}
+    """By header: the name of an environment variable, or the path of a file."""
+    oauth: OAuthClient | None = None
+    tools: ToolChoice = ToolChoice()
+    roots: list[str] = []
+    """Folders that a confined server may write to, and that the server is told if it asks for roots and no client
+    answers."""
+    network: bool = True
+    """Whether a confined server may connect to other machines."""
+    confine: bool = False
+    """Whether the server may write only below `roots` and in its own folder."""
+    memory_limit: str = "4GiB"
+    """Memory of the server and all its processes, after which it is restarted."""
+    restart: Literal["permanent", "transient", "temporary"] = "permanent"
+    timeout: Seconds = 600.0
+    """Seconds without answer or progress after which a call fails."""
+    start_timeout: Seconds = 300.0
+    """Seconds for the start: a package may have to be downloaded first."""
+    share: Literal["one", "client"] | None = None
+    """Whether all clients share one process (`one`) or each has its own (`client`); by default `one`, unless
+    `stateful`."""
+    max_instances: Annotated[int, Meta(ge=1, le=256)] = 16
+    """Maximum number of processes with `share = "client"`; the one unused for longest ends first."""
+    start: Literal["eager", "lazy"] = "lazy"
+    """Whether it starts with Linckia or with its first call."""
+    rest_after_s: Annotated[float, Meta(ge=0)] | None = None
+    """Seconds without a call after which its process ends; 0: never. By default as all services, never if `stateful`
+    or `eager`."""
+    stateful: bool = False
+    """Whether the server keeps state between calls, so that calls must not go to a new process without notice."""
+    pin: bool = False
+    """Whether changed definitions are held back until `linckia mcp approve`."""
+    enabled: bool = True
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all clients use one instance."""
+        return (self.share or ("client" if self.stateful else "one")) == "one"
+
+
+class MountRequest(Params["MountReply"], frozen=True, kw_only=True):
+    """A request for a mounted server, as MCP defines it."""
+
+    method: Annotated[str, Meta(max_length=128)]
+    name: Annotated[str, Meta(max_length=4096)] = ""
+    """The tool, prompt or URI, for the audit log."""
+    params: bytes = b"{}"
+    """JSON object: the request's parameters, without the members of `_meta` that belong to the connection."""
+    answers: bytes = b""
+    """JSON object: what the client has answered to questions of an earlier attempt at this call, by question."""
+    modern: bool = False
+    """Whether the client speaks a revision without a handshake (2026-07-28 or later), so that it understands results
+    of the type `input_required`."""
+
+
+class MountReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The server's own reply: one of both, as the server wrote it. Other failures are `LinckiaError`s."""
+
+    result: Raw | UnsetType = msgspec.UNSET
+    error: Raw | UnsetType = msgspec.UNSET
+
+
+class Definitions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server offers: JSON as the server wrote it, lists complete. Lists that it lacks are empty."""
+
+    protocol_version: str = ""
+    server_info: Raw = Raw(b"{}")
+    capabilities: Raw = Raw(b"{}")
+    instructions: str = ""
+    tools: list[Raw] = []
+    resources: list[Raw] = []
+    templates: list[Raw] = []
+    prompts: list[Raw] = []
+
+
+class Flag(msgspec.Struct, frozen=True, kw_only=True):
+    """Something suspicious in a definition."""
+
+    kind: Literal["hidden_characters", "overlong", "look_alike"]
+    where: str
+    """What it is in, such as `tool create_issue: description`."""
+    detail: str = ""
+
+
+class Offered(msgspec.Struct, frozen=True, kw_only=True):
+    """The definitions of a mount that clients may see: the approved ones if `pin` is set, otherwise the latest."""
+
+    version: str = ""
+    """Hash of `definitions`; empty if the server has never started."""
+    definitions: Definitions = Definitions()
+    flags: list[Flag] = []
+    held_back: bool = False
+    """Whether the server now offers something else, which has not been approved."""
+
+
+class MountChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """The definitions of a mount have changed. `lists`: `tools`, `resources`, `prompts`."""
+
+    mount: str
+    lists: list[str] = []
+
+
+class MountResourceUpdated(msgspec.Struct, frozen=True, kw_only=True):
+    """A resource of a mount has changed."""
+
+    mount: str
+    uri: str
+
+
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
+    """A mount as fronts need to know it."""
+
+    name: str
+    tools: ToolChoice = ToolChoice()
+    stateful: bool = False
+
+
+class MountTable(msgspec.Struct, frozen=True, kw_only=True):
+    """All enabled mounts, and a version number for this set."""
+
+    version: int = 0
+    mounts: list[Mount] = []
+
+
+def service_of(mount: str) -> str:
+    """Return the name of a mount's service."""
+    return PREFIX + mount.replace("-", "_")
+
+
+def is_name(text: str) -> bool:
+    """Return whether a mount may be named so."""
+    return re.fullmatch(NAME_PATTERN, text) is not None
+
+
+READ: Final = "read"
+"""Requests that change nothing: lists, resources, prompts, completions, and tools with `readOnlyHint`."""
+REPEAT: Final = "repeat"
+"""Calls of tools with `idempotentHint`: sent again if the server dies."""
+CHANGE: Final = "change"
+"""Calls of other tools: never sent twice."""
+
+
+def operations_of(mount: str) -> dict[str, Operation[Any]]:
+    """Return the operations of a mount: `READ`, `REPEAT` and `CHANGE`, named `SERVICE.read` and so on."""
+    service = service_of(mount)
+
+    def declared(kind: str, access: Access, *, idempotent: bool) -> Operation[Any]:
+        return Operation(
+            name=f"{service}.{kind}",
+            description=f"A request for the mounted server {mount}.",
+            service=service,
+            params=MountRequest,
+            result=MountReply,
+            access=access,
+            idempotent=idempotent,
+            deadline_ms=int(CALL_LIMIT_S * 1000),
+            title=f"Request for {mount}",
+            role=Role.INTERNAL,
+            surfaces=(mount,),
+            callers=(CLIENT,),
+            asks=True,
+            open_world=True,
+        )
+
+    return {
+        READ: declared(READ, Access.READ, idempotent=True),
+        REPEAT: declared(REPEAT, Access.WRITE, idempotent=True),
+        CHANGE: declared(CHANGE, Access.DESTRUCTIVE, idempotent=False),
+    }
