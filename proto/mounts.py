@@ -139,11 +139,11 @@ class MountReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Definitions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server offers: JSON as the server wrote it, lists complete. Lists that it lacks are empty."""
+    """What a server offers, as it wrote it; lists are complete, and empty if it has none."""
 
     protocol_version: str = ""
-    server_info: Raw = Raw(b"{}")
-    capabilities: Raw = Raw(b"{}")
+    server_info: dict[str, Any] = {}
+    capabilities: dict[str, Any] = {}
     instructions: str = ""
     tools: list[Raw] = []
     resources: list[Raw] = []

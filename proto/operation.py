@@ -221,6 +221,20 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
     within_roots: bool = False
     is_exact: bool = False
 
+    @property
+    def routed(self) -> Operation[Any]:
+        """The operation by which the kernel knows it: itself, unless it is a tool of a mounted server."""
+        return self
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another server defines it, and checks its parameters."""
+        return False
+
+    def received(self, value: Any) -> Any:
+        """Return the result in the value that the routed operation returned. Raises LinckiaError."""
+        return value
+
     @cached_property
     def input_schema(self) -> JsonSchema:
         """JSON Schema 2020-12 of the parameters; always of `type: object`, with local references only."""

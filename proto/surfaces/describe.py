@@ -43,7 +43,7 @@ def describe(steps: Steps, target: str | None, words: str = "") -> JsonObject:
 def _whole(operation: Operation[object], names: Mapping[str, str]) -> JsonObject:
     """Return the complete schema of the parameters, with `names` replacing some of their names."""
     schema = {key: value for key, value in operation.input_schema.items() if key != "description"}
-    properties = {names.get(name, name): each for name, each in schema["properties"].items()}
+    properties = {names.get(name, name): each for name, each in schema.get("properties", {}).items()}
     required = [names.get(name, name) for name in schema.get("required", ())]
     return {**schema, "properties": properties, **({"required": required} if required else {})}
 

@@ -50,9 +50,14 @@ class Steps:
 
     def __init__(self, surface: str, table: Table) -> None:
         self.surface = surface
+        self.update(table)
+
+    def update(self, table: Table) -> None:
+        """Replace the steps by those of another table."""
+        self.__dict__.pop("index", None)
         self.ops: dict[Category, dict[str, Operation[object]]] = {category: {} for category in Category}
         self.query, self.execute, self.session = self.ops.values()
-        steps = _documents(table) if surface == DOCUMENTS else _everything(table)
+        steps = _documents(table) if self.surface == DOCUMENTS else _everything(table)
         for name, op in steps.items():
             (self.query if op.access is Access.READ else self.execute)[name] = op
         for op in table.values():
@@ -61,7 +66,7 @@ class Steps:
         # An operation's own name and its former names are accepted too, though not listed.
         every = ((category, op) for category, ops in self.ops.items() for op in ops.values())
         named = [(name, category, op) for category, op in every for name in (op.name, *op.former)]
-        self._aliases = {name: (category, op) for name, category, op in named} if surface != DOCUMENTS else {}
+        self._aliases = {name: (category, op) for name, category, op in named} if self.surface != DOCUMENTS else {}
 
     @cached_property
     def index(self) -> Index:

@@ -1,8 +1,8 @@
 """Surfaces: the tools, resources and prompts that a client sees, from the table of operations.
 
-A surface is immutable: its lists do not depend on the connection or on calls, and operations that are not on it cannot
-be called through it. `core` has everything that `all` has, but lists only a few tools. Operations that do not admit
-clients are on no surface.
+Its lists do not depend on the connection or on calls, and operations that are not on it cannot be called through it.
+They change only when mounted servers change. `core` has everything that `all` has, but lists only a few tools.
+Operations that do not admit clients are on no surface.
 """
 
 from __future__ import annotations
@@ -28,13 +28,29 @@ _VARIABLE = re.compile(r"\{(\+?[A-Za-z_][A-Za-z0-9_]*)\}")
 class Surface:
     """One surface, in the table's order; lists are in wire form and created once."""
 
+    capabilities: JsonObject | None = None
+    """The capabilities that clients are offered, if they do not follow from the lists."""
+    server_info: JsonObject | None = None
+    """How the server presents itself, if not as Linckia."""
+
     def __init__(self, name: str, table: Table) -> None:
         self.name = name
         self.instructions = INSTRUCTIONS[name]
-        self.steps = Steps(name, table)
-        """Steps that the composite tools can run here."""
         self.is_whole = name in (ALL, CORE)
         """Whether it has everything that clients may call."""
+        self.steps = Steps(name, table)
+        """Steps that the composite tools can run here."""
+        self._fill(table)
+
+    def update(self, table: Table) -> None:
+        """Replace everything on it by the operations of another table."""
+        self.steps.update(table)
+        self._fill(table)
+
+    def _fill(self, table: Table) -> None:
+        name = self.name
+        for cached in ("listed_tools", "listed_prompts", "listed_resources", "listed_templates", "custom_headers"):
+            self.__dict__.pop(cached, None)
         here = [op for op in table.values() if op.admits(CLIENT) and (self.is_whole or name in op.surfaces)]
         self.tools: Mapping[str, Operation[object]] = {op.name: op for op in here if op.role is Role.TOOL}
         self.called = {**self.tools, **{name: op for op in self.tools.values() for name in op.former}}
@@ -54,10 +70,10 @@ class Surface:
     @cached_property
     def listed_tools(self) -> list[JsonObject]:
         """`tools` of `tools/list`."""
-        tools = [self._tool(op) for op in self.listed]
+        tools = [self._tool(op) for op in self.listed if not op.is_foreign]
         if self.name not in REFERENCES:
             schemas.explain_once(tools, briefly=self.name == ALL)
-        return tools
+        return tools + [self._tool(op) for op in self.listed if op.is_foreign]
 
     def bounds(self, op: Operation[object]) -> bool:
         """Return whether long answers of a tool are truncated here: only if no other system's contract defines them."""
@@ -88,11 +104,14 @@ class Surface:
     def _tool(self, op: Operation[object]) -> JsonObject:
         description, whole = shown(op, self.name, self.steps)
         common = {} if self.name in REFERENCES else op.params.common
+        detailed = self.name != ALL
         tool = {
             "name": op.name,
             "title": op.title,
             "description": description,
-            "inputSchema": schemas.parameters(whole, common, description=description, detailed=self.name != ALL),
+            "inputSchema": whole
+            if op.is_foreign
+            else schemas.parameters(whole, common, description=description, detailed=detailed),
             "annotations": annotations_of(op, whole=self.name in REFERENCES),
         }
         # Answers that may be truncated have no output schema.

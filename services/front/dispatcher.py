@@ -86,15 +86,16 @@ class LinkDispatcher(Dispatcher):
                     raise UnknownOperation(f"the front has no handler for {operation.name!r}")
                 result = await run_locally(operation, lambda: handler(params, caller), caller=caller, limit_s=limit_s)
                 return msgspec.to_builtins(result)
+            routed = operation.routed
             answer = await self._outgoing.raw(
-                operation.name, frames.pack_body(params), parent=self._parent, trace=options.get("trace") or "",
+                routed.name, frames.pack_body(params), parent=self._parent, trace=options.get("trace") or "",
                 limit_s=operation.deadline_ms / 1000 if limit_s is None else limit_s, caller=caller,
                 session=current_session.get(), grant=grants.current.get(), target=described(params),
                 peer=current_peer.get(), client_requests=options.get("client_requests"),
             )  # fmt: skip
         except LinckiaError as error:
             raise operation.failure(error) from error.__cause__
-        value = results.plain(operation, answer, written=options.get("written", False))
+        value = operation.received(results.plain(routed, answer, written=options.get("written", False)))
         if len(answer) > LONG_BYTES:
             # Decoding took milliseconds, and encoding the result will too: let other tasks run in between.
             await trio.lowlevel.checkpoint()

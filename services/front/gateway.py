@@ -20,11 +20,13 @@ import trio
 from linckia.proto.dispatch import Dispatcher
 from linckia.proto.errors import InvalidParams
 from linckia.proto.mcp import ListChanged
-from linckia.proto.operation import SURFACES
+from linckia.proto.operation import SURFACES, operation_of
 from linckia.proto.ops import Table
+from linckia.proto.ops.kernel import KernelMounts
 from linckia.proto.surfaces.surface import Surface
 from linckia.services.front.composite.run import Composites
 from linckia.services.front.dispatcher import Events
+from linckia.services.front.mounted.mounted import Mounted
 from linckia.services.front.prompts import FilePrompts, Folder
 from linckia.services.front.protocol.notifier import Notifier
 from linckia.services.front.scratchpad import Scratchpads
@@ -64,6 +66,7 @@ class Gateway:
         self.notifier = Notifier()
         self._nursery = nursery
         self._surfaces = {name: Surface(name, table) for name in SURFACES}
+        self.mounted = Mounted(table, self._surfaces, dispatcher, self.notifier.publish)
         self._servers: dict[str, SurfaceServer] = {}
         self.wanted = trio.Event()
         self.opened = trio.Event()
@@ -73,6 +76,11 @@ class Gateway:
         """Wait for the first client, then load the SDK and create the servers."""
         await self.wanted.wait()
         self.events.on_event(self.notifier.receive)
+        self.events.on_event(self.mounted.catalogue.receive)
+        if operation_of(KernelMounts).name in self.table:
+            self._nursery.start_soon(self.mounted.catalogue.run)
+        else:
+            self.mounted.catalogue.loaded.set()
         self._nursery.start_soon(self.prompts.watch, partial(self.notifier.publish, ListChanged(list="prompts")))
         if SDK not in sys.modules:
             with trio.move_on_after(FIRST_MESSAGE_S):
@@ -82,10 +90,7 @@ class Gateway:
         from linckia.services.front.protocol.server import SurfaceServer
 
         for name, surface in self._surfaces.items():
-            composites = Composites(self.dispatcher, surface.steps)
-            self._servers[name] = SurfaceServer(
-                surface, self.table, composites, self.notifier, self.version, self.scratchpads, self.prompts
-            )
+            self._servers[name] = self._create(surface, SurfaceServer)
         # The modules stay loaded; each garbage collection of their objects took 80 to 170 ms.
         gc.freeze()
         self.loaded.set()
@@ -96,10 +101,23 @@ class Gateway:
         Raises:
             InvalidParams: no surface has this name.
         """
-        surface = self._surfaces.get(name)
+        surface = self._surfaces.get(name) or self.mounted.find(name)
         if surface is None:
-            raise InvalidParams(f"unknown surface {name!r}; known surfaces: {', '.join(SURFACES)}", field="surface")
+            known = ", ".join((*SURFACES, *self.mounted.catalogue.mounts))
+            raise InvalidParams(f"unknown surface {name!r}; known surfaces: {known}", field="surface")
         return surface
+
+    async def find(self, name: str) -> Surface:
+        """Like `surface`, but wait until the mounts are known if it may be the name of one."""
+        if name not in self._surfaces:
+            await self.mounted.complete()
+        return self.surface(name)
+
+    def _create(self, surface: Surface, kind: type[SurfaceServer]) -> SurfaceServer:
+        composites = Composites(self.dispatcher, surface.steps)
+        return kind(
+            surface, self.table, composites, self.notifier, self.version, self.scratchpads, self.prompts, self.mounted
+        )
 
     async def server(self, surface: str) -> SurfaceServer:
         """Wait until the SDK is loaded and return the server of a surface.
@@ -107,11 +125,15 @@ class Gateway:
         Raises:
             InvalidParams: no surface has this name.
         """
-        name = self.surface(surface).name
         self.wanted.set()
         self.opened.set()
+        found = await self.find(surface)
         await self.loaded.wait()
-        return self._servers[name]
+        if found.name not in self._servers:
+            from linckia.services.front.protocol.server import SurfaceServer
+
+            self._servers[found.name] = self._create(found, SurfaceServer)
+        return self._servers[found.name]
 
 
 @contextlib.asynccontextmanager

@@ -104,6 +104,11 @@ def check(
     Raises:
         InvalidParams: names the step, and the parameter as it was written.
     """
+    if operation.is_foreign:
+        given = {**outer, **params}
+        return Planned(
+            where, name, operation, given, frozenset(key for key in given if chained and is_reference(given[key]))
+        )
     tp = operation.params
     arguments = dict(_named(where, name, respelled, tp, outer))
     inner = _named(where, name, respelled, tp, params)

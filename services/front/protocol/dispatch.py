@@ -18,6 +18,7 @@ from mcp_types.version import LATEST_MODERN_VERSION
 
 from linckia.proto.errors import LinckiaError
 from linckia.proto.operation import Access
+from linckia.services.front.mounted.requests import MountedRequests
 from linckia.services.front.protocol import sdk
 from linckia.services.front.protocol.client_requests import CallClient
 from linckia.services.front.protocol.failures import message_of
@@ -29,6 +30,7 @@ from linckia.services.front.protocol.messages import (
     Envelope,
     RequestId,
     error_message,
+    has_envelope,
     is_call,
 )
 from linckia.services.front.protocol.server import SurfaceServer
@@ -41,6 +43,7 @@ class MessageDispatcher:
     def __init__(self, server: SurfaceServer) -> None:
         self._server = server
         self._fast_path = FastPath(server)
+        self._mounted = MountedRequests(server, server.mounted.catalogue, server.mounted.names)
 
     async def answer(self, request: Request) -> Answer | None:
         """Answer a request; return None if its client has withdrawn it."""
@@ -50,6 +53,9 @@ class MessageDispatcher:
             with request.scope:
                 call = self._recognise(request)
                 if call is None:
+                    mounted = await self._mounted.answer(request)
+                    if mounted is not None:
+                        return mounted
                     return await sdk.serve(self._server.sdk, request)
                 return await self._call(request, call)
             return None
@@ -79,6 +85,10 @@ class MessageDispatcher:
         """Return the tool call in a message of either era."""
         if not is_call(envelope):
             return None
+        tool = self._mounted.tool(envelope)
+        if tool is not None:
+            assert isinstance(envelope.id, int | str)
+            return ToolCall(envelope.id, tool, {}, modern=has_envelope(envelope))
         return self._fast_path.recognise(envelope, modern=False) or self._fast_path.recognise(envelope, modern=True)
 
     def interrupted(

@@ -71,12 +71,7 @@ class FastPath:
 
     def __init__(self, server: SurfaceServer) -> None:
         self._server = server
-        surface = server.surface
-        self._tools = {
-            name: op
-            for name, op in surface.called.items()
-            if not op.asks and (not op.is_content or _is_composite(op)) and op.name not in surface.custom_headers
-        }
+        self._surface = server.surface
         self._stamp = {SERVER_INFO_META_KEY: server.sdk.server_info_stamp}
         self._modern_tail = b',"resultType":"complete","_meta":%b' % _encode(self._stamp)
 
@@ -89,8 +84,8 @@ class FastPath:
             decoded = _decode_params(params)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        operation, meta, arguments = self._tools.get(decoded.name), decoded.meta, decoded.arguments or {}
-        if operation is None:
+        operation, meta, arguments = self._surface.called.get(decoded.name), decoded.meta, decoded.arguments or {}
+        if operation is None or not self._takes(operation):
             return None
         if isinstance(meta, UnsetType):
             return None if modern else ToolCall(request_id, operation, arguments)
@@ -104,6 +99,11 @@ class FastPath:
         if capabilities is None:
             return None
         return ToolCall(request_id, operation, arguments, True, token, level, meta.traceparent, capabilities)
+
+    def _takes(self, operation: Operation[object]) -> bool:
+        if operation.asks or operation.name in self._surface.custom_headers:
+            return False
+        return not operation.is_content or _is_composite(operation)
 
     async def answer(self, call: ToolCall, client: CallClient, nursery: trio.Nursery, level: str | None) -> Answer:
         """Make the call and return its answer.

@@ -8,7 +8,7 @@ others wait for the SDK.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypedDict
 
 import msgspec
@@ -104,6 +104,8 @@ class _Message(msgspec.Struct, forbid_unknown_fields=True):
 
 def offered(surface: Surface) -> JsonObject:
     """Return the server's capabilities on a surface, in wire form; the same in all revisions."""
+    if surface.capabilities is not None:
+        return surface.capabilities
     # Surfaces with all operations declare all capabilities, even if no operation is a prompt.
     whole = surface.is_whole
     capabilities: JsonObject = {"logging": {}, "tools": {"listChanged": True}}
@@ -126,11 +128,20 @@ GREETINGS = frozenset({"initialize", "ping", "server/discover", "tools/list"})
 
 
 class Greeter:
-    """Answers the first requests of one surface's clients."""
+    """Answers the first requests of one surface's clients.
 
-    def __init__(self, surface: Surface, version: str) -> None:
+    Args:
+        is_complete: whether the lists of the surface are complete yet.
+    """
+
+    def __init__(self, surface: Surface, version: str, is_complete: Callable[[], bool] = lambda: True) -> None:
         self._surface = surface
-        self._info = {"name": NAME, "title": TITLE, "version": version}
+        self.is_complete = is_complete
+        self._own_info: JsonObject = {"name": NAME, "title": TITLE, "version": version}
+
+    @property
+    def _info(self) -> JsonObject:
+        return self._surface.server_info or self._own_info
 
     def answer(self, data: bytes, session: McpSession) -> bytes | None:
         """Answer a request and update the session; return None if the SDK must answer it."""
@@ -159,7 +170,7 @@ class Greeter:
             case "ping" if session.modern is False:
                 msgspec.convert(params, _Nothing)
                 return {}
-            case "tools/list" if session.modern is False and session.is_open:
+            case "tools/list" if session.modern is False and session.is_open and self.is_complete():
                 msgspec.convert(params, _Nothing)
                 return {"tools": self._surface.listed_tools}
             case "server/discover" if session.modern is None:

@@ -30,18 +30,18 @@ class Notifier:
     """Forwards events of services to clients."""
 
     def __init__(self) -> None:
-        self.listeners: list[Callable[[Notice], Awaitable[None]]] = []
-        """Functions called with every notice, in addition to the sessions."""
-        self._sessions: dict[McpSession, Collection[str]] = {}
+        self.listeners: list[Callable[[Notice, Collection[str] | None], Awaitable[None]]] = []
+        """Functions called with every notice and the surfaces that it concerns, in addition to the sessions."""
+        self._sessions: dict[McpSession, tuple[str, Collection[str]]] = {}
 
     @contextlib.contextmanager
-    def follow(self, session: McpSession, lists: Collection[str]) -> Iterator[None]:
+    def follow(self, session: McpSession, surface: str, lists: Collection[str]) -> Iterator[None]:
         """Notify a session while this context is active and the session is open.
 
         Args:
             lists: the lists that its surface has; changes to other lists are not sent.
         """
-        self._sessions[session] = lists
+        self._sessions[session] = surface, lists
         try:
             yield
         finally:
@@ -58,17 +58,17 @@ class Notifier:
             return
         await self.publish(notice)
 
-    async def publish(self, notice: Notice) -> None:
-        """Send `notice` to every client that it concerns."""
+    async def publish(self, notice: Notice, surfaces: Collection[str] | None = None) -> None:
+        """Send `notice` to every client that it concerns; if `surfaces` are given, only to clients of those."""
         message = _message(notice)
-        for session, lists in self._sessions.items():
-            is_concerned = (
+        for session, (surface, lists) in self._sessions.items():
+            is_concerned = (surfaces is None or surface in surfaces) and (
                 notice.uri in session.state.uris if isinstance(notice, ResourceUpdated) else notice.list in lists
             )
             if is_concerned and session.is_open and not session.modern:
                 session.send(message)
         for listener in self.listeners:
-            await listener(notice)
+            await listener(notice, surfaces)
 
 
 def list_changed(name: str) -> bytes:

@@ -6,7 +6,7 @@ provides what the SDK's own transports would: the context of a request, and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import anyio
@@ -131,6 +131,11 @@ def _client_params(session: McpSession) -> types.InitializeRequestParams | None:
         return types.InitializeRequestParams.model_validate(session.client, by_name=False)
     except ValidationError:
         return None
+
+
+def check_modern(sdk: Server[JsonObject], request: Request) -> None:
+    """Raise MCPError if the envelope or the headers of a request of 2026-07-28 are wrong."""
+    _modern_connection(sdk, request, _params_of(request.envelope))
 
 
 def _modern_connection(sdk: Server[JsonObject], request: Request, params: JsonObject | None) -> Connection:
@@ -269,11 +274,13 @@ _LISTS: dict[str, Callable[[], ServerEvent]] = {
 }
 
 
-def subscription_bus(notifier: Notifier) -> InMemorySubscriptionBus:
-    """Return a bus that forwards all notices to `subscriptions/listen`."""
+def subscription_bus(notifier: Notifier, surface: str) -> InMemorySubscriptionBus:
+    """Return a bus that forwards all notices about a surface to `subscriptions/listen`."""
     bus = InMemorySubscriptionBus()
 
-    async def publish(notice: Notice) -> None:
+    async def publish(notice: Notice, surfaces: Collection[str] | None) -> None:
+        if surfaces is not None and surface not in surfaces:
+            return
         await bus.publish(_LISTS[notice.list]() if isinstance(notice, ListChanged) else ResourceUpdated(uri=notice.uri))
 
     notifier.listeners.append(publish)

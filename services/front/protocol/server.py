@@ -26,6 +26,8 @@ from linckia.proto.json_types import JsonObject
 from linckia.proto.operation import Operation, Params, Role
 from linckia.proto.ops import Table
 from linckia.proto.surfaces.surface import Surface
+from linckia.services.front.mounted.mounted import Mounted
+from linckia.services.front.mounted.tools import MountedTool
 from linckia.services.front.prompts import SHOWN_ON, FilePrompts
 from linckia.services.front.protocol import calls
 from linckia.services.front.protocol.client_requests import LEVELS, CallRequests, InputRequired, merged_answers
@@ -71,16 +73,18 @@ class SurfaceServer:
         version: str,
         scratchpads: Scratchpads,
         prompts: FilePrompts,
+        mounted: Mounted,
     ) -> None:
         self.surface = surface
+        self.mounted = mounted
         self.dispatcher = dispatcher
         self._table = table
         self.notifier = notifier
         self.scratchpads = scratchpads
         # Only some surfaces have prompts.
         self._prompts = prompts if surface.name in SHOWN_ON else FilePrompts()
-        self.listening = ListenHandler(subscription_bus(notifier))
-        self.greeter = Greeter(surface, version)
+        self.listening = ListenHandler(subscription_bus(notifier, surface.name))
+        self.greeter = Greeter(surface, version, mounted.is_complete)
         # Arguments of the SDK's constructor, functions of different types, which it checks.
         handlers: JsonObject = {
             "on_list_tools": self._list_tools,
@@ -89,6 +93,9 @@ class SurfaceServer:
             "on_subscriptions_listen": self._listen,
         }
         capabilities = offered(surface)
+        if surface.capabilities is not None:
+            # A mounted server may offer more later.
+            capabilities = {"resources": {}, "prompts": {}, "completions": {}}
         if "resources" in capabilities:
             handlers |= {
                 "on_list_resources": self._list_resources,
@@ -101,8 +108,6 @@ class SurfaceServer:
             handlers |= {"on_list_prompts": self._list_prompts, "on_get_prompt": self._get_prompt}
         if "completions" in capabilities:
             handlers["on_completion"] = self._complete_argument
-        self._capabilities = capabilities
-        self.lists = lists_of(capabilities)
         with warnings.catch_warnings():
             # Logging is deprecated as of 2026-07-28, but earlier revisions use it.
             warnings.simplefilter("ignore", MCPDeprecationWarning)
@@ -121,33 +126,52 @@ class SurfaceServer:
             self._offer,
         ]
 
+    @property
+    def lists(self) -> frozenset[str]:
+        """The lists of the surface that can change."""
+        return lists_of(offered(self.surface))
+
     async def _offer(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Declare in the handshake that lists can change, for which the SDK's server has no setting."""
+        """Declare in the handshake what the surface offers now, and that lists can change, for which the SDK's server
+        has no setting."""
         result = await call_next(ctx)
-        if ctx.method == "initialize" and isinstance(result, dict):
-            return {**result, "capabilities": self._capabilities}
+        if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
+            own: JsonObject = {"capabilities": offered(self.surface)}
+            if self.surface.server_info is not None and ctx.method == "initialize":
+                own["serverInfo"] = self.surface.server_info
+            return {**result, **own}
         return result
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
         operation = self.surface.called.get(name)
+        if isinstance(operation, MountedTool):
+            schema = operation.definition.get("inputSchema")
+            return schema if isinstance(schema, dict) else None
         return None if operation is None else operation.input_schema
 
     async def _list_tools(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
+        await self.mounted.complete()
         return _page("tools", self.surface.listed_tools, params)
 
     async def _list_resources(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
-        return _page("resources", self.surface.listed_resources, params)
+        await self.mounted.complete()
+        more = self.mounted.names.resources if self.surface.is_whole else []
+        return _page("resources", [*self.surface.listed_resources, *more], params)
 
     async def _list_templates(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
-        return _page("resourceTemplates", self.surface.listed_templates, params)
+        await self.mounted.complete()
+        more = self.mounted.names.templates if self.surface.is_whole else []
+        return _page("resourceTemplates", [*self.surface.listed_templates, *more], params)
 
     async def _list_prompts(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
+        await self.mounted.complete()
         files = await self._prompts.current()
         built_in = self.surface.prompts
         hidden = {name for name, prompt in files.items() if prompt.folder.is_own}
         own = [prompt.listed() for prompt in files.values() if prompt.folder.is_own or prompt.name not in built_in]
         listed = [prompt for prompt in self.surface.listed_prompts if prompt["name"] not in hidden]
-        return _page("prompts", [*listed, *own], params)
+        more = self.mounted.names.prompts if self.surface.is_whole else []
+        return _page("prompts", [*listed, *own, *more], params)
 
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
         operation = self.surface.called.get(params.name)

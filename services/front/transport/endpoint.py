@@ -149,7 +149,7 @@ class Endpoint:
                     await stream.listen()
                     return
                 session.stream = stream
-                with self._server.notifier.follow(session, self._server.lists):
+                with self._server.notifier.follow(session, self._server.surface.name, self._server.lists):
                     await stream.listen()
             finally:
                 self._streams.discard(stream)

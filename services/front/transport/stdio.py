@@ -90,8 +90,8 @@ async def attach(
     Raises:
         InvalidParams: no surface has this name.
     """
-    gateway.surface(surface)
     gateway.wanted.set()
+    await gateway.find(surface)
     with contextlib.closing(SessionMemory(memory)) as session_memory:
         ending = trio.Event() if ending is None else ending
         return await StdioSession(gateway, surface, fd_in, fd_out, session_memory, drain_s, ending).run()
@@ -119,7 +119,7 @@ class StdioSession(McpSession):
         super().__init__(memory.state, duplex=True)
         self._gateway = gateway
         self._surface = gateway.surface(surface)
-        self._greeter = Greeter(self._surface, gateway.version)
+        self._greeter = Greeter(self._surface, gateway.version, gateway.mounted.is_complete)
         self._lists = lists_of(offered(self._surface))
         self._dispatcher: MessageDispatcher | None = None
         self._descriptors = fd_in, fd_out
@@ -150,7 +150,7 @@ class StdioSession(McpSession):
         # All tasks that serve this client inherit this context.
         scratchpad.enter(self._gateway.scratchpads.open(self._memory.name, self.state))
         current_peer.set(STDIO)
-        with non_blocking(*self._descriptors), self._gateway.notifier.follow(self, self._lists):
+        with non_blocking(*self._descriptors), self._gateway.notifier.follow(self, self._surface.name, self._lists):
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._output.run)
                 self._nursery.start_soon(_cancel_when, self._output.broken, self._nursery.cancel_scope)

@@ -129,9 +129,18 @@ async def serve_http(
     limit, limits = settings.max_body_bytes, limits or FairLimits()
     endpoints = {f"/mcp/{name}": Endpoint(await gateway.server(name), limit, limits, sessions) for name in SURFACES}
     endpoints["/v1/mcp"] = Endpoint(await gateway.server(TRANSCRIPTS), limit, limits)
-    all_endpoints = list(endpoints.values())
     endpoints["/mcp"] = endpoints[f"/mcp/{ALL}"]
-    guard = Guard(_app(endpoints, routes, ready), settings, tokens, issuer)
+
+    async def mounted(name: str) -> Endpoint | None:
+        await gateway.mounted.complete()
+        if gateway.mounted.find(name) is None:
+            return None
+        path = f"/mcp/{name}"
+        if path not in endpoints:
+            endpoints[path] = Endpoint(await gateway.server(name), limit, limits, sessions)
+        return endpoints[path]
+
+    guard = Guard(_app(endpoints, mounted, routes, ready), settings, tokens, issuer)
 
     async with trio.open_nursery() as nursery:
         await nursery.start(sessions.run)
@@ -139,7 +148,7 @@ async def serve_http(
 
         async def until_shutdown() -> None:
             await shutdown()
-            for endpoint in all_endpoints:
+            for endpoint in set(endpoints.values()):
                 endpoint.close_streams()
 
         await http_server.serve(
@@ -149,9 +158,12 @@ async def serve_http(
 
 
 def _app(
-    endpoints: Mapping[str, ASGIApp], routes: Sequence[BaseRoute], ready: Callable[[], Awaitable[bool]]
+    endpoints: Mapping[str, ASGIApp],
+    mounted: Callable[[str], Awaitable[ASGIApp | None]],
+    routes: Sequence[BaseRoute],
+    ready: Callable[[], Awaitable[bool]],
 ) -> ASGIApp:
-    """Return the application: MCP's endpoints by their paths, and the routes."""
+    """Return the application: MCP's endpoints by their paths, those of mounted servers by name, and the routes."""
 
     async def health(request: Request) -> Response:
         up = await ready()
@@ -170,13 +182,15 @@ def _app(
         if isinstance(route, Route) and "{" not in route.path
         for method in route.methods or ()
     }
-    unknown = JSONResponse({"error": f"unknown surface; the surfaces are: {', '.join(SURFACES)}"}, status_code=404)
+    known = f"unknown surface; the surfaces are: {', '.join(SURFACES)}, and the names of mounted servers"
+    unknown = JSONResponse({"error": known}, status_code=404)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
         found = endpoints.get(path) or exact.get((scope["method"], path))
         if found is None and path.startswith("/mcp/"):
-            found = endpoints.get(path.rstrip("/"), unknown)
+            path = path.rstrip("/")
+            found = endpoints.get(path) or await mounted(path.removeprefix("/mcp/")) or unknown
         await (found or others)(scope, receive, send)
 
     return app

@@ -10,6 +10,7 @@ from linckia.proto import ops
 from linckia.proto.errors import InvalidParams
 from linckia.proto.surfaces.surface import Surface
 from linckia.services.front.composite.run import Composites
+from linckia.services.front.mounted.mounted import Mounted
 from linckia.services.front.prompts import FilePrompts
 from linckia.services.front.protocol import batch
 from linckia.services.front.protocol.fast_path import FastPath
@@ -64,7 +65,9 @@ SEEDS = [
 def _fast() -> FastPath:
     surface, dispatcher = Surface("all", TABLE), InProcess()
     composites = Composites(dispatcher, surface.steps)
-    return FastPath(SurfaceServer(surface, TABLE, composites, Notifier(), "1", Scratchpads(), FilePrompts()))
+    notifier = Notifier()
+    mounted = Mounted(TABLE, {}, dispatcher, notifier.publish)
+    return FastPath(SurfaceServer(surface, TABLE, composites, notifier, "1", Scratchpads(), FilePrompts(), mounted))
 
 
 @functools.cache

@@ -279,6 +279,7 @@ async def main():
     os.close(client_out)
     async with trio.open_nursery() as nursery:
         gateway = Gateway(ops.load(), None, None, nursery, "0", FilePrompts())
+        gateway.mounted.catalogue.loaded.set()
         await attach(gateway, server_in, server_out, "yaml")
     sys.stdout.write(os.read(client_in, 65536).decode())
     heavy = {"mcp", "mcp_types", "pydantic", "starlette", "httptools"} & set(sys.modules)

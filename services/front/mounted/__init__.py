@@ -1,0 +1,1 @@
+"""Mounted MCP servers, as the front shows them to clients."""

@@ -1,0 +1,135 @@
+"""The mounted servers as a front knows them: which there are, and what each offers.
+
+The kernel says which mounts there are, and the registry what each offers. Neither starts a mounted server.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import Protocol, TypeVar
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from linckia.proto import frames
+from linckia.proto.dispatch import Dispatcher
+from linckia.proto.errors import LinckiaError
+from linckia.proto.frames import Event
+from linckia.proto.front import SERVICE
+from linckia.proto.mounts import CHANGED, UPDATED, Mount, MountChanged, MountResourceUpdated, MountTable, Offered
+from linckia.proto.operation import Params, operation_of
+from linckia.proto.ops.kernel import KernelMounts
+from linckia.proto.ops.mounts import MountsOffered
+
+R = TypeVar("R")
+
+RETRY_S = 1.0
+
+ALL_LISTS = ("tools", "resources", "prompts")
+
+_log = logging.getLogger("linckia.gateway")
+
+
+class Receiver(Protocol):
+    """Is told what changed, after it has."""
+
+    async def mounts_changed(self, changed: Mapping[str, Collection[str]]) -> None:
+        """Lists of mounts have changed: `tools`, `resources`, `prompts`, by mount."""
+
+    async def mount_resource_updated(self, mount: str, uri: str) -> None: ...
+
+
+class Catalogue:
+    """The mounts, and what they offer; `run` keeps both current."""
+
+    def __init__(self, dispatcher: Dispatcher, receiver: Receiver) -> None:
+        self._dispatcher = dispatcher
+        self._receiver = receiver
+        self._changes = trio.Lock()
+        self.mounts: dict[str, Mount] = {}
+        self.offered: dict[str, Offered] = {}
+        self.loaded = trio.Event()
+        """Set once the mounts are known for the first time, with what they offered last."""
+        self._refreshed = trio.lowlevel.ParkingLot()
+
+    async def run(self) -> None:
+        """Follow the kernel's table of mounts."""
+        version = -1
+        while True:
+            try:
+                table = await self._ask(KernelMounts(version=version))
+            except LinckiaError as error:
+                _log.debug("the table of mounts is not available: %s", error)
+                self.loaded.set()
+                await trio.sleep(RETRY_S)
+                continue
+            if table.version != version:
+                version = table.version
+                await self._apply(table)
+            self.loaded.set()
+
+    async def _apply(self, table: MountTable) -> None:
+        mounts = {mount.name: mount for mount in table.mounts}
+        async with self._changes:
+            before = dict(self.mounts)
+            changed = [name for name in mounts.keys() | before.keys() if mounts.get(name) != before.get(name)]
+            offered: dict[str, Offered] = {}
+            async with trio.open_nursery() as nursery:
+                for name in changed:
+                    if name in mounts:
+                        nursery.start_soon(self._fetch, name, offered)
+            self.mounts = mounts
+            self.offered = {name: offered.get(name) or self.offered.get(name) or Offered() for name in mounts}
+            if changed:
+                await self._receiver.mounts_changed(dict.fromkeys(changed, ALL_LISTS))
+            self._refreshed.unpark_all()
+
+    async def _fetch(self, name: str, offered: dict[str, Offered]) -> bool:
+        try:
+            offered[name] = await self._ask(MountsOffered(mount=name))
+        except LinckiaError as error:
+            _log.warning("what the mount %s offers is not available: %s", name, error)
+            return False
+        return True
+
+    async def receive(self, event: Event) -> None:
+        """Take note of an event about a mount."""
+        try:
+            if event.topic == CHANGED:
+                changed = frames.read_body(event.body, MountChanged)
+                await self.refresh(changed.mount, changed.lists)
+            elif event.topic == UPDATED:
+                updated = frames.read_body(event.body, MountResourceUpdated)
+                await self._receiver.mount_resource_updated(updated.mount, updated.uri)
+        except msgspec.DecodeError as error:
+            _log.warning("event %s is malformed: %s", event.topic, error)
+
+    async def refresh(self, name: str, lists: Collection[str]) -> None:
+        """Fetch what a mount offers now."""
+        async with self._changes:
+            offered: dict[str, Offered] = {}
+            while name in self.mounts:
+                if await self._fetch(name, offered):
+                    break
+                await trio.sleep(RETRY_S)
+            else:
+                return
+            is_new = offered[name].version != self.offered[name].version
+            self.offered |= offered
+            if is_new:
+                await self._receiver.mounts_changed({name: lists})
+            self._refreshed.unpark_all()
+
+    async def known(self, name: str) -> None:
+        """Wait until a mount's server has started once, so that its definitions are known, or the mount is gone."""
+        while name in self.mounts and not self.offered[name].version:
+            await self._refreshed.park()
+
+    async def _ask(self, params: Params[R]) -> R:
+        operation = operation_of(params)
+        value = await self._dispatcher.call(operation, params, caller=SERVICE, written=True)
+        # Definitions are JSON as servers wrote it, which only JSON can carry.
+        of_json = operation.decoders[1]
+        return of_json(value) if isinstance(value, Raw) else msgspec.convert(value, operation.result)

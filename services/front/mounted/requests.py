@@ -1,0 +1,353 @@
+"""Answers requests for mounted servers: passes them on, and the replies back, as they were written.
+
+On the surface of a mounted server, all requests about its tools, resources and prompts are passed on. On other surfaces
+that is so for calls of mounted tools, and for prompts and resources under their names there. Everything else, such as
+the handshake, is answered as for any surface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import trio
+from mcp.shared.exceptions import MCPError
+from mcp_types import SERVER_INFO_META_KEY
+from msgspec import Raw, UnsetType
+
+from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
+from linckia.proto.json_types import JsonObject
+from linckia.proto.mounts import READ, MountReply, MountRequest, operations_of
+from linckia.proto.operation import Operation
+from linckia.services.front.mounted.catalogue import Catalogue
+from linckia.services.front.mounted.content import bounded
+from linckia.services.front.mounted.names import MountedNames
+from linckia.services.front.mounted.surface import MountSurface
+from linckia.services.front.mounted.tools import MountedTool
+from linckia.services.front.protocol import sdk
+from linckia.services.front.protocol.calls import as_error, perform, unknown_tool
+from linckia.services.front.protocol.client_requests import CallClient, CallRequests, InputRequired, merged_answers
+from linckia.services.front.protocol.failures import as_failure, as_tool_result
+from linckia.services.front.protocol.messages import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    TOOLS_CALL,
+    Answer,
+    Envelope,
+    RequestId,
+    error_message,
+)
+from linckia.services.front.protocol.server import SurfaceServer
+from linckia.services.front.protocol.session import Request
+
+LISTS = {
+    "tools/list": "tools",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+    "prompts/list": "prompts",
+}
+"""Methods that list what a server offers, with the member that holds the list."""
+
+_SUBSCRIBES = {"resources/subscribe", "resources/unsubscribe"}
+_PASSED = {TOOLS_CALL, "resources/read", "prompts/get", "completion/complete", *_SUBSCRIBES}
+
+KNOWN_S = 60.0
+"""How long the first list of a server that has never started may take; clients give up after about a minute."""
+
+_LIST_FRESH_MS = 1000
+
+_PREFIX = "io.modelcontextprotocol/"
+_STATE = "linckia:"
+"""Prefix of our own request states; all others belong to mounted servers."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Meta(msgspec.Struct):
+    progress_token: RequestId | UnsetType = msgspec.field(default=msgspec.UNSET, name="progressToken")
+    traceparent: Any = None
+    capabilities: dict[str, Any] | UnsetType = msgspec.field(default=msgspec.UNSET, name=f"{_PREFIX}clientCapabilities")
+    level: str | None = msgspec.field(default=None, name=f"{_PREFIX}logLevel")
+
+
+class _Passed(msgspec.Struct):
+    """A request on its way: the mount's operation that carries it, and what it is about."""
+
+    route: Operation[Any]
+    method: str
+    params: dict[str, Raw]
+    name: str
+    tool: MountedTool | None = None
+
+
+class MountedRequests:
+    """Requests for mounted servers on one surface."""
+
+    def __init__(self, server: SurfaceServer, catalogue: Catalogue, names: MountedNames) -> None:
+        self._server = server
+        self._catalogue = catalogue
+        self._names = names
+
+    async def answer(self, request: Request) -> Answer | None:
+        """Answer a request for a mounted server; return None if it is not for one."""
+        surface, session = self._server.surface, request.session
+        if session.modern is None or not (session.modern or session.is_open):
+            return None
+        is_own = isinstance(surface, MountSurface)
+        is_list = request.method in LISTS and is_own
+        if not is_list and not (request.method in _PASSED and (is_own or self._names)):
+            return None
+        try:
+            params = _params(request.envelope)
+            passed = None if is_list else self._passed(request.method, params)
+            if not is_list and passed is None:
+                return None
+            meta = _meta(params)
+            if session.modern:
+                sdk.check_modern(self._server.sdk, request)
+            if passed is None:
+                assert isinstance(surface, MountSurface)
+                return await self._list(request, surface)
+            return await self._pass(request, passed, meta)
+        except MCPError as error:
+            data = error.error
+            return Answer(error_message(request.id, data.code, data.message, data.data), data.code)
+        except InvalidParams as error:
+            return Answer(error_message(request.id, INVALID_PARAMS, str(error)), INVALID_PARAMS)
+
+    def tool(self, envelope: Envelope) -> MountedTool | None:
+        """Return the mounted tool that a `tools/call` names, if it names one."""
+        try:
+            params = _params(envelope)
+        except InvalidParams:
+            return None
+        return self._tool(_text(params, "name"))
+
+    def _tool(self, name: str) -> MountedTool | None:
+        surface = self._server.surface
+        tool = surface.called.get(name)
+        return tool if isinstance(tool, MountedTool) else None
+
+    async def _list(self, request: Request, surface: MountSurface) -> Answer:
+        params = _params(request.envelope)
+        if "cursor" in params:
+            raise InvalidParams("unknown cursor: this list has one page", field="cursor")
+        if not surface.is_known:
+            await self._first_start(request, surface.name)
+        freshness = {"ttlMs": _LIST_FRESH_MS, "cacheScope": "private"} if request.session.modern else {}
+        members: dict[str, Any] = {LISTS[request.method]: surface.lists[LISTS[request.method]], **freshness}
+        return self._result(request, {name: Raw(_encode(value)) for name, value in members.items()})
+
+    async def _first_start(self, request: Request, mount: str) -> None:
+        """Start a server that never ran, and wait until its definitions are known. Raises MCPError if it fails."""
+        ping = MountRequest(method="ping", name=mount)
+        with trio.move_on_after(KNOWN_S):
+            try:
+                await self._server.dispatcher.call(operations_of(mount)[READ], ping, written=True)
+            except LinckiaError as error:
+                raise as_error(error.failure) from None
+            await self._catalogue.known(mount)
+
+    def _passed(self, method: str, params: dict[str, Raw]) -> _Passed | None:
+        """Return the request as it is passed on; None if it is not for a mounted server."""
+        surface = self._server.surface
+        if not isinstance(surface, MountSurface):
+            return self._renamed(method, params)
+        route = operations_of(surface.name)[READ]
+        if method == TOOLS_CALL:
+            name = _text(params, "name")
+            tool = self._tool(name)
+            if tool is None:
+                raise unknown_tool(name, surface)
+            return _Passed(tool.route, method, {**params, "name": _json(tool.tool)}, tool.tool, tool)
+        name = _text(params, "uri") or _text(params, "name")
+        return _Passed(route, method, params, name)
+
+    def _renamed(self, method: str, params: dict[str, Raw]) -> _Passed | None:
+        """Return a request that names something by its name beside Linckia's own."""
+        if method == TOOLS_CALL:
+            tool = self._tool(_text(params, "name"))
+            if tool is None:
+                return None
+            return _Passed(tool.route, method, {**params, "name": _json(tool.tool)}, tool.tool, tool)
+        if method == "completion/complete":
+            reference = self._names.reference(params.get("ref"))
+            if reference is None:
+                return None
+            mount, ref = reference
+            return _Passed(operations_of(mount)[READ], method, {**params, "ref": _json(ref)}, mount)
+        key = "name" if method == "prompts/get" else "uri"
+        found = (self._names.prompt if key == "name" else self._names.resource)(_text(params, key))
+        if found is None:
+            return None
+        mount, name = found
+        return _Passed(operations_of(mount)[READ], method, {**params, key: _json(name)}, name)
+
+    async def _pass(self, request: Request, passed: _Passed, meta: _Meta) -> Answer:
+        modern = bool(request.session.modern)
+        given = meta.capabilities if not isinstance(meta.capabilities, UnsetType) else {}
+        capabilities = given if modern else request.session.capabilities
+        level = meta.level if modern else request.session.state.level
+        params, answers = dict(passed.params), {}
+        state = _text(params, "requestState")
+        if state.startswith(_STATE):
+            responses = msgspec.json.decode(params.pop("inputResponses", Raw(b"{}")))
+            answers = merged_answers(state.removeprefix(_STATE), responses)
+            del params["requestState"]
+        token = None if isinstance(meta.progress_token, UnsetType) else meta.progress_token
+        client_requests = CallRequests(
+            SessionClient(request, capabilities, modern=modern),
+            request.nursery,
+            token=token,
+            level=level,
+            asks=True,
+            answers=answers,
+        )
+        asked = MountRequest(
+            method=passed.method,
+            name=passed.name[:4096],
+            params=_encode(_without_connection(params)),
+            answers=_encode(answers) if answers else b"",
+            modern=modern,
+        )
+        try:
+            value = await perform(
+                self._server.dispatcher, passed.route, asked, client_requests, meta.traceparent, written=True
+            )
+        except InputRequired as required:
+            members = {"inputRequests": required.inputs, "requestState": _STATE + required.state}
+            encoded = {name: Raw(_encode(member)) for name, member in members.items()}
+            return self._result(request, {"resultType": Raw(b'"input_required"'), **encoded})
+        except Exception as error:  # noqa: BLE001  # the edge: a defect is this call's answer, and is logged
+            return self._failed(request, passed, error)
+        await self._subscribed(request, passed)
+        return self._replied(request, passed, asked, value)
+
+    async def _subscribed(self, request: Request, passed: _Passed) -> None:
+        if passed.method not in _SUBSCRIBES:
+            return
+        # Under the name that the client used, by which it is notified.
+        uri, state = _text(_params(request.envelope), "uri"), request.session.state
+        (state.subscribe if passed.method == "resources/subscribe" else state.unsubscribe)(uri)
+        await request.session.changed()
+
+    def _failed(self, request: Request, passed: _Passed, error: Exception) -> Answer:
+        failure = as_failure(error, passed.route.name)
+        if passed.method != TOOLS_CALL:
+            data = as_error(failure).error
+            return Answer(error_message(request.id, data.code, data.message, data.data), data.code)
+        result = as_tool_result(failure)
+        return self._result(request, {name: Raw(_encode(value)) for name, value in result.items()})
+
+    def _replied(self, request: Request, passed: _Passed, asked: MountRequest, value: object) -> Answer:
+        if not isinstance(value, Raw):
+            value = Raw(_encode(value))
+        reply = msgspec.json.decode(value, type=MountReply)
+        if not isinstance(reply.error, UnsetType):
+            try:
+                code = msgspec.json.decode(reply.error, type=_Error).code
+            except msgspec.DecodeError:
+                code = INTERNAL_ERROR
+            return Answer(b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (_encode(request.id), bytes(reply.error)), code)
+        if isinstance(reply.result, UnsetType):
+            return self._failed(request, passed, OperationError(f"{passed.route.service} sent no result"))
+        if passed.tool is not None and self._bounds:
+            short = bounded(passed.tool, asked, msgspec.json.decode(reply.result), None)
+            return self._result(request, {name: Raw(_encode(member)) for name, member in short.items()})
+        return self._result(request, msgspec.json.decode(reply.result, type=dict[str, Raw]), Raw(reply.result))
+
+    @property
+    def _bounds(self) -> bool:
+        return self._server.surface.name in BOUNDED
+
+    def _result(self, request: Request, members: dict[str, Raw], whole: Raw | None = None) -> Answer:
+        """Return a result with what the client's revision requires; `whole` is its JSON, if it is unchanged so far."""
+        if request.session.modern:
+            meta = msgspec.json.decode(members["_meta"], type=dict[str, Raw]) if "_meta" in members else {}
+            stamp = self._server.surface.server_info or self._server.sdk.server_info_stamp
+            meta.setdefault(SERVER_INFO_META_KEY, Raw(_encode(stamp)))
+            members = {"resultType": Raw(b'"complete"'), **members, "_meta": Raw(_encode(meta))}
+            if request.method == "resources/read":
+                members = {"ttlMs": Raw(b"0"), "cacheScope": Raw(b'"private"'), **members}
+            whole = None
+        elif "resultType" in members:
+            members = {name: member for name, member in members.items() if name != "resultType"}
+            whole = None
+        body = _encode(members) if whole is None else bytes(whole)
+        return Answer(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encode(request.id), body))
+
+
+BOUNDED = frozenset({"core", "compact"})
+"""Surfaces on which long results are shortened."""
+
+
+class SessionClient(CallClient):
+    """The client end of a request that is passed on; a client with a handshake is asked in its session."""
+
+    def __init__(self, request: Request, capabilities: Mapping[str, Any], *, modern: bool) -> None:
+        super().__init__(request.channel.send, capabilities, modern=modern)
+        self._request = request
+
+    async def request(self, method: str, params: JsonObject) -> JsonObject:
+        if not self._request.session.reachable:
+            raise OperationError(f"the client cannot be asked {method}: it has no session")
+        response = await self._request.session.ask(method, params, self._request.channel)
+        if isinstance(response.result, UnsetType):
+            error = b"" if isinstance(response.error, UnsetType) else bytes(response.error)
+            raise OperationError(f"the client did not answer {method}: {_message(error)}")
+        result: JsonObject = msgspec.json.decode(response.result)
+        return result
+
+
+class _Error(msgspec.Struct):
+    code: int = INTERNAL_ERROR
+    message: str = ""
+
+
+def _message(error: bytes) -> str:
+    try:
+        return msgspec.json.decode(error, type=_Error).message
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return "malformed error"
+
+
+def _json(value: object) -> Raw:
+    return Raw(_encode(value))
+
+
+def _params(envelope: Envelope) -> dict[str, Raw]:
+    """Return the parameters, each as its JSON. Raises InvalidParams."""
+    if isinstance(envelope.params, UnsetType) or bytes(envelope.params) == b"null":
+        return {}
+    try:
+        return msgspec.json.decode(envelope.params, type=dict[str, Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidParams(f"params: {error}", field="params") from None
+
+
+def _meta(params: Mapping[str, Raw]) -> _Meta:
+    if "_meta" not in params:
+        return _Meta()
+    try:
+        return msgspec.json.decode(params["_meta"], type=_Meta)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidParams(f"params._meta: {error}", field="_meta") from None
+
+
+def _without_connection(params: dict[str, Raw]) -> dict[str, Raw]:
+    """Return the parameters without the members of `_meta` that belong to the client's own connection."""
+    if "_meta" not in params:
+        return params
+    meta = msgspec.json.decode(params["_meta"], type=dict[str, Raw])
+    kept = {key: value for key, value in meta.items() if key != "progressToken" and not key.startswith(_PREFIX)}
+    rest = {name: value for name, value in params.items() if name != "_meta"}
+    return {**rest, "_meta": _json(kept)} if kept else rest
+
+
+def _text(params: Mapping[str, Raw], name: str) -> str:
+    """Return a parameter that is text; "" if it is absent or something else."""
+    try:
+        return msgspec.json.decode(params.get(name, Raw(b'""')), type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
