@@ -32,6 +32,8 @@ class Surface:
     """The capabilities that clients are offered, if they do not follow from the lists."""
     server_info: JsonObject | None = None
     """How the server presents itself, if not as Linckia."""
+    is_known: bool = True
+    """Whether its lists are known already."""
 
     def __init__(self, name: str, table: Table) -> None:
         self.name = name

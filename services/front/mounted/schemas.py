@@ -87,8 +87,7 @@ def _accepted(given: object, definitions: JsonObject, root: JsonObject, depth: i
     if kind is None:
         return _union(node, _anything()["anyOf"])
     kept: JsonObject = {"type": kind, **{key: node[key] for key in _KEPT if key in node}}
-    if "enum" in kept and None in kept["enum"]:
-        kept["enum"] = [each for each in kept["enum"] if each is not None]
+    _list_strings(kept)
     if kind == "array":
         items = node.get("items", node.get("prefixItems"))
         first = items[0] if isinstance(items, list) and items else items
@@ -100,6 +99,22 @@ def _accepted(given: object, definitions: JsonObject, root: JsonObject, depth: i
         if required := [name for name in _required(node) if name in kept["properties"]]:
             kept["required"] = required
     return kept
+
+
+def _list_strings(kept: JsonObject) -> None:
+    """Keep enumerations of strings only, the one form that Gemini accepts; the description names other values."""
+    values = [kept.pop("const")] if "const" in kept else kept.get("enum")
+    if not isinstance(values, list):
+        kept.pop("enum", None)
+        return
+    values = [each for each in values if each is not None]
+    if values and all(isinstance(each, str) for each in values):
+        kept["enum"] = values
+        return
+    kept.pop("enum", None)
+    if values:
+        listed = f"One of {', '.join(map(str, values))}"
+        kept["description"] = f"{kept['description']} {listed}" if "description" in kept else listed
 
 
 def _union(node: JsonObject, choices: list[JsonObject]) -> JsonObject:

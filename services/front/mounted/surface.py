@@ -41,6 +41,7 @@ class MountSurface(Surface):
         """Show these definitions from now on."""
         definitions = offered.definitions
         self.mount, self.offered = mount, offered
+        self.is_known = bool(offered.version)
         self.instructions = definitions.instructions
         tools = tools_of(mount, offered)
         self.mounted: Mapping[str, MountedTool] = {tool.own: tool for tool in tools}
@@ -55,11 +56,6 @@ class MountSurface(Surface):
         self.capabilities = _offered(definitions.capabilities) if offered.version else _UNKNOWN
         info = definitions.server_info
         self.server_info = info if "name" in info and "version" in info else None
-
-    @property
-    def is_known(self) -> bool:
-        """Whether its server has ever started."""
-        return bool(self.offered.version)
 
     def update(self, table: Table) -> None:
         """Do nothing: it has no operations of the table."""

@@ -143,6 +143,10 @@ class Greeter:
     def _info(self) -> JsonObject:
         return self._surface.server_info or self._own_info
 
+    @property
+    def _lists_are_complete(self) -> bool:
+        return self._surface.is_known and self.is_complete()
+
     def answer(self, data: bytes, session: McpSession) -> bytes | None:
         """Answer a request and update the session; return None if the SDK must answer it."""
         if len(data) > _MAX_BYTES or data.count(b"{") + data.count(b"[") > _MAX_BRACKETS:
@@ -170,7 +174,7 @@ class Greeter:
             case "ping" if session.modern is False:
                 msgspec.convert(params, _Nothing)
                 return {}
-            case "tools/list" if session.modern is False and session.is_open and self.is_complete():
+            case "tools/list" if session.modern is False and session.is_open and self._lists_are_complete:
                 msgspec.convert(params, _Nothing)
                 return {"tools": self._surface.listed_tools}
             case "server/discover" if session.modern is None:

@@ -22,6 +22,7 @@ NAMELESS = {
     "kernel_backup": "to where the settings say",
     "kernel_shutdown": "there is one system",
     "kernel_tokens_changed": "the tokens are in their file",
+    "kernel_reload_mounts": "the mounts are in the settings",
     "files_import_runs": "an export as a whole",
     "kernel_call": "what it calls has a line of its own",
     "memory_import": "an export as a whole",

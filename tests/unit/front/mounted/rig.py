@@ -1,0 +1,123 @@
+"""A gateway with mounted servers, whose replies a test writes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Unpack
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from linckia.kernel import VERSION
+from linckia.proto import ops
+from linckia.proto.dispatch import CallOptions
+from linckia.proto.errors import LinckiaError, OperationError
+from linckia.proto.mounts import (
+    CHANGED,
+    Definitions,
+    Mount,
+    MountChanged,
+    MountRequest,
+    MountTable,
+    Offered,
+    operations_of,
+)
+from linckia.proto.operation import Operation, Params
+from linckia.proto.ops import Table
+from linckia.proto.ops.kernel import KernelMounts
+from linckia.proto.ops.mounts import MountsOffered
+from linckia.services.front.gateway import Gateway, open_gateway
+from tests.unit.front.inprocess import InProcess, in_process
+from tests.unit.front.operations import TABLE, open_service
+
+Serve = Callable[[str, MountRequest, dict[str, Any]], Awaitable[Any]]
+
+
+def raw(*definitions: dict[str, Any]) -> list[Raw]:
+    return [Raw(msgspec.json.encode(each)) for each in definitions]
+
+
+def offered(version: str = "1", **lists: Any) -> Offered:
+    """What a server offers; `tools=[{…}]` and so on."""
+    plain = {name: lists.pop(name) for name in ("server_info", "capabilities", "instructions") if name in lists}
+    capabilities = {name: {} for name in ("tools", "resources", "prompts")}
+    encoded = {name: raw(*each) for name, each in lists.items()}
+    return Offered(version=version, definitions=Definitions(**{"capabilities": capabilities, **plain, **encoded}))
+
+
+class Mounts:
+    """A dispatcher that has mounted servers beside the services of another one.
+
+    `serve` gets the kind of the operation, the request and its decoded parameters, and returns the result, a
+    `{"error": …}`, or raises LinckiaError.
+    """
+
+    def __init__(self, others: InProcess, serve: Serve) -> None:
+        self.others = others
+        self.serve = serve
+        self.mounts: dict[str, Mount] = {}
+        self.offered: dict[str, Offered] = {}
+        self.requests: list[tuple[str, MountRequest]] = []
+        self.version = 0
+        self._changed = trio.lowlevel.ParkingLot()
+        self.on_event, self.publish = others.on_event, others.publish
+
+    def mount(self, mount: Mount, offered: Offered) -> None:
+        self.mounts[mount.name], self.offered[mount.name] = mount, offered
+        self._table_changed()
+
+    def unmount(self, name: str) -> None:
+        del self.mounts[name]
+        self._table_changed()
+
+    def _table_changed(self) -> None:
+        self.version += 1
+        self._changed.unpark_all()
+
+    def offers(self, name: str, offered: Offered, *lists: str) -> None:
+        """The server of a mount offers something else from now on."""
+        self.offered[name] = offered
+        self.publish(CHANGED, MountChanged(mount=name, lists=list(lists)))
+
+    async def call(self, operation: Operation[Any], params: Params[Any], **options: Unpack[CallOptions]) -> object:
+        if isinstance(params, KernelMounts):
+            while params.version == self.version:
+                await self._changed.park()
+            table = MountTable(version=self.version, mounts=list(self.mounts.values()))
+            return msgspec.to_builtins(table)
+        if isinstance(params, MountsOffered):
+            return Raw(msgspec.json.encode(self.offered[params.mount]))
+        routed = operation.routed
+        if not isinstance(params, MountRequest):
+            return await self.others.call(operation, params, **options)
+        kinds = {op.name: kind for name in self.mounts for kind, op in operations_of(name).items()}
+        self.requests.append((kinds[routed.name], params))
+        try:
+            result = await self.serve(kinds[routed.name], params, msgspec.json.decode(params.params))
+        except LinckiaError as error:
+            raise operation.failure(error) from None
+        reply = result if isinstance(result, dict) and set(result) == {"error"} else {"result": result}
+        if options.get("written"):
+            return operation.received(Raw(msgspec.json.encode(reply)))
+        return operation.received(msgspec.json.decode(msgspec.json.encode(reply)))
+
+
+async def refuse(kind: str, request: MountRequest, params: dict[str, Any]) -> Any:
+    raise OperationError("not expected")
+
+
+@contextlib.asynccontextmanager
+async def mounted_gateway(serve: Serve = refuse, **mounts: Offered) -> AsyncIterator[tuple[Gateway, Mounts]]:
+    """A gateway to the test's operations and the mounts."""
+    named = ("kernel_mounts", "mounts_offered", "query", "execute", "describe")
+    table = Table([*TABLE.values(), *(op for op in ops.load().values() if op.name in named)])
+    async with in_process(open_service) as others:
+        dispatcher = Mounts(others, serve)
+        for name, each in mounts.items():
+            dispatcher.mount(Mount(name=name), each)
+        async with open_gateway(table, dispatcher, dispatcher, version=VERSION) as gateway:
+            await gateway.server("all")
+            await gateway.mounted.complete()
+            yield gateway, dispatcher
