@@ -94,6 +94,9 @@ class GenerationSink(Protocol):
     def down(self, generation: Generation, cause: Cause) -> None:
         """The generation is dead. All frames it sent have been delivered through `frame`."""
 
+    def gone(self, service: str) -> None:
+        """The service was removed, and its last generation has ended."""
+
     def state(self, service: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
         """The service's state changed. `retry_at` (trio's clock) is the time of the next start, if one is planned."""
 

@@ -13,6 +13,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from linckia.proto.front import LIBRARIES
+from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.json_types import JsonObject, Layer
 from linckia.proto.operation import Operation
 
@@ -101,6 +103,8 @@ class Zygote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 LIGHT: Final = Zygote(name="light", order=10)
+MCP: Final = Zygote(name=FRONT, order=40, preload=LIBRARIES, wait_s=0)
+"""Has loaded MCP's SDK. The first front starts without it, because loading the SDK takes a second."""
 VECTORS: Final = Zygote(name="vectors", order=20, preload=("faiss",))
 TORCH: Final = Zygote(name="torch", order=90, preload=("torch",), wait_s=60.0, is_costly=True)
 """Loads every module that services name in `Torch.preload`; loading torch takes seconds and 100 MB."""
@@ -177,12 +181,29 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     hang_timeout_s: float = 5.0
     startup_timeout_s: float = 60.0
     in_flight: int = 64
+    restart: Literal["permanent", "transient", "temporary"] = "permanent"
+    start_tries: int | None = None
+    calls_wait_s: float | None = None
+    lazy: bool = False
+    zygote_wait_s: float | None = None
+    standby: bool = True
     handoff: bool = False
     standby_first_s: float = 1.0
     standby_rests_after_s: float | None = 300.0
     heap_per_core: bool = False
     """Whether its threads have a heap for each core, rather than one for all."""
 
+    confined: bool = True
+    """Whether it runs in a sandbox. If not, it runs as a program of the user who runs the kernel."""
+    programs: bool = False
+    """Whether it starts other programs. They inherit its sandbox, so it has no limits on memory and files; a confined
+    one may read everything but Linckia's own files and what is denied. They get the kernel's usual variables."""
+    variables: tuple[str, ...] = ()
+    """Additional variables of the kernel's environment that it gets."""
+    files: tuple[str, ...] = ()
+    """Files that it may read, by absolute path."""
+    folders: tuple[str, ...] = ()
+    """Folders outside the roots that it may write, by absolute path."""
     roots: Roots = Roots.NONE
     network: bool = False
     """Whether it connects to other machines."""
@@ -227,6 +248,9 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     `TEMPLATES`, beside `MANIFESTS`. `manifest` and `operations` raise ValueError, which names the setting."""
 
     table: str
+    module: str
+    """Module of its services, which the zygote loads even if there are none yet."""
+    zygote: Zygote
     manifest: Callable[[str, Layer], Manifest]
     """Makes the manifest from NAME and the table."""
     operations: Callable[[str], Mapping[str, Operation[object]]]

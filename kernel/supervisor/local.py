@@ -172,6 +172,7 @@ class LocalPlacement:
         self._prioritized: set[str] = set()
         self.zygotes = {spec.name: Zygote(spec, log_dir, self._reaper, self._loading) for spec in zygotes}
         self._logs: dict[str, ServiceLog] = {}
+        self._log_scopes: dict[str, trio.CancelScope] = {}
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -213,8 +214,15 @@ class LocalPlacement:
         if log is None:
             log = self._logs[spec.name] = ServiceLog(self._log_dir, spec.name, spec.log_max_bytes, pipe)
             assert self._nursery is not None, "`run` comes first"
-            self._nursery.start_soon(keep_running, f"the log of {spec.name}", log.run)
+            scope = self._log_scopes[spec.name] = trio.CancelScope()
+            self._nursery.start_soon(self._write_log, spec.name, log, scope)
         return log
+
+    async def _write_log(self, name: str, log: ServiceLog, scope: trio.CancelScope) -> None:
+        with scope:
+            await keep_running(f"the log of {name}", log.run)
+        # Only if the service was removed; otherwise the logs are open until the end.
+        log.close()
 
     async def start(self, spec: ServiceSpec, launch: LaunchConfig) -> Running:
         zygote = self.zygotes.get(spec.zygote or "")
@@ -284,7 +292,8 @@ class LocalPlacement:
         self._dismiss_standby(spec.name)
         if zygote is not None:
             try:
-                return await zygote.fork(launch, spec.env, descriptors), "zygote", None
+                wait_s = _wait_s(spec, zygote)
+                return await zygote.fork(launch, spec.env, descriptors, wait_s=wait_s), "zygote", None
             except ZygoteDown as error:
                 _log.warning("%s is started from scratch: %s", spec.name, error)
         process = spawn(
@@ -296,7 +305,7 @@ class LocalPlacement:
     async def _turn_of(self, spec: ServiceSpec, zygote: Zygote | None) -> None:
         """Wait until the first generation may start."""
         if zygote is not None:
-            await zygote.until_ready(zygote.spec.wait_s)
+            await zygote.until_ready(_wait_s(spec, zygote))
         await self._starting.begin(spec.name)
         assert self._nursery is not None, "`run` comes first"
         self._nursery.start_soon(self._pass_on, spec.name)
@@ -322,6 +331,18 @@ class LocalPlacement:
         for zygote in self.zygotes.values():
             zygote.no_longer_needed_by(service)
 
+    def forget(self, service: str) -> None:
+        self.dismiss(service)
+        self._prioritized.discard(service)
+        self._starting.forget(service)
+        if self._logs.pop(service, None) is not None:
+            self._log_scopes.pop(service).cancel()
+
     def standby_pid(self, service: str) -> int | None:
         standby = self._standbys.get(service)
         return standby.pid if standby is not None else None
+
+
+def _wait_s(spec: ServiceSpec, zygote: Zygote) -> float:
+    """Return how long a start waits for the zygote."""
+    return zygote.spec.wait_s if spec.zygote_wait_s is None else spec.zygote_wait_s

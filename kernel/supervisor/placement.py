@@ -104,6 +104,9 @@ class Placement(Protocol):
     def dismiss(self, service: str) -> None:
         """Release what was prepared for the next generation, since none will start soon."""
 
+    def forget(self, service: str) -> None:
+        """Release everything that belongs to a service that was removed."""
+
     def prioritize(self, service: str) -> None:
         """Give priority to this service's first generation, since somebody waits for it."""
 

@@ -10,6 +10,8 @@ Erlang/OTP's one-for-one semantics (restart types, intensity), with these additi
 - A READY service that dies from an external signal (`kill -9`) restarts at once, and the death is not counted.
 - A service that is not called may rest, without a process. The next call starts it, even while it is still ending. A
   rest is neither a death nor a restart.
+- Services may be added, changed and removed at any time. A removed one ends in order, and is forgotten.
+- A lazy service rests until its first call, and after FAILED until its next one.
 - A service that keeps dying in one mode switches to the next, and returns to the better one after healthy time.
 """
 
@@ -26,6 +28,8 @@ from linckia.kernel.supervisor.spec import Backoff, Restart, ServiceSpec, check,
 
 MAX_CLIMB_DOUBLINGS = 7
 """The interval between tries of a better mode doubles with each failure, up to 128 times `climb_after_s`."""
+
+STARTS_LATER = "it starts at the first call"
 
 RESTS = "it was not called for a while, and starts at the next call"
 
@@ -61,6 +65,8 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the next start is a restart after a death."""
     then: ServiceState = ServiceState.STOPPED
     """While DRAINING, the state to enter once it has ended; WAITING means that it is restarted at once."""
+    removed: bool = False
+    """Whether it is forgotten once it has ended."""
     restarts: int = 0
     deaths: dict[CauseKind, int] = {}
     last_death: Cause | None = None
@@ -107,6 +113,21 @@ class StopAsked(OfService, frozen=True): ...
 class RestartAsked(OfService, frozen=True): ...
 
 
+class Added(OfService, frozen=True):
+    """A service was added, possibly while a removed one of that name is still ending."""
+
+    spec: ServiceSpec
+
+
+class Replaced(OfService, frozen=True):
+    """A service has another spec."""
+
+    spec: ServiceSpec
+
+
+class Removed(OfService, frozen=True): ...
+
+
 class OfGeneration(OfService, frozen=True):
     generation: int
 
@@ -129,7 +150,8 @@ class Died(OfGeneration, frozen=True):
 
 
 Event: TypeAlias = (
-    Boot | BecameReady | Died | Due | Idle | Wanted | ClimbDue | StartAsked | StopAsked | RestartAsked | Close
+    Boot | BecameReady | Died | Due | Idle | Wanted | ClimbDue | StartAsked | StopAsked | RestartAsked | Added | Replaced
+    | Removed | Close
 )  # fmt: skip
 
 
@@ -162,7 +184,11 @@ class Notify(OfService, frozen=True):
     retry_at: float | None
 
 
-Decision: TypeAlias = Spawn | End | Wake | Notify
+class Gone(OfService, frozen=True):
+    """A removed service has ended: forget it."""
+
+
+Decision: TypeAlias = Spawn | End | Wake | Notify | Gone
 
 
 class Plan:
@@ -177,11 +203,24 @@ class Plan:
         """Return the state before anything is started."""
         return State(children={name: Child() for name in self.specs})
 
+    def after(self, event: Event) -> Plan:
+        """Return the plan that applies from this event on. Raises ValueError like `spec.check`."""
+        match event:
+            case Added(name, spec) | Replaced(name, spec):
+                return Plan(tuple({**self.specs, name: spec}.values()))
+            case _:
+                return self
+
+    def without(self, name: str) -> Plan:
+        """Return the plan without a service that is gone. Raises ValueError if others depend on it."""
+        return Plan(tuple(spec for spec in self.specs.values() if spec.name != name))
+
 
 def decide(plan: Plan, state: State, event: Event, now: float, random: float) -> tuple[State, tuple[Decision, ...]]:
     """Return the new state, and the decisions in the order to carry them out.
 
     Args:
+        plan: as of this event (`Plan.after`).
         now: seconds on a monotonic clock.
         random: number in [0, 1), for jitter.
     """
@@ -199,8 +238,8 @@ def delay_s(backoff: Backoff, streak: int, random: float) -> float:
     return delay * (1 + backoff.jitter * random)
 
 
-def _notifications(children: dict[str, Child]) -> list[Notify]:
-    return [Notify(name, child.state, child.reason, child.retry_at) for name, child in children.items()]
+def _notification(name: str, child: Child) -> Notify:
+    return Notify(name, child.state, child.reason, child.retry_at)
 
 
 class _Step:
@@ -216,10 +255,18 @@ class _Step:
         self.decisions: list[Decision] = []
 
     def take(self, event: Event) -> None:
+        if isinstance(event, OfService) and not isinstance(event, Added):
+            child = self.children.get(event.name)
+            if child is None or (child.removed and not isinstance(event, Died)):
+                return
         match event:
             case Boot():
                 for name, spec in self.plan.specs.items():
-                    self._set(name, state=ServiceState.WAITING, waits_for=frozenset(spec.depends_on))
+                    self._boot(name, spec)
+            case Added(name, spec):
+                self._add(name, spec)
+            case Removed(name):
+                self._remove(name)
             case Close():
                 self.closing = True
                 for name, child in self.children.items():
@@ -239,9 +286,16 @@ class _Step:
         """Handle events that are ignored during shutdown."""
         match event:
             case Due(name):
-                retry_at = self.children[name].retry_at
-                if retry_at is not None and retry_at <= self.now:
+                child = self.children[name]
+                if child.retry_at is None or child.retry_at > self.now:
+                    return
+                if child.state is ServiceState.FAILED and self.plan.specs[name].lazy:
+                    # Nobody may ever call it again.
+                    self._down(name, ServiceState.RESTING, f"{child.reason}; the next call starts it again")
+                else:
                     self._start_soon(name, "")
+            case Replaced(name, spec):
+                self._replace(name, spec)
             case Idle(name, generation):
                 if self._is_ready(name, generation):
                     self._end(name, RESTS, ServiceState.RESTING, rests=True)
@@ -265,13 +319,63 @@ class _Step:
             self._close_next_wave()
         else:
             self._start_released()
-        current, before = map(_notifications, (self.children, self.before.children))
-        changes = [new for new, old in zip(current, before, strict=True) if new != old]
+        before = self.before.children
+        changes = [
+            new
+            for name, child in self.children.items()
+            if (new := _notification(name, child)) != (_notification(name, before[name]) if name in before else None)
+        ]
         return State(children=self.children, closing=self.closing), (*changes, *self.decisions)
 
     def _set(self, name: str, **changes: object) -> Child:
         child = self.children[name] = replace(self.children[name], **changes)
         return child
+
+    def _boot(self, name: str, spec: ServiceSpec) -> None:
+        if spec.lazy:
+            self._down(name, ServiceState.RESTING, STARTS_LATER)
+        else:
+            self._set(name, state=ServiceState.WAITING, waits_for=frozenset(spec.depends_on))
+
+    def _add(self, name: str, spec: ServiceSpec) -> None:
+        if name in self.children:
+            # The one that was removed is still ending.
+            then = ServiceState.RESTING if spec.lazy else ServiceState.WAITING
+            self._set(name, removed=False, then=then, reason="added again")
+            self._clear_record(name)
+            return
+        self.children[name] = Child()
+        if self.closing:
+            self._down(name, ServiceState.STOPPED, "the system ends")
+        else:
+            self._boot(name, spec)
+
+    def _replace(self, name: str, spec: ServiceSpec) -> None:
+        why = "restarted with other settings"
+        self._clear_record(name)
+        self._set(name, mode=0, climbing=False)
+        match self.children[name].state:
+            case ServiceState.STARTING | ServiceState.READY:
+                self._end(name, why, ServiceState.WAITING)
+            case ServiceState.WAITING | ServiceState.BACKOFF | ServiceState.FAILED | ServiceState.RESTING:
+                if spec.lazy:
+                    self._down(name, ServiceState.RESTING, STARTS_LATER)
+                else:
+                    self._start_soon(name, why)
+            case _:
+                # Its next generation has them.
+                pass
+
+    def _remove(self, name: str) -> None:
+        child = self._set(name, removed=True)
+        if not child.lives:
+            self._forget(name)
+        elif child.state is not ServiceState.DRAINING:
+            self._end(name, "it was removed", ServiceState.STOPPED)
+
+    def _forget(self, name: str) -> None:
+        del self.children[name]
+        self.decisions.append(Gone(name))
 
     def _down(self, name: str, state: ServiceState, reason: str, retry_at: float | None = None) -> None:
         self._set(
@@ -307,10 +411,10 @@ class _Step:
         """Start services that have waited long enough. A dependency that will not start soon does not hold them
         back."""
         for name, spec in self.plan.specs.items():
-            child = self.children[name]
-            if child.state is not ServiceState.WAITING:
+            child = self.children.get(name)
+            if child is None or child.state is not ServiceState.WAITING:
                 continue
-            held_by = [other for other in sorted(child.waits_for) if self.children[other].state not in _GONE]
+            held_by = [other for other in sorted(child.waits_for) if self._may_start(other)]
             if held_by:
                 self._set(name, reason=f"waits for {', '.join(held_by)} to be ready")
                 continue
@@ -320,9 +424,12 @@ class _Step:
             )
             self.decisions.append(Spawn(name, child.generation, spec.modes[child.mode] if spec.modes else ""))
 
+    def _may_start(self, name: str) -> bool:
+        return name in self.children and self.children[name].state not in _GONE
+
     def _close_next_wave(self) -> None:
         for wave in self.plan.waves:
-            living = [name for name in wave if self.children[name].lives]
+            living = [name for name in wave if name in self.children and self.children[name].lives]
             for name in living:
                 if self.children[name].state is not ServiceState.DRAINING:
                     self._end(name, "the system ends", ServiceState.STOPPED)
@@ -357,7 +464,9 @@ class _Step:
         if cause.kind is not CauseKind.RESTED:
             deaths = {**child.deaths, cause.kind: child.deaths.get(cause.kind, 0) + 1}
             child = self._set(name, deaths=deaths, last_death=cause)
-        if child.state is ServiceState.DRAINING or self.closing:
+        if child.removed:
+            self._forget(name)
+        elif child.state is ServiceState.DRAINING or self.closing:
             # It was ended on purpose, so the cause of death no longer matters.
             self._down(name, ServiceState.STOPPED if self.closing else child.then, child.reason)
         elif spec.restart is Restart.PERMANENT or (spec.restart is Restart.TRANSIENT and cause.is_crash):
@@ -378,7 +487,9 @@ class _Step:
             return
 
         crashes = (*(time for time in child.crashes if time > self.now - spec.period_s), self.now)
-        given_up = len(crashes) > spec.intensity or child.on_trial
+        failed_starts = child.streak + 1 if ready_at is None else 0
+        never_starts = spec.start_tries is not None and failed_starts >= spec.start_tries
+        given_up = len(crashes) > spec.intensity or child.on_trial or never_starts
         delay = delay_s(spec.backoff, child.streak, self.random)
         self._set(name, crashes=crashes, streak=child.streak + 1, mode_deaths=child.mode_deaths + 1)
         lower = child.mode + 1
@@ -388,7 +499,11 @@ class _Step:
             self._set(name, mode=lower, crashes=(), streak=0, mode_deaths=0, climbing=False, failed_climbs=climbs)
             self._start_soon(name, cause.text)
         elif given_up:
-            why = "died again when tried" if child.on_trial else f"{len(crashes)} deaths within {spec.period_s:g} s"
+            why = f"{len(crashes)} deaths within {spec.period_s:g} s"
+            if child.on_trial:
+                why = "died again when tried"
+            elif never_starts:
+                why = f"{failed_starts} starts in a row have failed"
             self._set(name, crashes=(), on_trial=True)
             retry_s = spec.backoff.retry_s * (1 + spec.backoff.jitter * self.random)
             self._start_later(name, ServiceState.FAILED, retry_s, f"{why}; the last: {cause.text or cause.kind}")

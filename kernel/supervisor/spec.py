@@ -60,6 +60,12 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds without any call after which its process ends, for services that only act when called. None: never."""
     rests_while: tuple[str, str] | None = None
     """A key of its `info` and the value it must have for the service to rest. None: no condition."""
+    lazy: bool = False
+    """Whether it starts with its first call rather than with the system, and after FAILED with the next call."""
+    zygote_wait_s: Seconds | None = None
+    """How long its start waits for a loading zygote, if not as long as the zygote's spec says."""
+    programs: bool = False
+    """Whether it starts programs, whose memory `status` adds to its own."""
     handoff: bool = False
     """Whether it has a second socket, over which the kernel passes it sockets of clients."""
     depends_on: tuple[str, ...] = ()
@@ -75,6 +81,9 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     intensity: Annotated[int, Meta(ge=0)] = 6
     """More deaths than this within `period_s` are a crash loop. A service that always dies at once gets there in about
     6 s: longer than passing disturbances, shorter than a caller's patience."""
+    start_tries: Annotated[int, Meta(ge=1)] | None = None
+    """This many consecutive unhealthy deaths, the last one before READY, are a crash loop too: slow starts that fail
+    never exceed the intensity. None: no such limit."""
     period_s: Positive = 30.0
     """Window for `intensity`: short, so that unrelated deaths hours apart never add up."""
     backoff: Backoff = Backoff()
@@ -104,6 +113,8 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Calls served at once; more would only share the same two cores."""
     queue: Annotated[int, Meta(ge=0)] = 256
     """Calls that may wait: room for a burst of an agent's parallel calls, not for an hour's backlog."""
+    calls_wait_s: Positive | None = None
+    """Time that a call waits for a process to become READY, if that is shorter than its deadline. None: no limit."""
     env: dict[str, str] = {}
     """Additional environment variables."""
     oom_score_adj: Annotated[int, Meta(ge=0, le=1000)] = 500

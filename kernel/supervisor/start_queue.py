@@ -43,6 +43,11 @@ class StartQueue:
             self._prioritized.add(name)
             self._changed.unpark_all()
 
+    def forget(self, name: str) -> None:
+        """Release its turn and its priority; a later process may have the same name."""
+        self._prioritized.discard(name)
+        self.end(name)
+
     def end(self, name: str) -> None:
         """Note that the slow part is over or has failed. Idempotent."""
         self._active.discard(name)

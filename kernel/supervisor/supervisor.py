@@ -26,7 +26,7 @@ from linckia.kernel.supervisor.process import Ended, Life, channel_to
 from linckia.kernel.supervisor.spec import ServiceSpec, ZygoteSpec, check
 from linckia.kernel.supervisor.zygote import ZygoteReport
 from linckia.proto.channel import Channel
-from linckia.proto.errors import InvalidParams
+from linckia.proto.errors import InvalidParams, Unavailable
 from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import Link
 from linckia.proto.ops.kernel import ServiceFigures
@@ -146,6 +146,26 @@ class Supervisor:
         """End a service in order and start it again now."""
         self._apply(policy.RestartAsked(self.known(name)))
 
+    def add(self, spec: ServiceSpec) -> None:
+        """Supervise another service. It starts now, or if it is lazy, when it is wanted. If a removed one of its name
+        is still ending, it starts afterwards. Raises ValueError if the specs are then inconsistent."""
+        if spec.name in self._state.children and not self._state.children[spec.name].removed:
+            raise ValueError(f"there already is a service {spec.name!r}")
+        self.plan.after(policy.Added(spec.name, spec))
+        self._apply(policy.Added(spec.name, spec))
+
+    def replace(self, spec: ServiceSpec) -> None:
+        """Give a service another spec, or another launch configuration. It is restarted in order if it runs. Raises
+        InvalidParams, ValueError."""
+        self.plan.after(policy.Replaced(self.known(spec.name), spec))
+        self._apply(policy.Replaced(spec.name, spec))
+
+    def remove(self, name: str) -> None:
+        """End a service in order and forget it; the sink is notified (`gone`) once its process has ended. Raises
+        InvalidParams, and ValueError if others depend on it."""
+        self.plan.without(self.known(name))
+        self._apply(policy.Removed(name))
+
     def wanted(self, name: str) -> None:
         """Start this service because a call waits for it: wake it if it rests, or move it ahead of others at
         start-up."""
@@ -169,7 +189,9 @@ class Supervisor:
     async def wait_for(self, name: str, states: Collection[ServiceState], *, after_generation: int = 0) -> ServiceState:
         """Wait until the service is in one of `states`, in a generation after `after_generation`; return the state."""
         while True:
-            child = self._state.children[name]
+            child = self._state.children.get(name)
+            if child is None:
+                raise Unavailable(f"service {name} was removed")
             if child.state in states and child.generation > after_generation:
                 return child.state
             await self._changed.park()
@@ -182,8 +204,10 @@ class Supervisor:
         self._applying = True
         try:
             while self._queue:
+                event = self._queue.popleft()
+                self.plan = self.plan.after(event)
                 self._state, decisions = policy.decide(
-                    self.plan, self._state, self._queue.popleft(), trio.current_time(), random.random()
+                    self.plan, self._state, event, trio.current_time(), random.random()
                 )
                 for decision in decisions:
                     self._carry_out(decision)
@@ -221,6 +245,16 @@ class Supervisor:
                 extra = ROUTINE if self._routine(name, state) else {}
                 _log.log(level, "%s is %s%s%s", name, state, detail, when, extra=extra)
                 self._sink.state(name, state, reason, retry_at)
+            case policy.Gone(name):
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """Forget a service that was removed."""
+        self.plan = self.plan.without(name)
+        self._recoveries.pop(name, None)
+        self._placement.forget(name)
+        _log.info("%s was removed", name)
+        self._sink.gone(name)
 
     def _routine(self, name: str, state: ServiceState) -> bool:
         """Return whether this is normal operation: the first start, the shutdown, a rest."""

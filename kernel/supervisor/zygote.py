@@ -119,19 +119,21 @@ class Zygote:
         )
 
     async def fork(
-        self, launch: LaunchConfig, env: Mapping[str, str], descriptors: Sequence[int], *, standby: bool = False
-    ) -> int:
+        self, launch: LaunchConfig, env: Mapping[str, str], descriptors: Sequence[int], *, wait_s: float = math.inf,
+        standby: bool = False,
+    ) -> int:  # fmt: skip
         """Fork a service that inherits the descriptors; returns its pid, which is a child of this process.
 
         Args:
             descriptors: the service's end of the link, its log, and its end of the handoff socket if it has one. For a
                 `standby`: the socket on which it waits for its turn, and the log.
+            wait_s: time allowed for loading.
 
         Cancellation takes effect only while waiting for the zygote to load. A fork takes milliseconds and is completed.
 
         Raises ZygoteDown: no service was forked.
         """
-        await self.until_ready(math.inf if standby else self.spec.wait_s)
+        await self.until_ready(wait_s)
         control = self._control
         if self.state is not ZygoteState.READY or control is None:
             raise ZygoteDown(f"zygote {self.spec.name} is {self.state}")

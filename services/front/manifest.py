@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from linckia.proto.front import LIBRARIES, SERVICE
-from linckia.proto.manifest import GIB, SCRATCH, Manifest, Pool, Roots, Zygote
-
-# Used from the second front on.  The first starts without it, because loading the SDK takes a second.
-_ZYGOTE = Zygote(name=SERVICE, order=40, preload=LIBRARIES, wait_s=0)
+from linckia.proto.front import SERVICE
+from linckia.proto.manifest import GIB, MCP, SCRATCH, Manifest, Pool, Roots
 
 MANIFESTS = (
     Manifest(
         name=SERVICE,
         order=10,
-        zygote=_ZYGOTE,
+        zygote=MCP,
         # Clients may send long messages.
         memory_limit_bytes=2 * GIB,
         disk_limit_bytes=SCRATCH,

@@ -139,6 +139,7 @@ class Stage:
         self.actors: list[Actor] = []
         self.processes: list[ActedProcess] = []
         self.dismissed: list[str] = []
+        self.forgotten: list[str] = []
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -161,6 +162,9 @@ class Stage:
 
     def dismiss(self, service: str) -> None:
         self.dismissed.append(service)
+
+    def forget(self, service: str) -> None:
+        self.forgotten.append(service)
 
     def prioritize(self, service: str) -> None:
         """No-op: nothing here is slow to start."""
@@ -214,6 +218,9 @@ class Record:
     def down(self, generation: Generation, cause: Cause) -> None:
         self.notifications.append(f"down {generation.service}{generation.number}")
         self.causes.append(cause)
+
+    def gone(self, service: str) -> None:
+        self.notifications.append(f"gone {service}")
 
     def state(self, service: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
         self.notifications.append(f"{state} {service}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 
 from linckia.kernel.ports import Cause, CauseKind, ServiceState
-from linckia.kernel.supervisor.policy import BecameReady, Boot, Child, Died, End, Event, Plan, Spawn, Wake, decide
+from linckia.kernel.supervisor.policy import BecameReady, Boot, Child, Died, End, Event, Gone, Plan, Spawn, Wake, decide
 from linckia.kernel.supervisor.spec import ServiceSpec
 
 CRASH = Cause(CauseKind.EXIT, 1, "exit code 1")
@@ -21,7 +21,7 @@ def service(name: str, **changes: object) -> ServiceSpec:
 
 
 class World:
-    """Keeps what the policy decided in `log`: `+a1` is a start of generation 1 of a, `-a1` an end."""
+    """Keeps what the policy decided in `log`: `+a1` is a start of generation 1 of a, `-a1` an end, `~a` that it is forgotten."""
 
     def __init__(self, *specs: ServiceSpec, starts_ready: bool = True, ends_at_once: bool = True) -> None:
         self.plan = Plan(specs)
@@ -44,7 +44,9 @@ class World:
     def happen(self, *events: Event) -> None:
         queue = list(events)
         while queue:
-            self.policy, decisions = decide(self.plan, self.policy, queue.pop(0), self.now, self.random)
+            event = queue.pop(0)
+            self.plan = self.plan.after(event)
+            self.policy, decisions = decide(self.plan, self.policy, event, self.now, self.random)
             for decision in decisions:
                 match decision:
                     case Spawn(name, generation, mode):
@@ -62,6 +64,10 @@ class World:
                             queue.append(Died(name, generation, RESTED if rests else STOPPED))
                         else:
                             self.ending[name] = generation
+                    case Gone(name):
+                        assert name not in self.alive, f"{name} was forgotten while its process existed"
+                        self.plan = self.plan.without(name)
+                        self.log.append(f"~{name}")
                     case Wake(at, later):
                         self._plan_timer(at, later)
 
