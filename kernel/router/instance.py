@@ -11,10 +11,14 @@ from linckia.kernel.ports import ServiceState
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Back-pressure limits of a service: calls in flight per instance, and calls that wait for a free slot."""
+    """Back-pressure limits of a service: calls in flight per instance, and calls that wait for a free slot.
+
+    `wait_s` is how long a call waits for an instance to become READY; None: until its deadline.
+    """
 
     in_flight: int
     queue: int
+    wait_s: float | None = None
 
 
 class Instance(msgspec.Struct, eq=False):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import trio
 from msgspec.structs import replace
@@ -77,6 +78,7 @@ class Lane:
         self._start = start
         self._quarantine = Quarantine()
         self._died_of_itself_at = -math.inf
+        self._removed = ""
         self.calls = 0
         self.replays = 0
         self.failures: collections.Counter[str] = collections.Counter()
@@ -107,6 +109,19 @@ class Lane:
     def queued(self) -> int:
         return len(self._queue) + len(self._suspects)
 
+    @property
+    def is_removed(self) -> bool:
+        return bool(self._removed)
+
+    def remove(self, why: str) -> None:
+        """Refuse further calls, and fail those that wait; calls in flight may finish."""
+        self._removed = why
+        self._fail_waiting()
+
+    def revive(self, limits: Limits) -> None:
+        """Take calls again, although the process of the removed service may still be ending."""
+        self._removed, self._limits = "", limits
+
     def submit(self, call: RoutedCall) -> None:
         """Send the call now, or queue it.
 
@@ -119,6 +134,7 @@ class Lane:
         self.calls += 1
         self._queue.append(call)
         self._pump()
+        self._limit_wait(call)
         self._wake()
         for each in self.instances.values():
             if self._queue and each.state in _COMING and each.generation is None:
@@ -189,6 +205,10 @@ class Lane:
         # They have waited longest, so they go to the front.
         self._suspects.extend(call for call in again if call.suspect)
         self._queue.extendleft(reversed([call for call in again if not call.suspect]))
+        for call in again:
+            self._limit_wait(call)
+        if self._removed:
+            self._fail_waiting()
         # Another instance may be free to take them now.
         self._pump()
         self._wake()
@@ -250,7 +270,10 @@ class Lane:
         elif not call.withdrawn:
             self.replays += 1
             self._queue.appendleft(call)
+            if self._removed:
+                self._fail_waiting()
             self._pump()
+            self._limit_wait(call)
             self._wake()
 
     def _release(self, generation: Generation, call: RoutedCall) -> None:
@@ -295,13 +318,31 @@ class Lane:
         generations = [each.generation for each in self.instances.values() if each.generation is not None]
         return any(call.suspect for generation in generations for call in generation.calls.values())
 
+    def _limit_wait(self, call: RoutedCall) -> None:
+        """Have the call fail if no instance becomes READY in time."""
+        if self._limits.wait_s is not None and call in self._queue and not self._is_up():
+            self._start(partial(self._expire, call, self._limits.wait_s, call.deaths))
+
+    async def _expire(self, call: RoutedCall, wait_s: float, deaths: int) -> None:
+        await trio.sleep(wait_s)
+        if self._is_up() or call.deaths != deaths or call not in self._queue:
+            return
+        self._queue.remove(call)
+        first = next(iter(self.instances.values()))
+        why = f" ({first.state}: {first.reason})" if first.reason else ""
+        text = f"service {self.service} was not ready within {wait_s:g} s{why}"
+        self._finish(call, errors.Unavailable(text, executed=_executed(call)))
+
+    def _is_up(self) -> bool:
+        return any(each.taking is not None for each in self.instances.values())
+
     async def _end_trial(self) -> None:
         await trio.sleep(ALONE_S)
         self._pump()
 
     def _wake(self) -> None:
         """Wake one more resting instance, unless every call has an idle instance, or one that is starting."""
-        resting = [each for each in self.instances.values() if each.state in _ASLEEP]
+        resting = [each for each in self.instances.values() if each.state in _ASLEEP and not self._removed]
         if resting:
             there = sum(each.taking is not None for each in self.instances.values())
             coming = sum(each.state in _COMING for each in self.instances.values())
@@ -349,6 +390,8 @@ class Lane:
 
     def _unavailable(self, call: RoutedCall) -> errors.Unavailable | None:
         """Return why waiting would be in vain, or None if it would not."""
+        if self._removed:
+            return errors.Unavailable(self._removed, executed=_executed(call))
         if not all(each.is_hopeless(call.deadline) for each in self.instances.values()):
             return None
         first = min(self.instances.values(), key=lambda each: math.inf if each.retry_at is None else each.retry_at)

@@ -69,6 +69,7 @@ class Router:
         self._fronts = fronts
         self._read_only = read_only
         self.table = table
+        """Replaced as a whole when operations are added or removed."""
         self.lanes = {
             name: Lane(name, limit, (pools or {}).get(name, ()), wake=self._wake, start=self._start)
             for name, limit in limits.items()
@@ -76,6 +77,8 @@ class Router:
         """Lanes by service."""
         # Also by instance, since the supervisor knows only instances.
         self._lanes = {**self.lanes, **{name: lane for lane in self.lanes.values() for name in lane.instances}}
+        self._removed: dict[str, str] = {}
+        """By service: why calls of its former operations fail."""
         self._up: set[Generation] = set()
         self._own: dict[str, LocalHandler] = {}
         self._nursery: trio.Nursery | None = None
@@ -92,6 +95,24 @@ class Router:
         """Set the function that starts a resting instance. It is called when calls need one, even while it is
         ending."""
         self._start_resting = start
+
+    def add(self, service: str, limits: Limits) -> None:
+        """Route calls to another service, with one process. Its operations must then be put into `table`."""
+        self._removed.pop(service, None)
+        if (lane := self.lanes.get(service)) is not None:
+            lane.revive(limits)
+        else:
+            lane = Lane(service, limits, wake=self._wake, start=self._start)
+            self.lanes[service] = self._lanes[service] = lane
+
+    def remove(self, service: str, why: str) -> None:
+        """Fail calls to a service that wait, and all further ones. Its operations must be removed from `table`."""
+        self._removed[service] = why
+        self.lanes[service].remove(why)
+
+    def gone(self, service: str) -> None:
+        if (lane := self.lanes.get(service)) is not None and lane.is_removed:
+            del self.lanes[service], self._lanes[service]
 
     def _wake(self, instance: str) -> None:
         self._start_resting(instance)
@@ -286,11 +307,17 @@ class Router:
             elif frame.op == frames.ASK_CLIENT:
                 self._ask_client(generation, frame)
             else:
-                raise errors.UnknownOperation(f"unknown operation {frame.op!r}")
+                raise self._unknown(frame.op)
         except LinckiaError as error:
             if call is not None:
                 self._record(call, error)
             generation.answer(frame.id, error)
+
+    def _unknown(self, name: str) -> LinckiaError:
+        """Return the failure of a call of an operation that does not exist, or no longer."""
+        if (why := self._removed.get(name.partition(".")[0])) is not None:
+            return errors.Unavailable(why, executed=Executed.NO)
+        return errors.UnknownOperation(f"unknown operation {name!r}")
 
     def _routed(self, generation: Generation, frame: Call, operation: Operation[object]) -> RoutedCall:
         """Return a service's call in its own name, or a front's call for the client or caller it serves."""
@@ -392,6 +419,8 @@ class Router:
         lane = self._lanes.get(operation.service)
         if lane is None:
             owner = f"service {operation.service}, which owns {operation.name},"
+            if (why := self._removed.get(operation.service)) is not None:
+                raise errors.Unavailable(why, executed=Executed.NO)
             raise errors.Unavailable(f"{owner} is not part of this system")
         return lane
 

@@ -150,8 +150,8 @@ class Died(OfGeneration, frozen=True):
 
 
 Event: TypeAlias = (
-    Boot | BecameReady | Died | Due | Idle | Wanted | ClimbDue | StartAsked | StopAsked | RestartAsked | Added | Replaced
-    | Removed | Close
+    Boot | BecameReady | Died | Due | Idle | Wanted | ClimbDue | StartAsked | StopAsked | RestartAsked
+    | Added | Replaced | Removed | Close
 )  # fmt: skip
 
 

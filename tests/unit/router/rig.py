@@ -197,9 +197,10 @@ async def rig(
     speakers: Sequence[str] = ("speaker",),
     fronts: Sequence[str] = (),
     audit: AuditLog | None = None,
+    wait_s: float | None = None,
 ) -> AsyncIterator[Rig]:
     async with trio.open_nursery() as nursery:
-        made = Rig(nursery, Limits(in_flight, queue), speakers, fronts, audit)
+        made = Rig(nursery, Limits(in_flight, queue, wait_s), speakers, fronts, audit)
         await nursery.start(made.router.run)
         if up:
             for name in speakers:

@@ -21,7 +21,8 @@ def service(name: str, **changes: object) -> ServiceSpec:
 
 
 class World:
-    """Keeps what the policy decided in `log`: `+a1` is a start of generation 1 of a, `-a1` an end, `~a` that it is forgotten."""
+    """Keeps what the policy decided in `log`: `+a1` is a start of generation 1 of a, `-a1` an end, `~a` that it is
+    forgotten."""
 
     def __init__(self, *specs: ServiceSpec, starts_ready: bool = True, ends_at_once: bool = True) -> None:
         self.plan = Plan(specs)
