@@ -16,8 +16,8 @@ from tests.unit.router.rig import CRASHED, Rig, call, rig
 WHY = "the server speaker was removed"
 
 
-async def failures(r: Rig, *calls: Params[Said]) -> list[LinckiaError]:
-    """Make these calls, remove the service once all wait or run; return how they fail, in the order of the calls."""
+async def failures(r: Rig, *calls: Params[Said], in_flight: int = 0) -> list[LinckiaError]:
+    """Make these calls, remove the service once `in_flight` of them run and the others wait; return how they fail, in the order of the calls."""
     found: dict[int, LinckiaError] = {}
 
     async def make(number: int, params: Params[Said]) -> None:
@@ -29,6 +29,7 @@ async def failures(r: Rig, *calls: Params[Said]) -> list[LinckiaError]:
         for number, params in enumerate(calls):
             callers.start_soon(make, number, params)
             await wait_all_tasks_blocked()
+        await r.until(lambda: len(r.seen) == in_flight)
         r.router.remove("speaker", WHY)
         await wait_all_tasks_blocked()
         waiting = [number for number in range(len(calls)) if number not in found]
@@ -48,7 +49,7 @@ async def test_calls_that_wait_fail_at_once_when_their_service_is_removed() -> N
 async def test_calls_in_flight_when_the_removed_service_dies_are_not_repeated() -> None:
     async with rig() as r:
         r.hold = trio.Event()
-        read, written = await failures(r, Say(text="read"), Write(text="written"))
+        read, written = await failures(r, Say(text="read"), Write(text="written"), in_flight=2)
         assert isinstance(read, Unavailable)
         assert str(read) == WHY
         assert isinstance(written, MaybeExecuted)
