@@ -14,6 +14,7 @@ import msgspec
 from msgspec import structs
 
 from linckia.kernel import denied_paths, manifests
+from linckia.kernel.mount_settings import Mounts
 from linckia.kernel.settings import (
     REST_AFTER_S,
     AuditSettings,
@@ -54,7 +55,7 @@ FILE_NAMES = ("config.yaml", "linckia.toml")
 
 MIN_BACKUP_S = 60
 
-PLAIN = ("read_only", "log_level", "own_users", "standbys", "rest_after_s")
+PLAIN = ("read_only", "log_level", "own_users", "standbys", "rest_after_s", "only_mounts")
 """Settings that are used as they are written."""
 
 
@@ -77,6 +78,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     backup: BackupSettings | None = None
     chaos_module: str | None = None
     services: dict[str, Layer] = {}
+    mounts: dict[str, Layer] = {}
+    """The tables of the mounted MCP servers that are enabled, with real paths."""
+    only_mounts: bool = False
     log_level: str = "info"
     prompts_dir: Path | None = None
     prompts_from_roots: bool = True
@@ -117,6 +121,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     plain: Layer = {}
     services: dict[str, Layer] = {}
     packages = manifests.served(flags.packages)
+    mounts = Mounts([each.manifest.name for each in packages])
     found = tuple(each.manifest for each in packages)
     # If a client could write there, the kernel would run its code.
     denied += [folder for each in packages for folder in each.folders]
@@ -139,6 +144,8 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         patterns += more
         for name, table in _with_real_paths(settings.services, folder, found).items():
             services[name] = services.get(name, {}) | table
+        mounts.add(settings.mcp, folder, origin, is_file=os.path.isabs(origin))
+    denied += mounts.files
     denied += [path for each in found for path in files_of(each, services.get(each.name, {}))]
     # Services would load models that a client put there. A root inside such a folder is deliberate.
     loaded = {place for each in found if each.models_of for place in _models(services, each, environment)}
@@ -163,6 +170,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         backup=backup,
         chaos_module=_injector(msgspec.convert(chaos, ChaosSettings)),
         services=services,
+        mounts=mounts.merged(flags.packages),
         flags=flags,
         **prompts,
         **plain,

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from linckia.kernel.settings import ConfigError
-from linckia.proto.manifest import GIB, Manifest
+from linckia.proto.json_types import Layer
+from linckia.proto.manifest import GIB, Manifest, Template
 
 SERVICES = "linckia.services"
 
@@ -33,6 +34,17 @@ class PackagedManifest(NamedTuple):
     def modules(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the full names of modules that the manifest names."""
         return tuple(f"{self.package}.{name}" for name in names)
+
+
+class PackagedTemplate(NamedTuple):
+    """A template of manifests, and the package that contains it."""
+
+    package: str
+    template: Template
+
+    def made(self, name: str, table: Layer) -> PackagedManifest:
+        """Return the manifest for a table of the settings. Raises ValueError, which names the setting."""
+        return PackagedManifest(self.package, self.template.manifest(name, table))
 
 
 @functools.cache
@@ -55,6 +67,17 @@ def served(packages: Iterable[str] = ()) -> tuple[PackagedManifest, ...]:
     return tuple(found)
 
 
+def templates(packages: Iterable[str] = ()) -> tuple[PackagedTemplate, ...]:
+    """Return the templates of the built-in services, then those of external packages in the order given."""
+    names = [*dict.fromkeys(each.package for each in built_in()), *packages]
+    modules = [(name, importlib.import_module(f"{name}.manifest")) for name in names if _has_manifest(name)]
+    return tuple(PackagedTemplate(name, each) for name, module in modules for each in getattr(module, "TEMPLATES", ()))
+
+
+def _has_manifest(package: str) -> bool:
+    return importlib.util.find_spec(f"{package}.manifest") is not None
+
+
 def _of_package(package: str) -> list[PackagedManifest]:
     """Return the services of a package.
 
@@ -62,7 +85,7 @@ def _of_package(package: str) -> list[PackagedManifest]:
     `PACKAGE.operations` then declares its operations, and `PACKAGE.main` defines `open_service`.
     """
     try:
-        if importlib.util.find_spec(f"{package}.manifest") is not None:
+        if _has_manifest(package):
             return _in_package(package)
         name = package.rpartition(".")[2]
         return [PackagedManifest(package, Manifest(name=name, ops_modules=("operations",), disk_limit_bytes=GIB))]

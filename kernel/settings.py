@@ -113,6 +113,10 @@ class LayerSettings(msgspec.Struct, frozen=True, kw_only=True):
     http: Http = Http()
     prompts: Prompts = Prompts()
     services: dict[str, Layer] = {}
+    mcp: dict[str, object] = {}
+    """By name: a mounted MCP server (`kernel.mount_settings`)."""
+    only_mounts: bool = False
+    """Whether only mounted servers are served, and none of Linckia's own services."""
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +131,9 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str | None = None
     packages: tuple[str, ...] = ()
     """Python packages whose services are served as well."""
+    mcp_files: tuple[str, ...] = ()
+    """Files of MCP clients that list servers to mount (`kernel.client_files`)."""
+    only_mounts: bool = False
 
 
 def _address(text: str) -> Layer:
@@ -245,6 +252,11 @@ def from_environment(environment: Mapping[str, str], tables: ShortTables) -> Lay
             if not service or not key:
                 raise ConfigError(f"{name}: write it as LINCKIA_SERVICES__NAME__KEY")
             _put(layer, ("services", service, key), name, _toml, value)
+        elif name.startswith("LINCKIA_MCP__"):
+            mount, _, key = name.removeprefix("LINCKIA_MCP__").lower().partition("__")
+            if not mount or not key:
+                raise ConfigError(f"{name}: write it as LINCKIA_MCP__NAME__KEY")
+            _put(layer, ("mcp", mount, key), name, _toml, value)
         elif (short := open_tables.get(head + separator)) and key:
             _put(layer, (short, key.lower()), name, _toml, value)
         elif name in lists:
@@ -255,7 +267,7 @@ def from_environment(environment: Mapping[str, str], tables: ShortTables) -> Lay
         else:
             known = {
                 *ENVIRONMENT, *NOT_SETTINGS, *lists, *(f"{each}KEY" for each in open_tables),
-                "LINCKIA_SERVICES__NAME__KEY",
+                "LINCKIA_SERVICES__NAME__KEY", "LINCKIA_MCP__NAME__KEY",
             }  # fmt: skip
             raise ConfigError(f"the environment: {name} is not a setting{nearest(name, known)}")
     return layer
@@ -268,6 +280,8 @@ def from_flags(flags: Flags) -> Layer:
         layer["roots"] = list(flags.roots)
     if flags.read_only:
         layer["read_only"] = True
+    if flags.only_mounts:
+        layer["only_mounts"] = True
     if flags.log_level is not None:
         layer["log_level"] = flags.log_level
     if flags.http is not None:
@@ -334,7 +348,7 @@ def _with_server_as_http(layer: Layer, path: Path) -> Layer:
 
 def check(raw: Layer, origin: str) -> LayerSettings:
     """Convert a layer to typed settings. Raises ConfigError, which names the setting and `origin`."""
-    _check_names(raw, LayerSettings, "", origin)
+    check_names(raw, LayerSettings, "", origin)
     try:
         return msgspec.convert(raw, LayerSettings)
     except msgspec.ValidationError as error:
@@ -344,11 +358,12 @@ def check(raw: Layer, origin: str) -> LayerSettings:
         raise ConfigError(f"{origin}: {name}: {what[0].lower()}{what[1:]}{hint}") from None
 
 
-def _check_names(raw: Mapping[str, object], tp: type[msgspec.Struct], prefix: str, origin: str) -> None:
+def check_names(raw: Mapping[str, object], tp: type[msgspec.Struct], prefix: str, origin: str) -> None:
+    """Raise ConfigError if a key of the table, or of a table in it, is not a setting."""
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(tp)}
     for name, value in raw.items():
         if name not in fields:
             raise ConfigError(f"{origin}: {prefix}{name} is not a setting{nearest(name, fields)}")
         of = fields[name]
         if isinstance(of, type) and issubclass(of, msgspec.Struct) and isinstance(value, dict):
-            _check_names(value, of, f"{name}.", origin)
+            check_names(value, of, f"{prefix}{name}.", origin)
