@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from linckia.kernel import denied_paths, manifests
+from linckia.kernel import client_files, denied_paths, manifests
 from linckia.kernel.mount_settings import Mounts
 from linckia.kernel.settings import (
     REST_AFTER_S,
@@ -47,6 +47,7 @@ from linckia.proto.grants import parse_rate
 from linckia.proto.json_types import Layer
 from linckia.proto.manifest import Manifest
 from linckia.proto.models import hub
+from linckia.proto.mounts import TABLE
 from linckia.proto.operation import ALL, SURFACES
 from linckia.proto.suggestions import nearest
 
@@ -81,6 +82,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     mounts: dict[str, Layer] = {}
     """The tables of the mounted MCP servers that are enabled, with real paths."""
     only_mounts: bool = False
+    warnings: tuple[str, ...] = ()
+    """What was ignored in files of MCP clients."""
     log_level: str = "info"
     prompts_dir: Path | None = None
     prompts_from_roots: bool = True
@@ -125,7 +128,8 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     found = tuple(each.manifest for each in packages)
     # If a client could write there, the kernel would run its code.
     denied += [folder for each in packages for folder in each.folders]
-    for origin, folder, raw in _layers(data_dir, flags, environment, found):
+    warnings: list[str] = []
+    for origin, folder, raw in _layers(data_dir, flags, environment, found, warnings):
         settings = check(raw, origin)
         if "roots" in raw:
             roots = _roots(settings.roots, folder, origin)
@@ -171,6 +175,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         chaos_module=_injector(msgspec.convert(chaos, ChaosSettings)),
         services=services,
         mounts=mounts.merged(flags.packages),
+        warnings=tuple(warnings),
         flags=flags,
         **prompts,
         **plain,
@@ -185,15 +190,23 @@ def _injector(chaos: ChaosSettings) -> str | None:
 
 
 def _layers(
-    data_dir: Path, flags: Flags, environment: Mapping[str, str], found: Iterable[Manifest]
+    data_dir: Path, flags: Flags, environment: Mapping[str, str], found: Collection[Manifest], warnings: list[str]
 ) -> Iterator[tuple[str, Path, Layer]]:
-    """Yield each layer with its origin and the folder for its relative paths; the last takes precedence."""
+    """Yield each layer with its origin and the folder for its relative paths; the last takes precedence.
+
+    `warnings` gets what was ignored.
+    """
     tables = {each.name: each.table for each in found if each.table is not None}
     files = [path for name in FILE_NAMES if (path := data_dir / name).exists()]
     if named := flags.config_file or environment.get("LINCKIA_CONFIG"):
         files.append(Path(named).expanduser().absolute())
     for path in files:
         yield str(path), path.parent, with_short_tables(from_file(path), tables, str(path))
+    for name in flags.mcp_files:
+        path = Path(name).expanduser().absolute()
+        listed = client_files.read(path, environment, [each.name for each in found])
+        warnings += listed.warnings
+        yield str(path), listed.folder, {TABLE: listed.tables}
     yield "the environment", Path.cwd(), from_other_names(environment)
     raw = from_environment(environment, tables)
     yield "the environment", Path.cwd(), with_short_tables(raw, tables, "the environment")

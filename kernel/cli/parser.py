@@ -84,7 +84,10 @@ def _kernel(command: AddCommand) -> None:
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
     package_help = "also serve the services of this Python package (PACKAGE.manifest, or PACKAGE.operations and .main)"
     serve.add_argument("--with", metavar="PACKAGE", dest="packages", action="append", help=package_help)
+    mcp_help = "also serve the MCP servers in this file of an MCP client (mcpServers, or VS Code's servers)"
+    serve.add_argument("--mcp", metavar="FILE", dest="mcp_files", action="append", help=mcp_help)
     serve.add_argument("--ephemeral", action="store_true", help=argparse.SUPPRESS)
+    serve.add_argument("--only-mounts", action="store_true", help=argparse.SUPPRESS)
 
     stdio = command(
         "stdio", "stdio", "serve MCP on stdin and stdout, for an MCP client's configuration",
@@ -94,6 +97,10 @@ def _kernel(command: AddCommand) -> None:
     stdio.add_argument("--surface", metavar="NAME", default="core", help="tools to list (default: core)")
     stdio.add_argument("--read-only", action="store_true", help=read_only_help)
     stdio.add_argument("--config", metavar="FILE", help="settings, if a kernel has to be started")
+    stdio.add_argument(
+        "--mcp", metavar="FILE", dest="mcp_files", action="append", help=f"{mcp_help}, if one is started"
+    )
+    stdio.add_argument("--only-mounts", action="store_true", help=argparse.SUPPRESS)
 
     status = command("status", "status", "show the services: their state, and how often and why each has died")
     status.add_argument("--trends", action="store_true", help="deaths and store growth per day, over the last week")

@@ -58,6 +58,8 @@ def serve(arguments: argparse.Namespace) -> int:
                     f"cannot write the log in {log_dir(config.data_dir)}: {error.strerror}; free disk space and check "
                     "permissions, or name another directory with --data"
                 ) from None
+            for warning in config.warnings:
+                log.warning("%s", warning)
             _run(config, listener, arguments, resumes=resumes)
     except ConfigError as error:
         raise Usage(str(error)) from None
@@ -167,6 +169,8 @@ def flags_of(arguments: argparse.Namespace) -> Flags:
         token_file=arguments.token_file,
         log_level=arguments.log_level,
         packages=tuple(arguments.packages or ()),
+        mcp_files=tuple(arguments.mcp_files or ()),
+        only_mounts=arguments.only_mounts,
     )
 
 

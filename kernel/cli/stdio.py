@@ -185,6 +185,10 @@ def _start(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> s
         log = (log_dir(data_dir) / "kernel.log").open("ab")
     except OSError as error:
         raise Failed(f"cannot use {data_dir} as data directory: {error.strerror}; name another with --data") from error
+    if arguments.only_mounts:
+        command.append("--only-mounts")
+    for name in arguments.mcp_files or ():
+        command += ["--mcp", os.path.abspath(os.path.expanduser(name))]
     command += ["--", *roots]
     with log:
         # In its own session, so that signals to the client's process group do not end a kernel that others may use.
