@@ -20,7 +20,7 @@ from pathlib import Path
 import trio
 from msgspec import structs
 
-from linckia.kernel import catalog, tokens
+from linckia.kernel import catalog, mounts, tokens
 from linckia.kernel.audit import Audit
 from linckia.kernel.catalog import ServiceEntry
 from linckia.kernel.config import Config
@@ -29,9 +29,9 @@ from linckia.kernel.handoff import Handoff
 from linckia.kernel.isolation import keep_running, run_isolated
 from linckia.kernel.launch import LaunchConfigs, RootFolders, secret
 from linckia.kernel.mandates import KEY_FILE, Mandates
+from linckia.kernel.mounts import LiveMounts
 from linckia.kernel.operations import KernelOperations
 from linckia.kernel.ports import ROUTINE, Injector, ServiceState
-from linckia.kernel.router.instance import Limits
 from linckia.kernel.router.router import Router
 from linckia.kernel.schedule import Schedule
 from linckia.kernel.settings import ConfigError
@@ -111,12 +111,17 @@ class _Kernel:
             self.injector = _injector(config.chaos_module)
             extra.append(config.chaos_module)
         declared = ops.load(extra)
-        self.table = ops.Table(op for op in declared.values() if op.service not in self.unserved)
+        own = ops.Table(op for op in declared.values() if op.service not in self.unserved)
+        mounted = catalog.mounted(config)
+        table = ops.Table((*own.values(), *mounts.operations(mounted, config)))
+        # Pools have several processes; a mounted server has one.
+        every = (*self.entries, *mounted.values())
+        first = [*(pool[0] for pool in pools.values()), *mounted.values()]
         log = config.audit
         self.audit = Audit(config.data_dir, max_bytes=log.max_bytes, files=log.files) if log.enabled else None
         self.router = Router(
-            self.table,
-            {name: Limits(pool[0].spec.in_flight, pool[0].spec.queue) for name, pool in pools.items()},
+            table,
+            {entry.service: entry.limits for entry in first},
             {name: [entry.spec.name for entry in pool] for name, pool in pools.items()},
             fronts=(FRONT,),
             read_only=config.read_only,
@@ -125,19 +130,24 @@ class _Kernel:
         followed = dict.fromkeys(Path(path) for entry in self.entries for path in entry.follows)
         self.folders = RootFolders((*config.roots, *followed))
         self.handoff = Handoff([entry.spec.name for entry in pools[FRONT]])
-        zygotes = catalog.zygotes(self.entries, config.rest_after_s)
+        zygotes = catalog.zygotes(every, config.rest_after_s)
+        self.launches = LaunchConfigs(
+            config, {entry.spec.name: entry for entry in every}, table, self.folders, self.unserved
+        )
         self.supervisor = Supervisor(
-            tuple(entry.spec for entry in self.entries),
+            tuple(entry.spec for entry in every),
             zygotes,
             self.router,
-            LaunchConfigs(
-                config, {entry.spec.name: entry for entry in self.entries}, self.table, self.folders, self.unserved
-            ),
-            LocalPlacement(zygotes, log_dir(config.data_dir), prestarted, [entry.spec.name for entry in self.entries]),
+            self.launches,
+            LocalPlacement(zygotes, log_dir(config.data_dir), prestarted, [entry.spec.name for entry in every]),
             handoff=self.handoff.ready,
             channel_to=channel_to if self.injector is None else self.injector.channel_to,
         )
         self.router.wake_with(self.supervisor.wanted)
+        self.mounts = LiveMounts(
+            config=config, entries=mounted, own=own, launched=self.launches.entries, router=self.router,
+            supervisor=self.supervisor, replace_table=self._replace_table,
+        )  # fmt: skip
         self.manager = ServiceManager()
         self.schedule = Schedule(config.data_dir, config.backup)
         key = secret(config.data_dir, KEY_FILE, "the rights of stored plans end")
@@ -146,7 +156,7 @@ class _Kernel:
         self.stop = trio.Event()
         self.control = ControlServer(
             router=self.router,
-            table=self.table,
+            table=table,
             attach=self.handoff.attach,
             started=trio.Event(),
             stopping=self.stop,
@@ -165,7 +175,7 @@ class _Kernel:
             config=self.config, router=self.router, supervisor=self.supervisor, tokens=self.tokens,
             handoff=self.handoff, shut_down=self.stop.set, audit=self.audit, injector=self.injector,
             schedule=self.schedule, trends=self.trends,
-            mandates=self.mandates,
+            mandates=self.mandates, mounts=self.mounts,
         )  # fmt: skip
         if self.config.http is not None:
             operations.http_url = f"{self._listen(self.config.http)}/mcp"
@@ -173,7 +183,9 @@ class _Kernel:
         await nursery.start(self.supervisor.run)
         self.control.started.set()
         nursery.start_soon(keep_running, "the check of the roots", self.folders.run, self._restart_for_other_folders)
-        _log.info("serving %d operations of %d services", len(self.table), len(self.entries), extra=ROUTINE)
+        _log.info(
+            "serving %d operations of %d services", len(self.router.table), len(self.launches.entries), extra=ROUTINE
+        )
         nursery.start_soon(
             run_isolated,
             "announcing the kernel",
@@ -214,6 +226,9 @@ class _Kernel:
                 f"HTTP cannot listen on {settings.host}:{settings.port}: {error}; "
                 "name another address with --http HOST:PORT, or disable HTTP (--no-http)"
             ) from None
+
+    def _replace_table(self, table: ops.Table) -> None:
+        self.router.table = self.launches.table = self.control.table = table
 
     def _deaths(self) -> dict[str, int]:
         return {each.name: sum(each.deaths.values()) for each in self.supervisor.status().services}

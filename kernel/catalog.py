@@ -11,12 +11,16 @@ import msgspec
 from msgspec import structs
 
 from linckia.kernel import manifests
+from linckia.kernel.config import Config
+from linckia.kernel.router.instance import Limits
 from linckia.kernel.settings import ConfigError
-from linckia.kernel.supervisor.spec import ServiceSpec, ZygoteSpec
+from linckia.kernel.supervisor.spec import Restart, ServiceSpec, ZygoteSpec
 from linckia.proto.front import SERVICE as FRONT
+from linckia.proto.json_types import Layer
 from linckia.proto.launch import HEAPS
 from linckia.proto.machine import usable_cores
 from linckia.proto.manifest import MAX_WORKERS, THREADS_A_CORE, TORCH, Manifest, Roots, Zygote
+from linckia.proto.mounts import TABLE
 from linckia.proto.suggestions import nearest
 
 DISK_LIMIT = "disk_limit_bytes"
@@ -28,7 +32,12 @@ _RUNTIME = "linckia.services.runtime.main"
 _LONG_PAUSE = 5
 """A costly zygote rests after this many times `rest_after_s` without its services: by default half an hour in total."""
 
-_SAME = (set(ServiceSpec.__struct_fields__) & set(Manifest.__struct_fields__)) - {"module", "zygote", "modes"}
+_SAME = (set(ServiceSpec.__struct_fields__) & set(Manifest.__struct_fields__)) - {
+    "module",
+    "zygote",
+    "modes",
+    "restart",
+}
 """Fields that manifests and child specs share."""
 
 
@@ -46,6 +55,14 @@ class ServiceEntry(msgspec.Struct, frozen=True):
     follows: tuple[str, ...] = ()
     """Real paths of folders outside the roots that it follows. It may read them, as may the watcher, and it does not
     rest."""
+    mount: str = ""
+    """Name of the mounted server that it runs, if any."""
+    table: Layer | None = None
+    """Settings of a service that was made from the settings."""
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.spec.in_flight, self.spec.queue, self.spec.calls_wait_s)
 
     @property
     def service(self) -> str:
@@ -78,7 +95,15 @@ def entry(found: manifests.PackagedManifest) -> ServiceEntry:
     threads = manifest.threads + THREADS_A_CORE * (os.cpu_count() or 1)
     same = {name: getattr(manifest, name) for name in _SAME}
     return ServiceEntry(
-        ServiceSpec(module=module, zygote=manifest.zygote.name, modes=modes, env=env, thread_limit=threads, **same),
+        ServiceSpec(
+            module=module,
+            zygote=manifest.zygote.name,
+            modes=modes,
+            env=env,
+            thread_limit=threads,
+            restart=Restart(manifest.restart),
+            **same,
+        ),
         manifest,
         preload=() if manifest.torch is None else (module, *found.modules(manifest.torch.preload)),
         ops_modules=found.modules(manifest.ops_modules),
@@ -120,6 +145,20 @@ def pools(
     return found
 
 
+def mounted(config: Config) -> dict[str, ServiceEntry]:
+    """Return the services of the mounted servers, by the servers' names. Raises ConfigError."""
+    (template,) = (each for each in manifests.templates(config.flags.packages) if each.template.table == TABLE)
+    found = {}
+    for name, table in config.mounts.items():
+        try:
+            made = entry(template.made(name, table))
+        except ValueError as error:
+            raise ConfigError(f"settings: {error}") from None
+        given = configured(made, table, rest_after_s=config.rest_after_s, standbys=config.standbys)
+        found[name] = structs.replace(given, mount=name, table=table)
+    return found
+
+
 def configured(
     entry: ServiceEntry,
     own: Mapping[str, object],
@@ -147,7 +186,7 @@ def configured(
         disk_limit_bytes=limit or None,
         # Started once clients can be answered, and ended while replies can still be delivered.
         depends_on=() if entry.service == FRONT else (FRONT,),
-        standby=standbys,
+        standby=standbys and manifest.standby,
         standby_rests_after_s=(rest_after_s or None) if spec.standby_rests_after_s else None,
         rests_after_s=((rest_after_s if stated is None else stated) or None)
         if manifest.rests and not follows
@@ -184,6 +223,7 @@ def _followed(
 def zygotes(chosen: Iterable[ServiceEntry], rest_after_s: float = 0) -> tuple[ZygoteSpec, ...]:
     """Return the zygotes that fork these services; a costly one rests long after its services (`_LONG_PAUSE`)."""
     chosen = tuple(chosen)
+    made = manifests.templates()
     needed = {each.zygote.name: each.zygote for each in chosen if each.zygote is not None}
     return tuple(
         ZygoteSpec(
@@ -195,7 +235,10 @@ def zygotes(chosen: Iterable[ServiceEntry], rest_after_s: float = 0) -> tuple[Zy
             ),
             modules=tuple(
                 dict.fromkeys(
-                    each.spec.module for each in chosen if each.manifest.zygote == zygote and not each.folders
+                    (
+                        *(each.spec.module for each in chosen if each.manifest.zygote == zygote and not each.folders),
+                        *(each.module for each in made if each.template.zygote == zygote),
+                    )
                 )
             ),
             wait_s=zygote.wait_s,

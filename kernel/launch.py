@@ -10,6 +10,7 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import Final
 import msgspec
 import trio
 
-from linckia.kernel import VERSION, users
+from linckia.kernel import VERSION, denied_paths, users
 from linckia.kernel.catalog import DISK_LIMIT, ServiceEntry
 from linckia.kernel.config import Config, files_of, model_folders
 from linckia.kernel.supervisor.spec import ServiceSpec
@@ -42,6 +43,17 @@ PROMPTS: Final = "prompts"
 
 RESOLVER_FOLDERS = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/run/connman")
 """Where systems store and replace the file with their name servers. Services with a network may read it."""
+
+OF_PROGRAMS = re.compile(
+    r"HOME|USER|LOGNAME|SHELL|PATH|LANG|LANGUAGE|LC_\w+|TZ|TZDIR|TERM|TMPDIR|DISPLAY|WAYLAND_DISPLAY|XAUTHORITY"
+    r"|XDG_\w+|DBUS_SESSION_BUS_ADDRESS|SSH_AUTH_SOCK|LD_LIBRARY_PATH"
+    r"|(https?|all|no|ftp)_proxy|(HTTPS?|ALL|NO|FTP)_PROXY"
+    r"|SSL_CERT_(FILE|DIR)|NODE_EXTRA_CA_CERTS|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|GIT_SSL_CAINFO"
+    r"|(npm_config|NPM_CONFIG|UV|PIP|PNPM|NVM|VOLTA|FNM|BUN|DENO|PYENV|ASDF|MISE|DOCKER|PLAYWRIGHT)_\w+"
+    r"|JAVA_HOME|CARGO_HOME|RUSTUP_HOME|GOPATH|GOROOT|SystemRoot"
+)
+"""Variables that programs started by services get: where things are, languages, proxies, certificates, and how package
+managers find packages. Other variables must be named in the settings, since they may be secrets for other programs."""
 
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 """Environment variables that OpenSSL reads, for services with a network. Proxies are set in the settings instead."""
@@ -108,7 +120,8 @@ class LaunchConfigs:
     """Returns the launch configurations of the services in `entries`, by name; called with spec, number and mode."""
 
     config: Config
-    entries: Mapping[str, ServiceEntry]
+    entries: dict[str, ServiceEntry]
+    """Changed while the kernel runs, as is `table`, when servers are mounted and removed."""
     table: Table
     folders: RootFolders
     unserved: Collection[str] = ()
@@ -117,20 +130,24 @@ class LaunchConfigs:
         config, entry = self.config, self.entries[spec.name]
         manifest = entry.manifest
         # The kernel itself applies the disk limit.
-        settings = {key: value for key, value in config.services.get(entry.service, {}).items() if key != DISK_LIMIT}
+        settings: Layer = {
+            key: value for key, value in config.services.get(entry.service, {}).items() if key != DISK_LIMIT
+        }
         if manifest.pool is not None:
             # The number of processes in the pool, so that they can share the cores.
             workers = sum(other.service == entry.service for other in self.entries.values())
             settings = {**settings, "workers": workers}
         if spec.handoff:
             settings = {**settings, **self._of_front}
+        if entry.table is not None:
+            settings = {**entry.table, "mount": entry.mount}
         passed_on = {name: config.services.get(service, {}) for name, service in manifest.told_settings.items()}
         settings = {**settings, **passed_on}
         roots = (*(tuple(map(str, config.roots)) if manifest.roots is not Roots.NONE else ()), *entry.follows)
         read_only = tuple(map(str, config.read_only_roots)) if manifest.roots is Roots.WRITE else roots
-        writable = tuple(root for root in roots if root not in read_only)
+        writable = (*(root for root in roots if root not in read_only), *map(os.path.realpath, manifest.folders))
         weights = model_folders(config.services.get(manifest.models_of, {})) if manifest.models_of else ()
-        named = _named_files(manifest, settings)
+        named = (*_named_files(manifest, settings), *map(os.path.realpath, manifest.files))
         prompts = [folder["path"] for folder in self._of_front["prompt_folders"]] if spec.handoff else []
         needed = filter(Path.exists, (*map(Path, weights), *entry.folders))
         closed = self._enclosed or users.unreachable(needed) is not None
@@ -150,13 +167,16 @@ class LaunchConfigs:
             mode=mode,
             settings=settings,
             environment=_named_variables(manifest, settings),
+            programs=manifest.programs,
             # Imported before confinement: an external package may be anywhere.
             ops_modules=self._ops_modules if spec.handoff else entry.ops_modules,
             memory_limit_bytes=spec.memory_limit_bytes,
             disk_limit_bytes=spec.disk_limit_bytes,
             thread_limit=spec.thread_limit,
             in_flight=spec.in_flight,
-            confinement=Confinement(
+            confinement=None
+            if not manifest.confined
+            else Confinement(
                 # landlock adds up the rights of a root and of one inside it; the code distinguishes them.
                 read=(*read_only, *prompts, *weights, *resolver, *named, *map(str, entry.folders)),
                 write=writable,
@@ -164,11 +184,16 @@ class LaunchConfigs:
                 connections=manifest.connections,
                 gpu=mode == "cuda",
                 watches=manifest.watches,
+                programs=manifest.programs,
+                hidden=self._hidden if manifest.programs else (),
                 open_files=manifest.open_files,
                 # Files that it writes to the roots must belong to root, or keep their owner.
-                user=users.user_of(config.data_dir, spec.name) if self._own_users and not writable else None,
+                # Programs are the user's.
+                user=users.user_of(config.data_dir, spec.name)
+                if self._own_users and not writable and not manifest.programs
+                else None,
                 # Files with keys, and often a folder on the way to shared files, are accessible only to their owner.
-                files_of_others="write" if writable else "read" if reads else "",
+                files_of_others="write" if writable or manifest.programs else "read" if reads else "",
                 folders=self.folders.identities if entry.uses_roots else (),
             ),
         )
@@ -177,6 +202,12 @@ class LaunchConfigs:
     def _enclosed(self) -> bool:
         """Whether services' own users could not reach the installation or their folder without a privilege."""
         return self._own_users and users.enclosed(self.config.data_dir) is not None
+
+    @functools.cached_property
+    def _hidden(self) -> tuple[str, ...]:
+        """What programs may not read, as far as their sandbox can tell: all that clients may not, except the code."""
+        code = denied_paths.places(denied_paths.installation())
+        return (str(self.config.data_dir), *(path for path in self.config.denied if path not in code))
 
     @functools.cached_property
     def _ops_modules(self) -> tuple[str, ...]:
@@ -223,7 +254,9 @@ def _named_files(manifest: Manifest, settings: Mapping[str, object]) -> tuple[st
 def _named_variables(manifest: Manifest, settings: Mapping[str, object]) -> dict[str, str]:
     """Return the variables of the kernel's environment that only this service gets."""
     named = [settings.get(name) for name in manifest.reads_environment]
-    wanted = (*named, *(CERTIFICATES if manifest.network else ()))
+    wanted = (*named, *manifest.variables, *(CERTIFICATES if manifest.network else ()))
+    if manifest.programs:
+        wanted = (*(name for name in os.environ if OF_PROGRAMS.fullmatch(name)), *wanted)
     return {name: os.environ[name] for name in wanted if isinstance(name, str) and name in os.environ}
 
 

@@ -42,6 +42,11 @@ class PackagedTemplate(NamedTuple):
     package: str
     template: Template
 
+    @property
+    def module(self) -> str:
+        """Full name of the module of its services."""
+        return f"{self.package}.{self.template.module}"
+
     def made(self, name: str, table: Layer) -> PackagedManifest:
         """Return the manifest for a table of the settings. Raises ValueError, which names the setting."""
         return PackagedManifest(self.package, self.template.manifest(name, table))

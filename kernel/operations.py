@@ -21,6 +21,7 @@ from linckia.kernel.config import Config, load
 from linckia.kernel.generation import MAX_DECODED_BYTES, served
 from linckia.kernel.handoff import Handoff
 from linckia.kernel.mandates import Mandates
+from linckia.kernel.mounts import LiveMounts
 from linckia.kernel.ports import CauseKind, Injector, LocalHandler, ServiceState
 from linckia.kernel.router.record import who
 from linckia.kernel.router.router import Router
@@ -38,6 +39,7 @@ from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.grants import TokenTable
 from linckia.proto.http import CONTENT_PATH
 from linckia.proto.later import filled
+from linckia.proto.mounts import MountTable
 from linckia.proto.operation import CLIENT, OPERATOR, Params, Role, operation_of
 from linckia.proto.ops import kernel as ops
 
@@ -115,6 +117,7 @@ class KernelOperations:
     tokens: LiveTokens
     handoff: Handoff
     mandates: Mandates
+    mounts: LiveMounts
     shut_down: Callable[[], None]
     schedule: Schedule
     trends: Trends
@@ -144,6 +147,8 @@ class KernelOperations:
             ops.KernelReady: self._ready,
             ops.KernelTokens: self._tokens_after,
             ops.KernelTokensChanged: self._tokens_changed,
+            ops.KernelMounts: self._mounts_after,
+            ops.KernelReloadMounts: self._reload_mounts,
             ops.KernelPageRestart: self._page_restart,
             ops.KernelKeepSession: self._keep_session,
             ops.KernelKeptSession: self._kept_session,
@@ -220,7 +225,18 @@ class KernelOperations:
 
     async def _ready(self, params: ops.KernelReady, caller: str) -> bool:
         settled = (ServiceState.READY, ServiceState.STOPPED, ServiceState.RESTING)
-        return all(self.supervisor.state(name) in settled for name in self.supervisor.plan.specs)
+        # A mounted server that cannot start does not make the rest unready.
+        own = (name for name in self.supervisor.plan.specs if name not in self.mounts)
+        return all(self.supervisor.state(name) in settled for name in own)
+
+    async def _mounts_after(self, params: ops.KernelMounts, caller: str) -> MountTable:
+        return await self.mounts.after(params.version)
+
+    async def _reload_mounts(self, params: ops.KernelReloadMounts, caller: str) -> ops.MountsReloaded:
+        try:
+            return await self.mounts.reload()
+        except ConfigError as error:
+            raise InvalidParams(f"nothing was changed: {error}") from None
 
     async def _tokens_after(self, params: ops.KernelTokens, caller: str) -> TokenTable:
         return await self.tokens.after(params.version, params.front)
@@ -291,22 +307,29 @@ class KernelOperations:
         return status
 
     def _waiting(self, name: str) -> dict[str, int]:
+        if name not in self.supervisor.plan.specs:
+            # It was removed a moment ago.
+            return {"in_flight": 0, "queued": 0}
         lane = self.router.lane(name)
         # Queued calls wait for whichever process of a pool is free first.
         return {"in_flight": lane.instances[name].in_flight, "queued": lane.queued if name == lane.service else 0}
 
     async def _restart(self, params: ops.KernelRestart, caller: str) -> ops.Done:
-        # The service's table in the settings may have changed.
+        if params.service not in self.mounts:
+            self._reload_table(params.service)
+        # One after the other, so that the other processes of a pool keep serving.
+        done = [await self._begun(name, self.supervisor.restart) for name in self._processes_of(params.service)]
+        return ops.Done(message="; ".join(done))
+
+    def _reload_table(self, service: str) -> None:
+        """Read the service's table in the settings again, which may have changed. Raises InvalidParams."""
         try:
             tables = load(self.config.flags, os.environ).services
         except ConfigError as error:
             raise InvalidParams(f"nothing was restarted: {error}") from None
         for table in (self.config.services, tables):
-            table.setdefault(params.service, {})
-        self.config.services[params.service] = tables[params.service]
-        # One after the other, so that the other processes of a pool keep serving.
-        done = [await self._begun(name, self.supervisor.restart) for name in self._processes_of(params.service)]
-        return ops.Done(message="; ".join(done))
+            table.setdefault(service, {})
+        self.config.services[service] = tables[service]
 
     async def _start(self, params: ops.KernelStart, caller: str) -> ops.Done:
         done = [await self._begun(name, self.supervisor.start) for name in self._processes_of(params.service)]

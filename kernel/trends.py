@@ -71,7 +71,8 @@ class Trends:
         return trends([line for line in self._lines if at - WINDOW_S <= line.at <= at] + [new])
 
     def _since(self) -> dict[str, int]:
-        return {name: count - self._recorded.get(name, 0) for name, count in self._deaths().items()}
+        # A service that was removed and added again begins anew.
+        return {name: max(0, count - self._recorded.get(name, 0)) for name, count in self._deaths().items()}
 
     def _held(self) -> dict[str, int]:
         """Return the size of each service's folder that the kernel can read. Blocks, possibly for long."""

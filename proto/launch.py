@@ -47,9 +47,10 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
 
     `read` and `write` are real paths of folders. `network` allows connections to other machines, `connections` those
     from clients, on listening sockets that it receives. `gpu` allows what CUDA needs, `watches` notification of changed
-    files. `user` is the user to switch to if the kernel is root; without one, the service keeps its user but loses
-    root's privileges, except for `files_of_others`. `folders` identifies the folders at the roots' paths: a process
-    that was confined to other folders cannot be used.
+    files. `programs` allows other programs and processes, which share all limits; everything but `hidden` (real paths)
+    may be read then. `user` is the user to switch to if the kernel is root; without one, the service keeps its user but
+    loses root's privileges, except for `files_of_others`. `folders` identifies the folders at the roots' paths: a
+    process that was confined to other folders cannot be used.
     """
 
     read: tuple[str, ...] = ()
@@ -58,6 +59,8 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     connections: bool = False
     gpu: bool = False
     watches: bool = False
+    programs: bool = False
+    hidden: tuple[str, ...] = ()
     open_files: int = 1024
     user: User | None = None
     files_of_others: FilesOfOthers = ""
@@ -70,6 +73,7 @@ class LaunchConfig(msgspec.Struct, frozen=True, kw_only=True):
     `module` defines `open_service`; `operations` are the names it must handle. `parent_pid` is the kernel's pid, so
     that a process launched just as its parent died can notice. The service itself checks `settings`. `environment` has
     those of the kernel's variables that only this service may see, including keys: /proc/PID/environ never shows them.
+    If it starts `programs`, that is its whole environment, and it has no limits on memory and files.
 
     `read_only` are those of the `roots` that may not be written. `denied` (real paths) and `denied_patterns`
     (.gitignore patterns for absolute paths) cannot be accessed even below a root.
@@ -89,6 +93,7 @@ class LaunchConfig(msgspec.Struct, frozen=True, kw_only=True):
     # The service's table in the settings; the service knows its type and checks it (`Environment.settings_as`).
     settings: dict[str, Any] = {}
     environment: dict[str, str] = {}
+    programs: bool = False
     ops_modules: tuple[str, ...] = ()
     memory_limit_bytes: int | None = None
     disk_limit_bytes: int | None = None

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Raw, UnsetType
 
-from linckia.proto.operation import CLIENT, Access, Operation, Params, Role
+from linckia.proto.operation import CLIENT, OPERATOR, Access, Operation, Params, Role
 
 TABLE: Final = "mcp"
 """Name of the settings table with a table for each mount."""
@@ -235,7 +235,7 @@ def operations_of(mount: str) -> dict[str, Operation[Any]]:
             title=f"Request for {mount}",
             role=Role.INTERNAL,
             surfaces=(mount,),
-            callers=(CLIENT,),
+            callers=(CLIENT, OPERATOR),
             asks=True,
             open_world=True,
         )

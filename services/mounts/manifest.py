@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from linckia.proto.json_types import Layer
-from linckia.proto.manifest import STALL_S, Keep, Manifest, Store, Template
+from linckia.proto.manifest import GIB, MCP, STALL_S, Keep, Manifest, Store, Template
 from linckia.proto.mounts import NAME_PATTERN, REGISTRY, TABLE, MountSettings, is_name, operations_of, service_of
 
-MANIFESTS = (
-    Manifest(name=REGISTRY, order=95, stall_s=STALL_S, rests=True, stores=(Store("", Keep.SOURCE),)),
-)
+MANIFESTS = (Manifest(name=REGISTRY, order=95, stall_s=STALL_S, rests=True, stores=(Store("", Keep.SOURCE),)),)
+
+MODULE = "adapter"
+
+START_TRIES = 3
+"""This many failed starts in a row are a crash loop: each may take minutes, and calls wait meanwhile."""
 
 
 def settings_of(name: str, table: Layer) -> MountSettings:
@@ -28,8 +33,45 @@ def settings_of(name: str, table: Layer) -> MountSettings:
 
 def adapter(name: str, table: Layer) -> Manifest:
     """Return the manifest of a mount's adapter. Raises ValueError, which names the setting."""
-    settings_of(name, table)
-    return Manifest(name=service_of(name), module="adapter")
+    settings = settings_of(name, table)
+    sources = tuple(_sources(settings))
+    keeps_running = settings.stateful or settings.start == "eager"
+    return Manifest(
+        name=service_of(name),
+        module=MODULE,
+        zygote=MCP,
+        # From scratch, it would have to load the SDK as well.
+        zygote_wait_s=30.0,
+        stall_s=STALL_S,
+        # The adapter itself limits the memory of the server's processes.
+        memory_limit_bytes=GIB,
+        open_files=65_536,
+        restart=settings.restart,
+        start_tries=START_TRIES,
+        startup_timeout_s=settings.start_timeout,
+        calls_wait_s=settings.start_timeout,
+        lazy=settings.start == "lazy",
+        # A standby could not start the server, which takes most of the time.
+        standby=False,
+        rests=settings.rest_after_s is not None or not keeps_running,
+        rests_by="rest_after_s",
+        rests_while=("rests", "yes"),
+        confined=settings.confine,
+        programs=True,
+        network=settings.network,
+        folders=tuple(settings.roots) if settings.confine else (),
+        variables=tuple(source for source in sources if "/" not in source),
+        files=tuple(source for source in sources if "/" in source),
+        stores=(Store("", Keep.DERIVED),),
+    )
 
 
-TEMPLATES = (Template(table=TABLE, manifest=adapter, operations=operations_of),)
+def _sources(settings: MountSettings) -> Iterator[str]:
+    """Yield the variables and files with secrets that the settings name."""
+    yield from settings.env_from
+    yield from settings.headers_from.values()
+    if settings.oauth is not None and settings.oauth.client_secret_from:
+        yield settings.oauth.client_secret_from
+
+
+TEMPLATES = (Template(table=TABLE, module=MODULE, zygote=MCP, manifest=adapter, operations=operations_of),)

@@ -59,6 +59,9 @@ def run(launch: LaunchConfig, fd: int, handoff_fd: int | None = None, *, standby
     code = EXIT_OK
     try:
         die_with(launch.parent_pid, launch.service)
+        if launch.programs:
+            # The programs get the environment of this process, without what was set for Linckia's own processes.
+            os.environ.clear()
         os.environ.update(launch.environment)
         for name in launch.ops_modules:
             importlib.import_module(name)
@@ -66,9 +69,10 @@ def run(launch: LaunchConfig, fd: int, handoff_fd: int | None = None, *, standby
         data_dir = Path(launch.data_dir)
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         info: dict[str, str] = {}
-        bound_memory(launch)
-        bound_files(launch)
-        bound_threads(launch)
+        if not launch.programs:
+            bound_memory(launch)
+            bound_files(launch)
+            bound_threads(launch)
         if launch.confinement is not None:
             # Before the first thread starts: landlock and seccomp only bind the calling thread and its children.
             info["confined"] = confine(launch.confinement, data_dir)

@@ -1,0 +1,163 @@
+"""Mounted servers as services: added, changed and removed while the kernel runs, lazy, killed, failing, removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from linckia.proto.control.client import CallFailed
+from tests.system.mounting import call, mounted, small, write
+from tests.system.running import RunningKernel, wait_until
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Iterator[RunningKernel]:
+    with mounted(tmp_path / "data", {"one": small()}, environment={"SECRET_OF_ONE": "s3cret", "MY_PROXY": "x"}) as k:
+        yield k
+
+
+def reload(kernel: RunningKernel, **mounts: dict[str, object]) -> dict[str, list[str]]:
+    write(kernel.data_dir, {name.replace("_", "-"): table for name, table in mounts.items()})
+    done: dict[str, list[str]] = kernel.call("kernel_reload_mounts")
+    return done
+
+
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_lazy_server_starts_with_its_first_call_and_is_shown(kernel: RunningKernel) -> None:
+    before = kernel.service("mcp_one")
+    assert (before["state"], before["pid"], before["generation"]) == ("resting", None, 0)
+    assert call(kernel, "one", "echo", text="hello") == "hello"
+    after = kernel.service("mcp_one")
+    assert (after["state"], after["generation"]) == ("ready", 1)
+    server = int(call(kernel, "one", "pid"))
+    assert exists(server)
+    # Its memory includes that of the server.
+    assert after["rss_bytes"] > rss(after["pid"]) + rss(server) / 2
+    assert "mcp_one generation 1" in kernel.log("mcp_one")
+
+
+def rss(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+
+
+def test_ten_servers_are_added_and_removed_while_the_kernel_runs(kernel: RunningKernel) -> None:
+    names = [f"server{n}" for n in range(10)]
+    done = reload(kernel, one=small(), **{name: small() for name in names})
+    assert (sorted(done["added"]), done["removed"], done["changed"]) == (names, [], [])
+    with ThreadPoolExecutor(10) as callers:
+        assert list(callers.map(lambda name: call(kernel, name, "echo", text=name), names)) == names
+        pids = [int(pid) for pid in callers.map(lambda name: call(kernel, name, "pid"), names)]
+    assert len(set(pids)) == 10
+    others = {each["name"]: each["generation"] for each in kernel.status()["services"] if each["name"] not in names}
+    assert reload(kernel, one=small())["removed"] == names
+    wait_until(lambda: not [name for name in kernel.services() if name.startswith("mcp_server")])
+    assert not any(map(exists, pids))
+    # Nothing else was restarted.
+    assert {each["name"]: each["generation"] for each in kernel.status()["services"]} == {
+        name: number for name, number in others.items() if not name.startswith("mcp_server")
+    }
+    assert reload(kernel, one=small()) == {"added": [], "removed": [], "changed": []}
+
+
+def test_a_changed_server_is_restarted_with_its_new_settings(kernel: RunningKernel) -> None:
+    first = call(kernel, "one", "pid")
+    assert reload(kernel, one=small("--slow-start", "0"))["changed"] == ["one"]
+    assert call(kernel, "one", "pid") != first
+    assert kernel.service("mcp_one")["generation"] == 2
+
+
+def test_wrong_settings_change_nothing(kernel: RunningKernel) -> None:
+    first = call(kernel, "one", "pid")
+    with pytest.raises(CallFailed, match="nothing was changed.*timeout"):
+        reload(kernel, one=small(timeout="long"))
+    assert call(kernel, "one", "pid") == first
+
+
+def test_calls_that_wait_for_a_removed_server_fail_at_once(kernel: RunningKernel) -> None:
+    reload(kernel, one=small(), slow=small("--slow-start", "600"))
+    with ThreadPoolExecutor(1) as caller:
+        waiting = caller.submit(call, kernel, "slow", "echo", text="hello")
+        wait_until(lambda: kernel.service("mcp_slow")["state"] == "starting")
+        began = time.monotonic()
+        reload(kernel, one=small())
+        with pytest.raises(CallFailed, match="the server slow was removed"):
+            waiting.result(60)
+    assert time.monotonic() - began < 10
+    wait_until(lambda: "mcp_slow" not in kernel.services())
+    assert call(kernel, "one", "echo", text="hello") == "hello"
+
+
+def test_a_server_that_crashes_at_start_affects_nobody_and_its_calls_fail_with_the_cause(tmp_path: Path) -> None:
+    mounts = {"broken": small("--crash", start="eager"), "one": small(start="eager")}
+    with mounted(tmp_path / "data", mounts, all_ready=False) as kernel:
+        assert call(kernel, "one", "echo", text="hello") == "hello"
+        wait_until(lambda: kernel.service("mcp_broken")["state"] == "failed", 60)
+        began = time.monotonic()
+        with pytest.raises(CallFailed, match=r"3 starts in a row have failed.*the next start is tried in"):
+            call(kernel, "broken", "echo", text="hello")
+        assert time.monotonic() - began < 5
+        assert {each["name"]: each["restarts"] for each in kernel.status()["services"] if each["name"] != "mcp_broken"}
+        kernel.process.terminate()
+        assert kernel.process.wait(20) == 0
+
+
+def test_a_killed_adapter_is_replaced_and_idempotent_calls_are_answered(kernel: RunningKernel) -> None:
+    first = int(call(kernel, "one", "pid"))
+    kernel.kill("mcp_one", signal.SIGKILL)
+    assert int(call(kernel, "one", "pid")) != first
+    wait_until(lambda: not exists(first))
+
+
+def test_the_kernel_ends_in_bounded_time_with_servers_that_start_and_run(tmp_path: Path) -> None:
+    mounts = {"slow": small("--slow-start", "600", start="eager"), "one": small(start="eager")}
+    with mounted(tmp_path / "data", mounts, all_ready=False) as kernel:
+        server = int(call(kernel, "one", "pid"))
+        kernel.process.terminate()
+        began = time.monotonic()
+        assert kernel.process.wait(30) == 0
+        assert time.monotonic() - began < 12
+    wait_until(lambda: not exists(server))
+
+
+def test_a_server_has_the_users_environment_and_none_of_linckia_s(tmp_path: Path) -> None:
+    environment = {"SECRET_OF_ONE": "s3cret", "OTHER_KEY": "k3y", "https_proxy": "http://localhost:9"}
+    table = small(env_from=["SECRET_OF_ONE"])
+    with mounted(tmp_path / "data", {"one": table}, environment=environment) as kernel:
+        found: dict[str, Any] = json.loads(call(kernel, "one", "environment"))
+    assert (found["SECRET_OF_ONE"], found["https_proxy"]) == ("s3cret", "http://localhost:9")
+    assert (found["PATH"], found["HOME"]) == (os.environ["PATH"], os.environ["HOME"])
+    own = [name for name in found if name.startswith(("LINCKIA", "MALLOC", "PYTHON")) or name == "OTHER_KEY"]
+    assert own == []
+
+
+def test_an_unconfined_server_writes_where_the_user_may(kernel: RunningKernel, tmp_path: Path) -> None:
+    assert call(kernel, "one", "write", "repeat", path=str(tmp_path / "file")) == "written"
+
+
+def test_a_confined_server_writes_only_below_its_roots(tmp_path: Path) -> None:
+    (root := tmp_path / "root").mkdir()
+    (other := tmp_path / "other").mkdir()
+    (other / "file").write_text("theirs")
+    with mounted(tmp_path / "data", {"one": small(confine=True, roots=[str(root)])}) as kernel:
+        assert call(kernel, "one", "write", "repeat", path=str(root / "file")) == "written"
+        assert "Permission denied" in call(kernel, "one", "write", "repeat", path=str(other / "new"))
+        assert call(kernel, "one", "read", path=str(other / "file")) == "theirs"
+        for path in ("own.token", "linckia.toml", "logs/kernel.log"):
+            (kernel.data_dir / path).touch()
+            assert "Permission denied" in call(kernel, "one", "read", path=str(kernel.data_dir / path))
