@@ -8,7 +8,7 @@ import os
 import secrets
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -165,7 +165,8 @@ class KernelOperations:
         report = self.supervisor.status()
         running = [*(each.pid for each in report.services), *(each.pid for each in report.zygotes)]
         pids = {pid, *(each for each in running if each is not None)}
-        shares = await self._shares_of(pids)
+        with_programs = {each.pid for each in report.services if each.programs}
+        shares = await self._shares_of(pids, with_programs)
         return ops.KernelStatus(
             version=VERSION,
             pid=pid,
@@ -194,15 +195,23 @@ class KernelOperations:
             trends=self.trends.trends(),
         )
 
-    async def _shares_of(self, pids: set[int]) -> Mapping[int, int | None]:
-        """Return the PSS of processes, possibly some seconds old, since clients ask for the status often."""
+    async def _shares_of(self, pids: set[int], with_programs: Container[int | None]) -> Mapping[int, int | None]:
+        """Return the PSS of processes, possibly some seconds old, since clients ask for the status often.
+
+        `with_programs` are those whose child processes are included.
+        """
+
+        def share(pid: int) -> int | None:
+            measure = processes.proportional_bytes
+            return processes.total(measure, pid) if pid in with_programs else measure(pid)
+
         if (now := trio.current_time()) >= self._shares_until:
             self._shares, self._shares_until = {}, now + SHARES_FRESH_S
         shares = self._shares
         if missing := pids - shares.keys():
             began = trio.current_time()
             # Takes milliseconds for every process, so it runs outside the event loop.
-            shares |= await trio.to_thread.run_sync(lambda: {pid: processes.proportional_bytes(pid) for pid in missing})
+            shares |= await trio.to_thread.run_sync(lambda: {pid: share(pid) for pid in missing})
             ended = trio.current_time()
             self._shares_until = max(self._shares_until, ended + (ended - began) / SHARES_COST)
         return shares

@@ -7,9 +7,10 @@ contain only what those spawned, and other zombies are left alone for a while.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +31,23 @@ def resident_bytes(pid: int) -> int | None:
 def proportional_bytes(pid: int) -> int | None:
     """Return resident memory with shared pages divided among sharers (PSS). Takes milliseconds for a large process."""
     return _bytes(f"/proc/{pid}/smaps_rollup", b"Pss:")
+
+
+def family(pid: int) -> list[int]:
+    """Return the process and all its descendants, whatever sessions they have. Takes some 0.1 ms per process."""
+    found, left = [], [pid]
+    while left:
+        found.append(each := left.pop())
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{each}/task"):
+                left += map(int, _read(f"/proc/{each}/task/{thread}/children").split())
+    return found
+
+
+def total(measure: Callable[[int], int | None], pid: int) -> int | None:
+    """Return the sum of a measure over a process and its descendants; None if the process is gone."""
+    sizes = [size for each in family(pid) if (size := measure(each)) is not None]
+    return sum(sizes) if sizes else None
 
 
 def _bytes(path: str, *fields: bytes) -> int | None:

@@ -54,6 +54,8 @@ class ServiceReport(ServiceFigures, frozen=True, kw_only=True):
 
     how: str = ""
     """How its process was started."""
+    programs: bool = False
+    """Whether it has child processes, which count as its memory."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -331,9 +333,12 @@ class Supervisor:
         return msgspec.structs.replace(
             report,
             pid=running.pid,
+            programs=spec.programs,
             how=running.how,
             uptime_s=now - generation.ready_at if generation.ready_at is not None else None,
-            rss_bytes=processes.resident_bytes(running.pid),
+            rss_bytes=processes.total(processes.resident_bytes, running.pid)
+            if spec.programs
+            else processes.resident_bytes(running.pid),
             in_flight=generation.in_flight,
             ping_ms=round_trip_s * 1000 if round_trip_s is not None else None,
             info=generation.info,

@@ -22,6 +22,7 @@ import struct
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -62,6 +63,8 @@ _DEVICES = ("/dev/null", "/dev/urandom", "/dev/random")
 """Without /dev/shm and /tmp, where leftover files fill memory or disk that others need, and without /dev/zero, whose
 shared memory is not counted anywhere."""
 _GPU_DEVICES = "nvidia*"
+_DEVICES_OF_PROGRAMS = ("/dev/zero", "/dev/full", "/dev/tty", "/dev/ptmx", "/dev/pts", "/dev/shm")
+"""What programs may write in addition: memory and files that they leave there are theirs."""
 
 RESERVE_BYTES = 512 * 1024**2
 RESERVE_A_CORE_BYTES = 32 * 1024**2
@@ -104,7 +107,7 @@ def confine(limits: Confinement, data_dir: Path) -> str:
     limit = limits.open_files if hard == resource.RLIM_INFINITY else min(limits.open_files, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    in_force = []
+    in_force: list[str] = []
     as_root = os.geteuid() == 0
     # Done before the privileges are dropped: only root can give the folders away and open them.
     owned = not as_root or privileges.own(data_dir, limits.user)
@@ -147,21 +150,49 @@ def _move_temporary_files_of_sqlite(folder: Path) -> None:
 def _restrict_files(version: int, limits: Confinement, data_dir: Path) -> None:
     handled = (1 << _ACCESS_BITS_BY_ABI.get(version, max(_ACCESS_BITS_BY_ABI.values()))) - 1
     network = (_BIND_TCP if limits.network else _BIND_TCP | _CONNECT_TCP) if version >= 4 else 0
+    if limits.programs and limits.network:
+        # They may listen, for example for the reply of a login page in a browser.
+        network = 0
     scoped = _SCOPE_BITS if version >= 6 else 0
     attributes = struct.pack("=QQQ", handled, network, scoped)[: 8 if version < 4 else 16 if version < 6 else 24]
     devices = (*_DEVICES, *map(str, Path("/dev").glob(_GPU_DEVICES)))
+    if limits.programs:
+        devices += _DEVICES_OF_PROGRAMS
     ruleset = checked(
         libc().syscall(_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)),
         "landlock_create_ruleset",
     )
+    visible = around(limits.hidden) if limits.programs else ()
+    written = handled if limits.programs else handled & ~_EXECUTE
     try:
-        for path in (*_shared_folders(), *limits.read):
+        for path in (*_shared_folders(), *limits.read, *visible):
             _allow(ruleset, path, _READ & handled)
         for path in (str(data_dir), *devices, *limits.write):
-            _allow(ruleset, path, handled & ~_EXECUTE)
+            _allow(ruleset, path, written)
         checked(libc().syscall(_LANDLOCK_RESTRICT_SELF, ruleset, ctypes.c_uint32(0)), "landlock_restrict_self")
     finally:
         os.close(ruleset)
+
+
+def around(hidden: Collection[str]) -> Iterator[str]:
+    """Yield files and folders, as few as possible, that hold the whole file system except `hidden` (real paths).
+
+    Landlock can only add: beside each folder on the way to a hidden one, everything is named. New files in these
+    folders, and the lists of their names, stay hidden.
+    """
+    on_the_way = {str(parent) for path in hidden for parent in Path(path).parents}
+    left = ["/"]
+    while left:
+        folder = left.pop()
+        if folder not in on_the_way:
+            yield folder
+            continue
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            continue
+        # A link leads to something that is visible or hidden in its own place.
+        left += (entry.path for entry in entries if entry.path not in hidden and not entry.is_symlink())
 
 
 def _allow(ruleset: int, path: str, access: int) -> None:
@@ -201,6 +232,7 @@ def _install_filter(limits: Confinement) -> None:
         gpu=limits.gpu,
         attributes=bool(limits.write),
         watches=limits.watches,
+        programs=limits.programs,
     )
     instructions = ctypes.create_string_buffer(code)
     # struct sock_fprog: the number of instructions and their address.

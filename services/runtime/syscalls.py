@@ -90,13 +90,36 @@ Calls that take an open descriptor are preferred."""
 _WATCHES = "inotify_init/253/- inotify_init1/294/26 inotify_add_watch/254/27 inotify_rm_watch/255/28"
 """inotify instances and watches are limited per user, across all programs."""
 
-_ADDED = {"watches": _WATCHES, "network": _NETWORK, "connections": _CONNECTIONS, "gpu": _GPU, "attributes": _ATTRIBUTES}
+_PROGRAMS = """
+    execve/59/221 execveat/322/281 fork/57/- vfork/58/- wait4/61/260 waitid/247/95 tkill/200/130
+    setpgid/109/154 getpgid/121/155 getpgrp/111/- setsid/112/157 getsid/124/156
+    pidfd_open/434/434 pidfd_send_signal/424/424 prlimit64/302/261 setrlimit/160/164 getrlimit/97/163
+    getpriority/140/141 setpriority/141/140 ioprio_set/251/30 ioprio_get/252/31
+    chmod/90/- fchmod/91/52 fchmodat/268/53 fchmodat2/452/452 chown/92/- lchown/94/- fchown/93/55 fchownat/260/54
+    utime/132/- utimes/235/- futimesat/261/- utimensat/280/88
+    setxattr/188/5 lsetxattr/189/6 fsetxattr/190/7 removexattr/197/14 lremovexattr/198/15 fremovexattr/199/16
+    mknod/133/- mknodat/259/33 memfd_create/319/279
+    socket/41/198 connect/42/203 bind/49/200 listen/50/201 accept/43/202 accept4/288/242 sendmmsg/307/269
+    getresuid/118/148 getresgid/120/150 getgroups/115/158 setuid/105/146 setgid/106/144 setreuid/113/145
+    setregid/114/143 setresuid/117/147 setresgid/119/149 setgroups/116/159 setfsuid/122/151 setfsgid/123/152
+    inotify_init/253/- inotify_init1/294/26 inotify_add_watch/254/27 inotify_rm_watch/255/28
+    sysinfo/99/179 times/100/153 getrusage/98/165 uname/63/160 getcpu/309/168 rseq/334/293 arch_prctl/158/-
+    personality/135/92 seccomp/317/277
+"""
+"""Programs and their processes. They share the sandbox, which landlock bounds: files, signals and TCP. Sockets of the
+file system are out of reach, since what listens there (a session bus, containers) acts outside the sandbox."""
+
+_ADDED = {
+    "programs": _PROGRAMS, "watches": _WATCHES, "network": _NETWORK, "connections": _CONNECTIONS, "gpu": _GPU,
+    "attributes": _ATTRIBUTES,
+}  # fmt: skip
 
 _CLONE3 = 435
 _NEWEST = 471
 """The newest call number that was reviewed; newer calls have the same number on every processor."""
 
 _THREAD, _NAMESPACES = 0x00010000, 0x7E020080
+_AF_NETLINK, _SOCK_RAW = 16, 3
 _AF_UNIX, _AF_INET, _AF_INET6, _SOCK_STREAM, _SOCK_DGRAM, _SOCK_SEQPACKET = 1, 2, 10, 1, 2, 5
 _ANY_FLAGS = 0xFFFFFFFF ^ 0o2004000
 """All bits of a socket's type except SOCK_CLOEXEC and SOCK_NONBLOCK."""
@@ -176,6 +199,18 @@ def _checks(own_pid: int, *, network: bool, gpu: bool) -> dict[str, tuple[_Check
     return checks
 
 
+def _checks_of_programs(*, network: bool) -> dict[str, tuple[_Check, ...]]:
+    """Return the required arguments for programs: any process of the sandbox, but no namespaces and terminals of
+    others."""
+    families = (_AF_INET, _AF_INET6, _AF_NETLINK) if network else (_AF_NETLINK,)
+    return {
+        "clone": (_Check(0, (0,), _NAMESPACES),),
+        "ioctl": (_Check(1, (_TIOCSTI, _TIOCLINUX), wanted=False),),
+        "socket": (_Check(0, families), _Check(1, (_SOCK_STREAM, _SOCK_DGRAM, _SOCK_RAW), _ANY_FLAGS)),
+        "socketpair": (_Check(0, (_AF_UNIX,)),),
+    }
+
+
 def program(machine: str, own_pid: int, **purposes: bool) -> tuple[int, bytes]:
     """Return the filter for a process: the number of its instructions, and the instructions. `purposes` as in
     `numbers`.
@@ -184,7 +219,11 @@ def program(machine: str, own_pid: int, **purposes: bool) -> tuple[int, bytes]:
     once, when the filter is installed (5.11 and newer), so they cost nothing afterwards.
     """
     allowed = numbers(machine, **purposes)
-    checks = _checks(own_pid, network=purposes.get("network", False), gpu=purposes.get("gpu", False))
+    network = purposes.get("network", False)
+    if purposes.get("programs", False):
+        checks = _checks_of_programs(network=network)
+    else:
+        checks = _checks(own_pid, network=network, gpu=purposes.get("gpu", False))
     code = [_instruction(_LOAD, 4), _instruction(_EQUAL, _ARCH[machine], 1, 0), _instruction(_RETURN, _REFUSE)]
     code.append(_instruction(_LOAD, 0))
     for name in sorted(checks.keys() & allowed.keys()):

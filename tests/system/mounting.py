@@ -1,6 +1,6 @@
 """`linckia` with a stand-in for the adapter of mounted servers.
 
-    python -m tests.system.mounting SERVICE,… ARGUMENT…
+python -m tests.system.mounting SERVICE,… ARGUMENT…
 """
 
 from __future__ import annotations

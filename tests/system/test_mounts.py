@@ -84,7 +84,7 @@ def test_a_changed_server_is_restarted_with_its_new_settings(kernel: RunningKern
 
 def test_wrong_settings_change_nothing(kernel: RunningKernel) -> None:
     first = call(kernel, "one", "pid")
-    with pytest.raises(CallFailed, match="nothing was changed.*timeout"):
+    with pytest.raises(CallFailed, match=r"nothing was changed.*timeout"):
         reload(kernel, one=small(timeout="long"))
     assert call(kernel, "one", "pid") == first
 

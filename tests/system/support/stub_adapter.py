@@ -18,8 +18,8 @@ from linckia.services.runtime.handlers import Context, Environment, Handlers
 
 class Reply(msgspec.Struct):
     id: int
-    result: msgspec.Raw | None = None
-    error: msgspec.Raw | None = None
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 @contextlib.asynccontextmanager
@@ -52,7 +52,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
     async def serve(request: MountRequest, ctx: Context) -> Written:
         reply = await ask(request.method, request.params)
-        kind, body = ("result", reply.result) if reply.error is None else ("error", reply.error)
+        kind, body = ("result", reply.result) if reply.error is msgspec.UNSET else ("error", reply.error)
         return Written(msgspec.json.encode({kind: body}))
 
     env.background.start_soon(read)
