@@ -1,0 +1,158 @@
+"""No process of a server outlives its end, however the processes above it die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from linckia.services.mounts.child import Child, NotStarted, start_child
+from linckia.services.mounts.processes import MARKER, are_stopped, kill_leftovers, memory_bytes
+
+LIMIT_S = 30.0
+
+TREE = """
+sh -c 'echo $$ >> {pids}; exec sleep 1000' &
+setsid sh -c 'echo $$ >> {pids}; setsid sh -c "echo \\$\\$ >> {pids}; exec sleep 1000" & exec sleep 1000' &
+echo $$ >> {pids}
+while [ "$(wc -l < {pids})" -lt 4 ]; do sleep 0.01; done
+echo ready
+exec cat
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+async def until_gone(pids: list[int]) -> None:
+    with trio.fail_after(LIMIT_S):
+        while any(map(is_alive, pids)):
+            await trio.sleep(0.01)
+
+
+def command(pids: Path) -> list[str]:
+    return ["sh", "-c", TREE.format(pids=pids)]
+
+
+def pids_in(path: Path) -> list[int]:
+    return [int(line) for line in path.read_text().split()]
+
+
+async def tree(folder: Path) -> tuple[Child, list[int]]:
+    child = await start_child(command(folder / "pids"), cwd=str(folder), environment=dict(os.environ))
+    assert (await child.stdout.receive_some(100)) == b"ready\n"
+    found = pids_in(folder / "pids")
+    assert len(set(found)) == 4
+    assert all(map(is_alive, found))
+    return child, found
+
+
+async def test_closing_a_server_leaves_none_of_its_processes(tmp_path: Path) -> None:
+    with trio.fail_after(LIMIT_S):
+        child, pids = await tree(tmp_path)
+        await child.close()
+        await until_gone(pids)
+
+
+async def test_the_rest_is_killed_when_the_server_itself_is_killed(tmp_path: Path) -> None:
+    with trio.fail_after(LIMIT_S):
+        child, pids = await tree(tmp_path)
+        os.kill(child.pid, signal.SIGKILL)
+        await child.watch(str)
+        assert child.cause == "the server was ended by SIGKILL"
+        await until_gone(pids)
+        await child.kill()
+
+
+async def test_the_rest_is_killed_when_the_guardian_is_killed(tmp_path: Path) -> None:
+    with trio.fail_after(LIMIT_S):
+        child, pids = await tree(tmp_path)
+        os.kill(child._guardian.pid, signal.SIGKILL)
+        await child.watch(str)
+        assert child.cause == "the guardian of the server was killed"
+        await child.kill()
+        await until_gone(pids)
+
+
+SCRIPT = """
+import os, sys, trio
+from linckia.services.mounts.child import start_child
+
+async def main():
+    child = await start_child(sys.argv[1:], cwd="/", environment=dict(os.environ))
+    await child.stdout.receive_some(100)
+    print(child._guardian.pid, flush=True)
+    await trio.sleep_forever()
+
+trio.run(main)
+"""
+
+
+def adapter(folder: Path, mark: str) -> tuple[subprocess.Popen[str], int, list[int]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, *command(folder / "pids")],
+        env={**os.environ, MARKER: mark}, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    with process.stdout as output:
+        guardian = int(output.readline())
+    return process, guardian, pids_in(folder / "pids")
+
+
+async def test_the_server_is_killed_when_its_adapter_is_killed(tmp_path: Path) -> None:
+    process, guardian, pids = await trio.to_thread.run_sync(adapter, tmp_path, "a")
+    process.kill()
+    process.wait()
+    await until_gone([guardian, *pids])
+
+
+async def test_what_outlives_adapter_and_guardian_is_killed_by_the_next_start(tmp_path: Path) -> None:
+    mark = f"test-{os.getpid()}"
+    process, guardian, pids = await trio.to_thread.run_sync(adapter, tmp_path, mark)
+    os.kill(process.pid, signal.SIGSTOP)
+    os.kill(guardian, signal.SIGKILL)
+    process.kill()
+    process.wait()
+    # Those that left the session and their parent still run.
+    assert await trio.to_thread.run_sync(kill_leftovers, mark) >= 1
+    await until_gone(pids)
+    assert await trio.to_thread.run_sync(kill_leftovers, mark) == 0
+
+
+async def test_a_command_that_does_not_exist_is_named() -> None:
+    with pytest.raises(NotStarted, match="no-such-command: No such file"):
+        await start_child(["no-such-command"], cwd="/", environment=dict(os.environ))
+    with pytest.raises(NotStarted, match="`cwd` /no/such"):
+        await start_child(["true"], cwd="/no/such", environment=dict(os.environ))
+
+
+async def test_the_cause_has_the_exit_code_and_the_last_line_of_stderr() -> None:
+    script = "echo first >&2; echo 'no token: secret' >&2; exit 3"
+    child = await start_child(["sh", "-c", script], cwd="/", environment=dict(os.environ))
+    await child.watch(lambda line: line.replace("secret", "***"))
+    assert child.cause == "the server ended with exit code 3: no token: ***"
+    await child.kill()
+
+
+async def test_memory_counts_all_processes_and_stops_are_seen(tmp_path: Path) -> None:
+    child, pids = await tree(tmp_path)
+    try:
+        assert memory_bytes(child.pid, 1 << 40) > 4 * 100_000
+        assert not are_stopped(child.pid)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        with trio.fail_after(LIMIT_S):
+            while not are_stopped(child.pid):
+                await trio.sleep(0.01)
+    finally:
+        await child.close()
+    await until_gone(pids)
