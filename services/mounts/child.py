@@ -1,7 +1,7 @@
 """A server's process: started below a guardian, watched, and ended with everything it started.
 
-`start_child` returns once the server runs. Its end is `Child.ended`, with the cause in `Child.cause`. The guardian's own
-death counts as the server's: this process then kills what it inherited.
+`start_child` returns once the server runs. Its end is `Child.ended`, with the cause in `Child.cause`. The guardian's
+own death counts as the server's: this process then kills what it inherited.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import trio
 
@@ -182,7 +181,7 @@ async def start_child(command: Sequence[str], *, cwd: str, environment: Mapping[
     except OSError as error:
         for fd in ours:
             os.close(fd)
-        what = f"`cwd` {cwd}" if not Path(cwd).is_dir() else "the guardian"
+        what = f"`cwd` {cwd}" if error.filename == cwd else "the guardian"
         raise NotStarted(f"{what}: {error.strerror}") from None
     finally:
         for fd in theirs:

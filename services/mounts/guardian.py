@@ -24,6 +24,9 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.25
 """Pauses between two rounds of killing; they grow, because a process in uninterruptible sleep may take long."""
 
+_LISTS_CHILDREN = os.path.exists("/proc/thread-self/children")
+"""Whether the system was built with CONFIG_PROC_CHILDREN."""
+
 NOT_STARTED = 127
 """Exit code of a command that cannot be started, as in shells."""
 
@@ -41,10 +44,7 @@ def children(pid: int) -> list[int]:
             with open(f"/proc/{pid}/task/{task}/children") as file:
                 found += map(int, file.read().split())
     except FileNotFoundError:
-        if os.path.exists(f"/proc/{pid}/stat") and not os.path.exists(
-            f"/proc/{os.getpid()}/task/{os.getpid()}/children"
-        ):
-            # A system built without CONFIG_PROC_CHILDREN.
+        if not _LISTS_CHILDREN:
             return [each for each, parent in _parents().items() if parent == pid]
     except OSError:
         pass
@@ -93,11 +93,16 @@ def end_all() -> None:
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
-def _start(command: list[str], status: int) -> int:
+def _start(command: list[str]) -> tuple[int, str]:
+    """Start the server; return its pid, and why its command cannot be executed, or an empty text."""
     guardian = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
+    # Executing a program closes the write end.
+    outcome, failed = os.pipe()
+    if pid := os.fork():
+        os.close(failed)
+        text = os.read(outcome, 4096).decode()
+        os.close(outcome)
+        return pid, text
     try:
         os.setsid()
         # Python ignores some signals, and so did the adapter; the server expects the defaults.
@@ -105,14 +110,12 @@ def _start(command: list[str], status: int) -> int:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != guardian:
-            os._exit(NOT_STARTED)
-        os.execvp(command[0], command)
+        if os.getppid() == guardian:
+            os.execvp(command[0], command)
     except OSError as error:
-        os.write(status, f"error {command[0]}: {error.strerror}\n".encode())
+        os.write(failed, f"{command[0]}: {error.strerror}".encode())
     finally:
         os._exit(NOT_STARTED)
-    raise AssertionError("unreachable")
 
 
 def main(life: int, status: int, command: list[str]) -> None:
@@ -127,14 +130,17 @@ def main(life: int, status: int, command: list[str]) -> None:
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    server = _start(command, status)
+    server, failure = _start(command)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         # The pipes must close when the server closes them.
         os.dup2(null, fd)
     try:
-        os.write(status, b"pid %d\n" % server)
-        _wait(server, life, woken, status)
+        if failure:
+            os.write(status, f"error {failure}\n".encode())
+        else:
+            os.write(status, b"pid %d\n" % server)
+            _wait(server, life, woken, status)
     except BrokenPipeError:
         pass
     end_all()
