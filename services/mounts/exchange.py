@@ -1,0 +1,170 @@
+"""Calls of clients that a server is working on, and which of them it asks something for.
+
+MCP does not say for which call a server asks (`sampling/createMessage` and so on), so it is only known if all calls in
+flight are of one session.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import trio
+from msgspec import UNSET
+
+from linckia.proto.mounts import MountRequest
+from linckia.services.mounts import messages
+from linckia.services.mounts.messages import Id, JsonObject
+from linckia.services.mounts.peer import Pending
+from linckia.services.runtime.handlers import Context
+
+PARKED_S = 600.0
+"""How long the answer to a question of a parked call may take."""
+PARKED_MOST = 64
+
+LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+
+
+def session_key(ctx: Context) -> str:
+    """Return a name for the session of a call; a call without one has a session of its own."""
+    return ctx.session or f"call {ctx.id}"
+
+
+class Exchange:
+    """One call on a server.
+
+    Attributes:
+        questions: the server's open questions to the client, by a name that nobody can guess.
+    """
+
+    def __init__(self, ctx: Context, request: MountRequest, pending: Pending) -> None:
+        self.ctx = ctx
+        self.request = request
+        self.pending = pending
+        self.session = session_key(ctx)
+        self.questions: dict[str, Id] = {}
+        self.parked_at: float | None = None
+        self.key = ctx.session
+
+    def progress(self, params: JsonObject) -> None:
+        """Pass progress on to the client."""
+        done, total, text = params.get("progress"), params.get("total"), params.get("message")
+        if isinstance(done, int | float):
+            self.ctx.progress(
+                float(done),
+                float(total) if isinstance(total, int | float) else None,
+                text if isinstance(text, str) else None,
+            )
+
+    def adopt(self, ctx: Context, request: MountRequest) -> None:
+        """Go on with the call in which the client has answered."""
+        self.ctx, self.request, self.parked_at = ctx, request, None
+        self.session = session_key(ctx)
+
+    def ask(self, number: Id) -> str:
+        """Note a question of the server; return its name."""
+        name = secrets.token_hex(16)
+        self.questions[name] = number
+        self.pending.pause()
+        return name
+
+    def answered(self, name: str) -> bool:
+        """Forget a question. Returns whether it was open."""
+        if self.questions.pop(name, UNSET) is UNSET:
+            return False
+        self.pending.resume()
+        return True
+
+
+class Exchanges:
+    """The calls in flight on one server, and those parked until the client has answered."""
+
+    def __init__(self) -> None:
+        self.running: dict[int, Exchange] = {}
+        self.parked: dict[int, Exchange] = {}
+
+    def asker(self) -> Exchange | None:
+        """Return the call for which the server asks; None if this is unclear."""
+        if len({exchange.session for exchange in self.running.values()}) != 1:
+            return None
+        return self.running[max(self.running)]
+
+    def park(self, exchange: Exchange) -> Exchange | None:
+        """Keep a call whose client was asked and will call again. Returns one that must make room, if any."""
+        exchange.parked_at = trio.current_time()
+        self.parked[exchange.pending.number] = exchange
+        return next(iter(self.parked.values())) if len(self.parked) > PARKED_MOST else None
+
+    def resumed(self, ctx: Context, request: MountRequest) -> tuple[Exchange, dict[str, JsonObject]] | None:
+        """Return the parked call that a call's answers belong to, and those answers."""
+        if not request.answers or not self.parked:
+            return None
+        try:
+            given = msgspec.json.decode(request.answers, type=dict[str, JsonObject])
+        except msgspec.DecodeError:
+            return None
+        for number, exchange in self.parked.items():
+            found = {name: given[name] for name in exchange.questions if name in given}
+            if found and exchange.key == ctx.session and exchange.request.method == request.method:
+                del self.parked[number]
+                exchange.adopt(ctx, request)
+                return exchange, found
+        return None
+
+    def overdue(self) -> list[Exchange]:
+        """Return parked calls whose client has not called again."""
+        now = trio.current_time()
+        return [each for each in self.parked.values() if now - (each.parked_at or now) > PARKED_S]
+
+
+class Turns:
+    """Lets the calls of one session at a time through, once `strict` is set. Others queue, first come, first served."""
+
+    def __init__(self, *, strict: bool) -> None:
+        self.strict = strict
+        self._inside: dict[str, int] = {}
+        self._waiting: deque[tuple[str, trio.Event]] = deque()
+
+    @asynccontextmanager
+    async def turn(self, session: str) -> AsyncIterator[None]:
+        """Wait for the turn, and have it while this context is active."""
+        if not self._may_enter(session):
+            entry = (session, trio.Event())
+            self._waiting.append(entry)
+            try:
+                await entry[1].wait()
+            except trio.Cancelled:
+                if entry in self._waiting:
+                    self._waiting.remove(entry)
+                else:
+                    self._leave(session)
+                raise
+        else:
+            self._inside[session] = self._inside.get(session, 0) + 1
+        try:
+            yield
+        finally:
+            self._leave(session)
+
+    def _may_enter(self, session: str) -> bool:
+        others = self._inside.keys() - {session}
+        return not self.strict or (not self._waiting and not others)
+
+    def _leave(self, session: str) -> None:
+        self._inside[session] -= 1
+        if not self._inside[session]:
+            del self._inside[session]
+        while self._waiting and not (self.strict and self._inside.keys() - {self._waiting[0][0]}):
+            entering, event = self._waiting.popleft()
+            self._inside[entering] = self._inside.get(entering, 0) + 1
+            event.set()
+
+
+def log_line(params: JsonObject) -> tuple[str, str]:
+    """Return level and text of a log message of a server."""
+    level, data = params.get("level"), params.get("data")
+    text = data if isinstance(data, str) else messages.encode(data).decode()
+    return (level if level in LEVELS else "info"), text

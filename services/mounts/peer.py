@@ -1,0 +1,197 @@
+"""Requests to a server and their replies, by number; requests and notifications of the server go to a receiver."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+from msgspec import UNSET
+
+from linckia.services.mounts import messages
+from linckia.services.mounts.links import Link, LinkEnded
+from linckia.services.mounts.messages import JsonObject, Message
+
+Progressed = Callable[[JsonObject], None]
+
+
+class NoReply(Exception):
+    """The server did not answer in time, and reported no progress."""
+
+
+class Lost(Exception):
+    """The link ended before the reply.
+
+    Args:
+        begun: whether the server may have received the request.
+    """
+
+    def __init__(self, cause: str, *, begun: bool) -> None:
+        super().__init__(cause)
+        self.begun = begun
+
+
+class Receiver(Protocol):
+    """Takes what a server sends by itself; must not block."""
+
+    def on_request(self, message: Message) -> None: ...
+
+    def on_notification(self, message: Message) -> None: ...
+
+
+class Pending:
+    """A request without a reply yet.
+
+    Attributes:
+        number: its id, which is also its progress token.
+        begun: whether the server may have received it.
+        reply: the server's; None before `done` is set, and if the link ended.
+    """
+
+    def __init__(self, number: int, limit_s: float, on_progress: Progressed | None) -> None:
+        self.number = number
+        self.begun = False
+        self.reply: Message | None = None
+        self.done = trio.Event()
+        self.on_progress = on_progress
+        self._limit_s = limit_s
+        self._scope = trio.CancelScope()
+        self._pauses = 0
+        self._expires_at = trio.current_time() + limit_s
+
+    def clock(self) -> trio.CancelScope:
+        """Return a new scope that is cancelled when the time is over."""
+        self._scope = trio.CancelScope(deadline=math.inf if self._pauses else self._expires_at)
+        return self._scope
+
+    def touch(self) -> None:
+        """Start its time anew."""
+        self._expires_at = trio.current_time() + self._limit_s
+        self._scope.deadline = math.inf if self._pauses else self._expires_at
+
+    def pause(self) -> None:
+        """Stop its clock, because the server waits for a person."""
+        self._pauses += 1
+        self._scope.deadline = math.inf
+
+    def resume(self) -> None:
+        """Undo one `pause`."""
+        self._pauses -= 1
+        self.touch()
+
+    def begin(self) -> None:
+        self.begun = True
+
+    def finish(self, reply: Message | None) -> None:
+        self.reply = reply
+        self.done.set()
+
+
+class Peer:
+    """Speaks JSON-RPC over a link. `run` must run.
+
+    Attributes:
+        heard_at: when the last message arrived, on trio's clock.
+    """
+
+    def __init__(self, link: Link, receiver: Receiver) -> None:
+        self.link = link
+        self.heard_at = trio.current_time()
+        self._receiver = receiver
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, Pending] = {}
+        self._ended = ""
+
+    async def run(self) -> None:
+        """Receive until the link ends. Raises LinkEnded."""
+        try:
+            while True:
+                for message in await self.link.receive():
+                    self._accept(message)
+        except LinkEnded as error:
+            self.end(str(error))
+            raise
+
+    def end(self, cause: str) -> None:
+        """Wake all requests: no reply will come."""
+        self._ended = self._ended or cause
+        for pending in self._pending.values():
+            pending.finish(None)
+
+    def _accept(self, message: Message) -> None:
+        self.heard_at = trio.current_time()
+        if message.method is not UNSET:
+            if message.id is not UNSET:
+                self._receiver.on_request(message)
+            elif message.method == "notifications/progress":
+                self._progress(message)
+            else:
+                self._receiver.on_notification(message)
+        elif (pending := self._pending.get(_number(message.id))) is not None:
+            pending.finish(message)
+
+    def _progress(self, message: Message) -> None:
+        params = messages.value(message.params)
+        if not isinstance(params, dict):
+            return
+        if (pending := self._pending.get(_number(params.get("progressToken")))) is not None:
+            pending.touch()
+            if pending.on_progress is not None:
+                pending.on_progress(params)
+
+    def open(self, limit_s: float, on_progress: Progressed | None = None) -> Pending:
+        """Allocate a request; `wait` or `close` must follow."""
+        pending = Pending(next(self._numbers), limit_s, on_progress)
+        self._pending[pending.number] = pending
+        return pending
+
+    async def send(self, pending: Pending, method: str, params: bytes) -> None:
+        """Send an opened request. Raises NoReply or Lost."""
+        if self._ended:
+            raise Lost(self._ended, begun=False)
+        try:
+            with pending.clock() as scope:
+                await self.link.send(messages.request(pending.number, method, params), pending.begin)
+        except LinkEnded as error:
+            raise Lost(str(error), begun=False) from None
+        if scope.cancelled_caught:
+            raise NoReply
+
+    async def wait(self, pending: Pending) -> Message:
+        """Wait for the reply; may be called again after a cancellation. Raises NoReply or Lost."""
+        with pending.clock():
+            await pending.done.wait()
+        if not pending.done.is_set():
+            raise NoReply
+        if pending.reply is None:
+            raise Lost(self._ended, begun=pending.begun)
+        return pending.reply
+
+    def close(self, pending: Pending) -> None:
+        """Forget a request; a late reply is dropped."""
+        self._pending.pop(pending.number, None)
+
+    async def request(self, method: str, params: JsonObject | None = None, *, limit_s: float) -> Message:
+        """Send a request and return the reply. Raises NoReply or Lost. Nothing is sent when it is cancelled."""
+        pending = self.open(limit_s)
+        try:
+            await self.send(pending, method, messages.encode(params or {}))
+            return await self.wait(pending)
+        finally:
+            self.close(pending)
+
+    async def post(self, message: bytes) -> None:
+        """Send a notification or a reply; dropped if the link has ended."""
+        try:
+            await self.link.send(message, lambda: None)
+        except LinkEnded:
+            return
+
+
+def _number(token: object) -> int:
+    """Return the number in an id; some servers turn it into a text. -1 if there is none."""
+    if isinstance(token, int) and not isinstance(token, bool):
+        return token
+    return int(token) if isinstance(token, str) and token.isdecimal() else -1
