@@ -104,7 +104,10 @@ async def greet(peer: Peer, *, limit_s: float, legacy: bool = False) -> Greeting
         NoReply, Lost: as of `Peer.request`.
     """
     with trio.move_on_after(limit_s):
-        return await (_initialize(peer) if legacy else _negotiate(peer))
+        if legacy:
+            with contextlib.suppress(Refused):
+                return await _initialize(peer)
+        return await _negotiate(peer)
     raise NoReply
 
 

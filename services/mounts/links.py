@@ -26,11 +26,15 @@ class LinkEnded(Exception):
     """The link is gone; the message is the cause."""
 
 
+Begun = Callable[[bool], None]
+"""Called with True once the server may have received some of a message; with False if it has certainly not acted."""
+
+
 class Link(Protocol):
     """A connection to one server."""
 
-    async def send(self, message: bytes, begun: Callable[[], None]) -> None:
-        """Send a message; `begun` is called once the server may have received some of it. Raises LinkEnded."""
+    async def send(self, message: bytes, begun: Begun) -> None:
+        """Send a message. Raises LinkEnded."""
 
     async def receive(self) -> list[Message]:
         """Return the next messages. Raises LinkEnded."""
@@ -46,9 +50,9 @@ class PipeLink:
         self._child = child
         self._buffer = bytearray()
         self._searched = 0
-        self._waiting, self._queue = trio.open_memory_channel[tuple[bytes, Callable[[], None]]](QUEUE)
+        self._waiting, self._queue = trio.open_memory_channel[tuple[bytes, Begun]](QUEUE)
 
-    async def send(self, message: bytes, begun: Callable[[], None]) -> None:
+    async def send(self, message: bytes, begun: Begun) -> None:
         try:
             await self._waiting.send((message, begun))
         except trio.BrokenResourceError:
@@ -58,7 +62,7 @@ class PipeLink:
         """Write whole lines: a sender that is cancelled must not leave half of one."""
         with self._queue:
             async for message, begun in self._queue:
-                begun()
+                begun(True)
                 try:
                     await self._child.stdin.send_all(message + b"\n")
                 except (trio.BrokenResourceError, trio.ClosedResourceError):

@@ -81,8 +81,8 @@ class Pending:
         self._pauses -= 1
         self.touch()
 
-    def begin(self) -> None:
-        self.begun = True
+    def begin(self, has_begun: bool) -> None:  # called by links, as `Begun`
+        self.begun = has_begun
 
     def finish(self, reply: Message | None) -> None:
         self.reply = reply
@@ -185,7 +185,7 @@ class Peer:
     async def post(self, message: bytes) -> None:
         """Send a notification or a reply; dropped if the link has ended."""
         try:
-            await self.link.send(message, lambda: None)
+            await self.link.send(message, lambda _: None)
         except LinkEnded:
             return
 

@@ -29,7 +29,7 @@ from linckia.proto import frames
 from linckia.proto.errors import InvalidParams
 from linckia.proto.frames import Call, Event, Log, Progress
 from linckia.proto.launch import LaunchConfig
-from linckia.proto.operation import Params, operation_of
+from linckia.proto.operation import Operation, Params, operation_of
 from linckia.services.runtime.calls import Outgoing
 from linckia.services.runtime.roots import Roots
 
@@ -253,7 +253,7 @@ class Handlers:
     """The handlers of one service by operation; `families` are objects with methods marked by `handles`."""
 
     def __init__(self, *families: object) -> None:
-        self.by_name: dict[str, tuple[type[Params[Any]], Handler]] = {}
+        self.by_name: dict[str, tuple[Operation[Any], Handler]] = {}
         for family in families:
             self.add(family)
 
@@ -277,15 +277,21 @@ class Handlers:
 
         It returns the operation's result, or the result already encoded as JSON (`frames.Written`).
         """
-        declared = operation_of(params)
 
         def register(handler: Callable[[P, Context], Awaitable[R]]) -> Callable[[P, Context], Awaitable[R]]:
-            if declared.name in self.by_name:
-                raise ValueError(f"operation {declared.name} has two handlers")
-            self.by_name[declared.name] = (params, handler)
+            self.handle_operation(operation_of(params), handler)
             return handler
 
         return register
+
+    def handle_operation(self, operation: Operation[Any], handler: Handler) -> None:
+        """Register a handler for an operation that is not declared by a class of its own.
+
+        Raises ValueError if the operation already has a handler.
+        """
+        if operation.name in self.by_name:
+            raise ValueError(f"operation {operation.name} has two handlers")
+        self.by_name[operation.name] = (operation, handler)
 
 
 OpenService = Callable[[Environment], contextlib.AbstractAsyncContextManager[Handlers]]

@@ -25,7 +25,7 @@ from linckia.proto.channel import Channel, ProtocolViolation
 from linckia.proto.errors import LinckiaError
 from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import Link, LinkClosed
-from linckia.proto.operation import Operation, Params, operation_of
+from linckia.proto.operation import Operation, Params
 from linckia.services.runtime import storage
 from linckia.services.runtime.calls import Outgoing
 from linckia.services.runtime.handlers import Context, Environment, Handler, Handlers, OpenService
@@ -163,8 +163,8 @@ class ServiceLoop:
                 f"service {self._launch.service}: operations without handler {sorted(missing)}, "
                 f"handlers of operations that are not its own {sorted(stray)}"
             )
-        for name, (params, handler) in handlers.by_name.items():
-            self._handlers[name] = _Served(operation_of(params), msgspec.msgpack.Decoder(params), handler)
+        for name, (operation, handler) in handlers.by_name.items():
+            self._handlers[name] = _Served(operation, msgspec.msgpack.Decoder(operation.params), handler)
 
     async def _read(self, env: Environment, scope: trio.CancelScope) -> None:
         try:

@@ -37,8 +37,8 @@ CTX = cast(Context, None)
 def test_marked_methods_are_registered_and_keep_their_object() -> None:
     handlers = Handlers(Speech("> "))
     assert set(handlers.by_name) == {"test.say", "test.write"}
-    params, handler = handlers.by_name["test.say"]
-    assert params is Say
+    operation, handler = handlers.by_name["test.say"]
+    assert operation.params is Say
     assert trio.run(handler, Say(text="a"), CTX) == _said("> a")
 
 

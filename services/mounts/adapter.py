@@ -1,0 +1,86 @@
+"""The adapter of one mounted MCP server: a service that runs the server, or connects to it, and speaks MCP with it.
+
+Settings: those of `[mcp.NAME]` (`proto.mounts.MountSettings`), and `mount`, its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+
+import trio
+
+from linckia.proto.frames import Written
+from linckia.proto.mounts import MountRequest, operations_of
+from linckia.services.mounts.connections import Connect, to_command
+from linckia.services.mounts.environment import (
+    AdapterSettings,
+    Secrets,
+    environment_of,
+    folder_of,
+    settings_from,
+    size_bytes,
+)
+from linckia.services.mounts.instance import Limits
+from linckia.services.mounts.processes import kill_leftovers
+from linckia.services.mounts.remembered import Remembered
+from linckia.services.mounts.servers import Servers
+from linckia.services.runtime.handlers import Context, Environment, Handlers
+
+_log = logging.getLogger("linckia.mount")
+
+
+def warm_up() -> None:
+    """Fill the cache of operations' decoders, for all adapters."""
+    operations_of("x")
+
+
+def _connects(settings: AdapterSettings, mark: str, env: Environment) -> list[Connect]:
+    """Return the ways to connect, in the order in which they are tried. Raises SettingProblem."""
+    secrets = Secrets()
+    if settings.command:
+        return [
+            to_command(
+                [settings.command, *settings.args],
+                cwd=folder_of(settings),
+                environment=environment_of(settings, os.environ, mark, secrets),
+                redact=secrets.redact,
+            )
+        ]
+    # The SDK takes a third of a second and much memory, which servers here do not need.
+    from linckia.services.mounts.http_links import to_url
+
+    return to_url(settings, os.environ, secrets, env.data_dir)
+
+
+@contextlib.asynccontextmanager
+async def open_service(env: Environment) -> AsyncIterator[Handlers]:
+    """Start the server. Raises SettingProblem or StartFailed, whose message is the cause."""
+    settings = settings_from(env.settings)
+    remembered = await trio.to_thread.run_sync(Remembered, env.data_dir)
+    if killed := await trio.to_thread.run_sync(kill_leftovers, remembered.state.mark):
+        _log.warning("killed %d processes that an earlier server had left", killed)
+    limits = Limits(
+        memory_bytes=size_bytes(settings.memory_limit),
+        timeout_s=settings.timeout,
+        start_s=settings.start_timeout,
+        roots=tuple(settings.roots),
+    )
+    connects = _connects(settings, remembered.state.mark, env)
+    servers = Servers(env, settings, connects, limits, remembered, is_local=bool(settings.command))
+    await servers.open()
+    handlers = Handlers()
+    for kind, operation in operations_of(settings.mount).items():
+        handlers.handle_operation(operation, _handler(servers, kind))
+    try:
+        yield handlers
+    finally:
+        with trio.CancelScope(shield=True):
+            await servers.close()
+
+
+def _handler(servers: Servers, kind: str) -> Callable[[MountRequest, Context], Awaitable[Written]]:
+    return partial(servers.call, kind)

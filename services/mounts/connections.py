@@ -1,0 +1,85 @@
+"""Connections: a link to a server, and what is known about its process, if it has one here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import trio
+
+from linckia.services.mounts.child import Child, start_child
+from linckia.services.mounts.links import Link, PipeLink
+
+CAUSE_S = 1.0
+"""Time for the end of a process to be known after its pipes have closed."""
+
+
+class Connection:
+    """A link to one server.
+
+    Attributes:
+        pid: the server's process; 0 if it is elsewhere.
+    """
+
+    pid = 0
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+
+    async def cause(self, said: str) -> str:
+        """Return why the link ended, with what the link itself `said`."""
+        return said
+
+    async def wait_ended(self) -> None:
+        """Wait for the end of the process; forever if there is none here."""
+        await trio.sleep_forever()
+
+    def end_now(self) -> None:
+        """Have the server killed instead of asked to end when the connection closes."""
+
+
+class ChildConnection(Connection):
+    """A link to a process that this adapter has started."""
+
+    def __init__(self, child: Child) -> None:
+        link = PipeLink(child)
+        super().__init__(link)
+        self.pipes = link
+        self.pid = child.pid
+        self.child = child
+        self.is_patient = True
+
+    async def cause(self, said: str) -> str:
+        with trio.move_on_after(CAUSE_S):
+            await self.child.ended.wait()
+        return self.child.cause or said
+
+    async def wait_ended(self) -> None:
+        await self.child.ended.wait()
+
+    def end_now(self) -> None:
+        self.is_patient = False
+
+
+Connect = Callable[[], AbstractAsyncContextManager[Connection]]
+
+
+def to_command(
+    command: Sequence[str], *, cwd: str, environment: Mapping[str, str], redact: Callable[[str], str]
+) -> Connect:
+    """Return a function that starts a server and connects to it. It raises NotStarted."""
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[Connection]:
+        child = await start_child(command, cwd=cwd, environment=environment)
+        connection = ChildConnection(child)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child.watch, redact)
+            nursery.start_soon(connection.pipes.run_writer)
+            try:
+                yield connection
+            finally:
+                await (child.close() if connection.is_patient else child.kill())
+                nursery.cancel_scope.cancel()
+
+    return connect

@@ -1,0 +1,302 @@
+"""The servers of a mount: one for all clients, or one for each; and what becomes of calls when one dies.
+
+A server that all clients share, and that is a process here, takes the adapter with it: the kernel then starts the next
+generation and decides about the calls in flight. All others are replaced here. A request that the server certainly has
+not acted on is then sent again, and so is one that changes nothing or may be repeated, once. For all others, the client
+is told that they may have been executed. If the server keeps state, nothing is sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import msgspec
+import trio
+
+from linckia.proto.errors import LinckiaError, MaybeExecuted, OperationError, Overloaded, Unavailable
+from linckia.proto.frames import Written
+from linckia.proto.mounts import CHANGE, UPDATED, MountRequest, MountResourceUpdated
+from linckia.proto.ops.mounts import MountsPut
+from linckia.services.mounts import subscriptions
+from linckia.services.mounts.connections import Connect
+from linckia.services.mounts.definitions import definitions_of
+from linckia.services.mounts.environment import AdapterSettings
+from linckia.services.mounts.instance import Instance, Limits, StartFailed
+from linckia.services.mounts.peer import Lost, NoReply
+from linckia.services.mounts.remembered import Remembered
+from linckia.services.runtime.handlers import Context, Environment
+
+COALESCE_S: Final = 0.1
+"""Servers often report several changed lists at once."""
+
+PUT_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Pauses before the definitions are sent again, if the registry cannot be reached; the last one repeats."""
+
+FLUSH_S: Final = 1.0
+
+SHARED: Final = ""
+SPARE: Final = "\0"
+"""Key of the server that was started for its lists, until a client takes it."""
+
+_log = logging.getLogger("linckia.mount")
+
+
+class ServerEnded(Exception):
+    """The shared server has ended, and the adapter ends with it; the message is the cause."""
+
+
+class Starting:
+    """A server that is being started."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.failure = ""
+
+
+class Servers:
+    """All servers of one mount.
+
+    Args:
+        connects: ways to connect, in the order in which they are tried.
+        is_local: whether the server is a process here.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        settings: AdapterSettings,
+        connects: list[Connect],
+        limits: Limits,
+        remembered: Remembered,
+        *,
+        is_local: bool,
+    ) -> None:
+        self._env = env
+        self._settings = settings
+        self._connects = connects
+        self._limits = limits
+        self._remembered = remembered
+        self._dies_with = is_local and settings.is_shared
+        self._instances: dict[str, Instance] = {}
+        self._starting: dict[str, Starting] = {}
+        self._changed = trio.Event()
+        self._lister: Instance | None = None
+        self._listening: dict[Instance, subscriptions.Listening] = {}
+
+    async def open(self) -> None:
+        """Start the first server. Raises StartFailed."""
+        if self._settings.stateful:
+            # Whatever the server kept ended with the process that served it before.
+            self._remembered.lose()
+        await self._start(SHARED if self._settings.is_shared else SPARE)
+        self._env.background.start_soon(self._send_definitions)
+        self.show()
+
+    async def close(self) -> None:
+        """End all servers in order."""
+        instances = list(self._instances.values())
+        for instance in instances:
+            instance.close()
+        for instance in instances:
+            await instance.ended.wait()
+
+    # Calls
+
+    async def call(self, kind: str, request: MountRequest, ctx: Context) -> Written:
+        """Serve a client's request. Raises LinckiaError."""
+        session = ctx.session
+        if self._settings.stateful and self._remembered.tell(session):
+            raise OperationError(
+                "the server was restarted since your last call, and its state is lost; nothing was done."
+                " Calls from now on reach the new server"
+            )
+        has_retried = False
+        while True:
+            instance = await self._get(session)
+            if self._settings.stateful:
+                self._remembered.used(session)
+            try:
+                reply = await self._on(instance, request, ctx)
+            except Lost as lost:
+                await self._after(lost, kind, request, has_retried=has_retried)
+                has_retried = True
+            else:
+                return reply
+            finally:
+                self.show()
+
+    async def _on(self, instance: Instance, request: MountRequest, ctx: Context) -> Written:
+        match request.method:
+            case "resources/subscribe" | "resources/unsubscribe":
+                return await subscriptions.change(
+                    instance, request, ctx, self._remembered, self._listening.get(instance)
+                )
+            case _:
+                return await instance.call(request, ctx)
+
+    async def _after(self, lost: Lost, kind: str, request: MountRequest, *, has_retried: bool) -> None:
+        """Return if a call whose server died may be made again. Raises LinckiaError otherwise."""
+        what = f"{request.method} {request.name}".strip()
+        if self._settings.stateful:
+            raise MaybeExecuted(f"{lost}; its state is lost, and nothing was repeated: {what} may have been executed")
+        if self._dies_with:
+            # This process ends, and the kernel decides.
+            await trio.sleep_forever()
+        if has_retried or (lost.begun and kind == CHANGE):
+            if lost.begun:
+                raise MaybeExecuted(f"{lost}; {what} may have been executed, and was not repeated")
+            raise Unavailable(f"{lost}; {what} did not reach the server")
+
+    # Servers
+
+    async def _get(self, session: str) -> Instance:
+        key = SHARED if self._settings.is_shared else session
+        while True:
+            if (instance := self._instances.get(key)) is not None and not instance.cause:
+                return instance
+            if SPARE in self._instances:
+                self._instances[key] = self._instances.pop(SPARE)
+                continue
+            if key not in self._starting:
+                await self._make_room()
+            try:
+                await self._start(key)
+            except StartFailed as error:
+                raise Unavailable(str(error)) from None
+
+    async def _make_room(self) -> None:
+        """End the server that is unused for longest, if there are too many. Raises Overloaded."""
+        if len(self._instances) + len(self._starting) < self._settings.max_instances:
+            return
+        idle = [(each.used_at, key) for key, each in self._instances.items() if not each.in_use and not each.is_parked]
+        if not idle:
+            raise Overloaded(
+                f"all {self._settings.max_instances} servers of mcp.{self._settings.mount} are busy"
+                " (`max_instances`); try again later"
+            )
+        _, key = min(idle)
+        instance = self._instances.pop(key)
+        if self._settings.stateful:
+            self._remembered.lose([key])
+        instance.close()
+        await instance.ended.wait()
+
+    async def _start(self, key: str) -> None:
+        """Start a server, or wait until it has started. Raises StartFailed."""
+        if (starting := self._starting.get(key)) is None:
+            starting = self._starting[key] = Starting()
+            self._env.background.start_soon(self._run, key, starting)
+        await starting.done.wait()
+        if starting.failure:
+            raise StartFailed(starting.failure)
+
+    async def _run(self, key: str, starting: Starting) -> None:
+        """Start a server and wait for its end. Raises ServerEnded if the adapter ends with it."""
+        try:
+            instance = await self._started()
+        except StartFailed as error:
+            starting.failure = str(error)
+            return
+        finally:
+            del self._starting[key]
+            if starting.failure:
+                starting.done.set()
+        self._instances[key] = instance
+        self._lister = instance
+        self._changed.set()
+        self._env.info(server=instance.greeting.title, protocol=instance.greeting.version, pid=str(instance.pid or ""))
+        self._listening[instance] = listening = subscriptions.Listening(instance, self._remembered)
+        self._env.background.start_soon(listening.run)
+        starting.done.set()
+        await instance.ended.wait()
+        listening.close()
+        self._listening.pop(instance, None)
+        await self._ended(instance)
+
+    async def _started(self) -> Instance:
+        """Return a server that has started. Raises StartFailed."""
+        state = self._remembered.state
+        failure = StartFailed("there is no way to connect")
+        for connect in self._connects:
+            for legacy in (True,) if state.legacy else (False, True):
+                instance = Instance(connect, self._limits, self, strict=state.asks and self._settings.is_shared)
+                try:
+                    await self._env.background.start(instance.run, legacy)
+                except StartFailed as error:
+                    failure = error
+                    if not instance.ended_while_greeting:
+                        break
+                    # Some servers end when they are asked anything but `initialize`.
+                    continue
+                if state.legacy == instance.greeting.modern:
+                    state.legacy = not instance.greeting.modern
+                    self._remembered.save()
+                return instance
+        raise failure
+
+    async def _ended(self, instance: Instance) -> None:
+        key = next((key for key, each in self._instances.items() if each is instance), None)
+        if key is None or self._env.ending.is_set():
+            return
+        del self._instances[key]
+        if self._settings.stateful:
+            self._remembered.lose(None if self._settings.is_shared else [key])
+        if self._dies_with:
+            with trio.move_on_after(FLUSH_S):
+                if self._settings.stateful:
+                    # The calls fail with a message, which must get out.
+                    await instance.wait_unused()
+                await self._env.outgoing.channel.flush()
+            raise ServerEnded(instance.cause)
+        _log.warning("a server ended: %s", instance.cause)
+        if self._lister is instance:
+            self._lister = next(iter(self._instances.values()), None)
+
+    # What servers report
+
+    def on_list_changed(self, instance: Instance, which: str) -> None:
+        self._lister = instance
+        self._changed.set()
+
+    def on_updated(self, uri: str) -> None:
+        self._env.publish(UPDATED, MountResourceUpdated(mount=self._settings.mount, uri=uri))
+
+    def on_asks(self) -> None:
+        if not self._remembered.state.asks:
+            self._remembered.state.asks = True
+            self._remembered.save()
+            _log.warning('the server asks clients: from now on it serves one at a time; `share = "client"` avoids that')
+
+    def show(self) -> None:
+        """Say whether the adapter may end while it is not called."""
+        busy = self._remembered.state.subscriptions or any(each.is_parked for each in self._instances.values())
+        self._env.info(rests="no" if busy else "yes")
+
+    async def _send_definitions(self) -> None:
+        """Send what the server offers to the registry, now and after each change."""
+        while True:
+            await self._changed.wait()
+            await trio.sleep(COALESCE_S)
+            self._changed = trio.Event()
+            if self._lister is None:
+                continue
+            try:
+                found = msgspec.json.encode(await definitions_of(self._lister))
+            except (Lost, NoReply):
+                continue
+            await self._put(MountsPut(mount=self._settings.mount, pin=self._settings.pin, definitions=found))
+
+    async def _put(self, params: MountsPut) -> None:
+        tries = 0
+        while not self._changed.is_set():
+            try:
+                await self._env.call(params)
+            except LinckiaError as error:
+                pause_s = PUT_PAUSES_S[min(tries, len(PUT_PAUSES_S) - 1)]
+                if tries >= len(PUT_PAUSES_S):
+                    _log.warning("the definitions cannot be stored yet: %s", error)
+                tries += 1
+                await trio.sleep(pause_s)
+            else:
+                return
