@@ -154,7 +154,8 @@ class Definitions(msgspec.Struct, frozen=True, kw_only=True):
 class Flag(msgspec.Struct, frozen=True, kw_only=True):
     """Something suspicious in a definition."""
 
-    kind: Literal["hidden_characters", "overlong", "look_alike"]
+    kind: Literal["hidden_characters", "overlong", "look_alike", "dropped"]
+    """`dropped`: not a definition at all (no object, no name, or a name twice), so clients do not see it."""
     where: str
     """What it is in, such as `tool create_issue: description`."""
     detail: str = ""

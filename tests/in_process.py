@@ -20,7 +20,7 @@ import trio
 from linckia.proto import frames, ops, results
 from linckia.proto.channel import Channel
 from linckia.proto.errors import LinckiaError, Unavailable
-from linckia.proto.frames import Bye, ByeAck, Call, Drain, Fault, Progress, Ready, Return, Unfinished
+from linckia.proto.frames import Bye, ByeAck, Call, Drain, Event, Fault, Progress, Ready, Return, Unfinished
 from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import LinkClosed
 from linckia.proto.operation import Params, operation_of
@@ -42,6 +42,7 @@ class _Running:
         self.ended = trio.Event()
         self.info: dict[str, str] = {}
         self.progress: list[Progress] = []
+        self.events: list[Event] = []
 
 
 class Bench:
@@ -108,13 +109,17 @@ class Bench:
         running.channel.post(Drain(1000))
         await running.ended.wait()
 
-    async def call(self, params: Params[R], *, timeout_s: float | None = None, session: str = "") -> R:
-        """Call an operation as a client would, in its MCP session of that name; raises its LinckiaError."""
+    async def call(
+        self, params: Params[R], *, timeout_s: float | None = None, session: str = "", caller: str = ""
+    ) -> R:
+        """Call an operation as a client would, in its MCP session of that name, or as the service `caller`; raises its
+        LinckiaError."""
         op = operation_of(params)
         limit_s = op.deadline_ms / 1000 if timeout_s is None else timeout_s
         outgoing = self._running(op.service).outgoing
         try:
-            body = await outgoing.raw(op.name, frames.pack_body(params), limit_s=limit_s, session=session)
+            packed = frames.pack_body(params)
+            body = await outgoing.raw(op.name, packed, limit_s=limit_s, session=session, caller=caller)
         except LinckiaError as error:
             raise op.failure(error) from None
         return results.typed(op, body)
@@ -139,6 +144,8 @@ class Bench:
                         running.outgoing.answer(Fault(number, failure))
                     case Progress():
                         running.progress.append(frame)
+                    case Event():
+                        running.events.append(frame)
                     case Call():
                         self._nursery.start_soon(self._pass_on, running, frame)
                     case Bye():

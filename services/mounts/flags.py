@@ -1,0 +1,117 @@
+"""What is suspicious in a server's definitions: hidden characters, overlong texts, names that look like others.
+
+A flag accuses nobody and changes nothing. It is a reason for a person to look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Final
+
+from linckia.proto import ops
+from linckia.proto.mounts import Flag
+from linckia.proto.operation import CLIENT
+from linckia.services.mounts import lookalikes
+from linckia.services.mounts.canonical import SINGULAR, Parsed
+from linckia.services.mounts.hidden import found_in, visible
+
+MAX_TEXT: Final = 8_000
+"""Characters of a text beyond which it is overlong."""
+
+MAX_NAME: Final = 128
+"""Characters of a name: the limit of MCP's specification."""
+
+MAX_FLAGS: Final = 200
+
+_SHOWN: Final = 80
+_DATA: Final = ("icons", "_meta")
+"""Members that are not text for readers; icons may contain a whole picture."""
+
+
+def flags_of(parsed: Parsed) -> list[Flag]:
+    """Return the flags of a server's definitions by themselves."""
+    found = [*parsed.flags, *_of_names(parsed), *_of_texts(parsed)]
+    return found[:MAX_FLAGS]
+
+
+def flags_among(mount: str, tools: Mapping[str, object], others: Mapping[str, Mapping[str, object]]) -> Iterator[Flag]:
+    """Yield flags of tools that can be mistaken for one of another mount, or for an operation of Linckia.
+
+    Clients see tools as `MOUNT_tool`, so that is what is compared; `others` has the tools of the other mounts.
+    """
+    known = {name: f"Linckia's own {name}" for name in own_names()}
+    for other, theirs in others.items():
+        known |= {full_name(other, tool): f"{visible(tool)[:_SHOWN]} of {other}" for tool in theirs}
+    ours = {full_name(mount, tool): tool for tool in tools}
+    for name, like in lookalikes.among(ours, known).items():
+        yield Flag(kind="look_alike", where=_where("tools", ours[name]), detail=f"can be mistaken for {like}")
+
+
+def full_name(mount: str, tool: str) -> str:
+    """Return the name by which clients see a tool beside those of others."""
+    return f"{mount.replace('-', '_')}_{tool}"
+
+
+@lru_cache(maxsize=1)
+def own_names() -> frozenset[str]:
+    """Return the names of Linckia's own operations."""
+    return frozenset(name for op in ops.load().values() if op.admits(CLIENT) for name in (op.name, op.step) if name)
+
+
+def _of_names(parsed: Parsed) -> Iterator[Flag]:
+    for kind in ("tools", "prompts"):
+        names = parsed.items[kind]
+        alike = lookalikes.pairs(names)
+        for name in names:
+            where = _where(kind, name)
+            if len(name) > MAX_NAME:
+                yield Flag(kind="overlong", where=where, detail=f"a name of {len(name)} characters")
+            if found := found_in(name) + [said for said in ("line break or tab",) if set(name) & set("\n\r\t")]:
+                yield Flag(kind="hidden_characters", where=where, detail="; ".join(found)[:1000])
+            if said := lookalikes.disguise_of(name):
+                yield Flag(kind="look_alike", where=where, detail=visible(said)[:1000])
+            elif name in alike:
+                detail = f"can be mistaken for {visible(alike[name])[:_SHOWN]}"
+                yield Flag(kind="look_alike", where=where, detail=detail)
+
+
+def _of_texts(parsed: Parsed) -> Iterator[Flag]:
+    yield from _in_text("instructions", parsed.definitions.instructions)
+    yield from _in_value("server info", parsed.server_info)
+    for kind, items in parsed.items.items():
+        for name, item in items.items():
+            where = _where(kind, name)
+            for member, value in item.items():
+                if not (member == "name" and kind in ("tools", "prompts")):
+                    yield from _in_member(f"{where}: ", member, value)
+
+
+def _in_value(where: str, value: object) -> Iterator[Flag]:
+    if isinstance(value, str):
+        yield from _in_text(where, value)
+    elif isinstance(value, dict):
+        for member, each in value.items():
+            yield from _in_member(f"{where}.", member, each)
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _in_value(f"{where}[{number}]", each)
+
+
+def _in_member(where: str, member: str, value: object) -> Iterator[Flag]:
+    shown = f"{where}{visible(member)[:_SHOWN]}"
+    if found := found_in(member):
+        yield Flag(kind="hidden_characters", where=shown, detail="; ".join(found)[:1000])
+    if member not in _DATA:
+        yield from _in_value(shown, value)
+
+
+def _in_text(where: str, text: str) -> Iterator[Flag]:
+    if len(text) > MAX_TEXT:
+        yield Flag(kind="overlong", where=where, detail=f"{len(text)} characters")
+    if found := found_in(text):
+        yield Flag(kind="hidden_characters", where=where, detail="; ".join(found)[:1000])
+
+
+def _where(kind: str, name: str) -> str:
+    return f"{SINGULAR[kind]} {visible(name)[:_SHOWN]}"
