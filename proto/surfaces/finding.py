@@ -3,6 +3,10 @@
 Ranked by BM25 (Robertson and Zaragoza, 2009) over names, titles and descriptions. If descriptions use another word for
 what is asked (`_SAID`), that word counts too, but less than the word itself. References to other operations in a
 description ("Not notes (search_documents)") do not count for this operation.
+
+Tools of mounted servers are described by strangers, at any length. So their words are weighed by where they are: name,
+title, first sentence, parameters, rest. A task's file names, addresses, times and the like count as such words too
+(`_SHAPES`), because descriptions speak of "a file" and not of `config.ini`.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 
+from linckia.proto.mounts import PREFIX
 from linckia.proto.operation import Operation
 
 _K1, _B = 1.2, 0.75
@@ -22,7 +27,12 @@ _NAMED = 2
 _OTHER_WORD = 0.7
 """Weight of an alternative word; the word itself weighs 1."""
 
+_IN_NAME, _IN_TITLE, _IN_FIRST, _IN_PARAMETERS, _IN_REST = 2.0, 1.0, 1.0, 0.5, 0.3
+"""Weights of a word of a mounted tool by where it is."""
+
 _WORD = re.compile(r"[a-z]+|[0-9]+")
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_END = re.compile(r"(?<=[^.][.;!?])\s")
 _ENDING = re.compile(r"(?<=[a-z]{3})(?:ions?|ies|ing|ed|es|s|e|y)$")
 _SENTENCE = re.compile(r"(?<=[.;!?])\s+")
 _POINTER = re.compile(r": (?:op )?([-_a-z]+(?:, [-_a-z]+)*)[.;]?$")
@@ -126,8 +136,56 @@ def _asked(words: str) -> list[tuple[str, frozenset[str]]]:
     return asked + [(term, alike.get(term, frozenset())) for term in dict.fromkeys(_terms(words))]
 
 
-def _text(name: str, operation: Operation[object], names: frozenset[str]) -> Counter[str]:
+def is_mounted(operation: Operation[object]) -> bool:
+    """Return whether it is a tool of a mounted server."""
+    return operation.service.startswith(PREFIX)
+
+
+def split_name(name: str) -> str:
+    """Return the words of a name: `getPull_request` becomes `get Pull request`."""
+    return " ".join(_PART.findall(name))
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a description, on one line."""
+    return _END.split(" ".join(text[:2000].split()), maxsplit=1)[0]
+
+
+def _parameters(schema: object) -> Mapping[str, object]:
+    """Return the properties of a schema of a stranger, who may have written anything."""
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    return properties if isinstance(properties, dict) else {}
+
+
+def _mounted_text(operation: Operation[object]) -> dict[str, float]:
+    """Return the stems by which a mounted tool is found, each with its weight."""
+    parameters = _parameters(operation.input_schema)
+    described = " ".join(
+        text
+        for each in parameters.values()
+        if isinstance(each, dict) and isinstance(text := each.get("description"), str)
+    )
+    first = first_sentence(operation.description)
+    rest = " ".join(operation.description[:2000].split())[len(first) :]
+    fields = (
+        (_IN_NAME, split_name(operation.name)),
+        (_IN_TITLE, split_name(operation.title)),
+        (_IN_FIRST, first),
+        (_IN_PARAMETERS, " ".join(map(split_name, parameters))),
+        (_IN_REST, f"{rest} {described[:2000]}"),
+    )
+    text: dict[str, float] = {}
+    for weight, words in fields:
+        # A word repeated within one field says no more about the tool.
+        for term in dict.fromkeys(_terms(words)):
+            text[term] = text.get(term, 0.0) + weight
+    return text
+
+
+def _text(name: str, operation: Operation[object], names: frozenset[str]) -> Mapping[str, float]:
     """Return the stems by which an operation is found; `names` are those of all operations."""
+    if is_mounted(operation):
+        return _mounted_text(operation)
     own = []
     for sentence in _SENTENCE.split(" ".join(operation.description.split())):
         pointer = _POINTER.search(sentence)
@@ -145,11 +203,16 @@ class Index:
         count = len(self._texts)
         found = Counter(term for text in self._texts.values() for term in text)
         self._rarity = {term: math.log(1 + (count - n + 0.5) / (n + 0.5)) for term, n in found.items()}
-        mean = sum(text.total() for text in self._texts.values()) / (count or 1)
-        self._lengths = {name: _K1 * (1 - _B + _B * text.total() / mean) for name, text in self._texts.items()}
+        mean = sum(sum(text.values()) for text in self._texts.values()) / (count or 1)
+        self._lengths = {name: _K1 * (1 - _B + _B * sum(text.values()) / mean) for name, text in self._texts.items()}
 
     def ranked(self, words: str) -> list[str]:
         """Return the names of operations that match any of the words or an alternative, best first."""
+        scores = self.scores(words)
+        return sorted(scores, key=lambda name: -scores[name])
+
+    def scores(self, words: str) -> dict[str, float]:
+        """Return the operations that match any of the words or an alternative, each with its score."""
         asked = _asked(words)
 
         def score(name: str) -> float:
@@ -161,4 +224,4 @@ class Index:
             return sum(max(of(term), *(_OTHER_WORD * of(each) for each in others), 0.0) for term, others in asked)
 
         scores = {name: score(name) for name in self._texts}
-        return sorted((name for name in scores if scores[name] > 0), key=lambda name: -scores[name])
+        return {name: each for name, each in scores.items() if each > 0}
