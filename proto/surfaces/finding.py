@@ -19,6 +19,8 @@ from functools import lru_cache
 
 from linckia.proto.mounts import PREFIX
 from linckia.proto.operation import Operation
+from linckia.proto.surfaces.elsewhere import SAID as _SAID_ELSEWHERE
+from linckia.proto.surfaces.shapes import generalized
 
 _K1, _B = 1.2, 0.75
 _NAMED = 2
@@ -111,23 +113,23 @@ def _terms(text: str) -> list[str]:
     return [_ENDING.sub("", word) for word in _WORD.findall(text.lower()) if word not in _STOP]
 
 
-@lru_cache(maxsize=1)
-def _thesaurus() -> tuple[Mapping[str, frozenset[str]], Mapping[str, frozenset[str]]]:
+@lru_cache(maxsize=2)
+def _thesaurus(said: str) -> tuple[Mapping[str, frozenset[str]], Mapping[str, frozenset[str]]]:
     """Map phrases (longest first) and single stems to the stems that descriptions use for them."""
     phrases: dict[str, set[str]] = {}
     alike: dict[str, set[str]] = {}
-    for line in _SAID.replace("\n    ", " ").strip().splitlines():
-        said, _, described = line.partition("->")
-        for each in (" ".join(part.split()) for part in said.split(",")):
+    for line in said.replace("\n    ", " ").strip().splitlines():
+        everyday, _, described = line.partition("->")
+        for each in (" ".join(part.split()) for part in everyday.split(",")):
             where, key = (phrases, each) if " " in each else (alike, _terms(each)[0])
             where.setdefault(key, set()).update(_terms(described))
     ordered = sorted(phrases, key=lambda each: -len(each))
     return {each: frozenset(phrases[each]) for each in ordered}, {key: frozenset(alike[key]) for key in alike}
 
 
-def _asked(words: str) -> list[tuple[str, frozenset[str]]]:
+def _asked(words: str, said: str) -> list[tuple[str, frozenset[str]]]:
     """Return the stems of a query, each with its alternatives; a phrase has alternatives only."""
-    phrases, alike = _thesaurus()
+    phrases, alike = _thesaurus(said)
     words = " ".join(words.lower().split())
     asked: list[tuple[str, frozenset[str]]] = []
     for phrase, described in phrases.items():
@@ -200,6 +202,7 @@ class Index:
     def __init__(self, operations: Mapping[str, Operation[object]]) -> None:
         names = frozenset(operations).union(op.name for op in operations.values())
         self._texts = {name: _text(name, op, names) for name, op in operations.items()}
+        self._mounted = frozenset(name for name, op in operations.items() if is_mounted(op))
         count = len(self._texts)
         found = Counter(term for text in self._texts.values() for term in text)
         self._rarity = {term: math.log(1 + (count - n + 0.5) / (n + 0.5)) for term, n in found.items()}
@@ -213,10 +216,11 @@ class Index:
 
     def scores(self, words: str) -> dict[str, float]:
         """Return the operations that match any of the words or an alternative, each with its score."""
-        asked = _asked(words)
+        own, elsewhere = _asked(words, _SAID), _asked(generalized(words), _SAID_ELSEWHERE) if self._mounted else []
 
         def score(name: str) -> float:
             text, length = self._texts[name], self._lengths[name]
+            asked = elsewhere if name in self._mounted else own
 
             def of(term: str) -> float:
                 return self._rarity[term] * text[term] * (_K1 + 1) / (text[term] + length) if term in text else 0.0
