@@ -18,15 +18,23 @@ def completion(arguments: argparse.Namespace) -> int:
     import shtab
 
     parser = build_parser()
-    subparsers = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    for command, subparser in subparsers.choices.items():
-        for action in subparser._actions:
-            if action.choices is None and action.nargs != 0:
-                action.choices = _words(command, action)
-                if not action.choices:
-                    action.complete = shtab.FILE
+    _complete(parser, "")
     say(*shtab.complete(parser, arguments.shell).split("\n"))
     return 0
+
+
+def _complete(parser: argparse.ArgumentParser, command: str) -> None:
+    """Say what completes the arguments of a command and its actions."""
+    import shtab
+
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, subparser in action.choices.items():
+                _complete(subparser, f"{command} {name}".strip())
+        elif command and action.choices is None and action.nargs != 0:
+            action.choices = _words(command, action)
+            if not action.choices:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
 
 
 def _words(command: str, action: argparse.Action) -> list[str]:

@@ -13,20 +13,17 @@ import hashlib
 import os
 import re
 import time
-import tomllib
-from collections.abc import MutableMapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from linckia.kernel.catalog import ENTRIES
 from linckia.kernel.cli import Failed, Usage
+from linckia.kernel.cli.settings_file import SettingsFile, edited
 from linckia.kernel.cli.terminal import say, show_answer, size
 from linckia.kernel.config import load
 from linckia.kernel.settings import ConfigError, Flags
 from linckia.proto.control.client import CallFailed, Client, NoKernel
-from linckia.proto.durable import replace_file
 from linckia.proto.json_types import JsonObject
 from linckia.proto.models import CROSS_ENCODER, EMBEDDER, KNOWN, PACKAGED, KnownModel, cached, known
 
@@ -176,11 +173,9 @@ def _is_whole(path: Path, checksum: str = "") -> bool:
 
 def _use(name: str, data_dir: Path) -> int:
     service, name = _service_of(name)
-    path = data_dir / "linckia.toml"
-    before = path.read_bytes() if path.exists() else None
-    after = with_setting((before or b"").decode(), f"services.{service}", "model", name)
-    data_dir.mkdir(parents=True, exist_ok=True)
-    replace_file(path, after.encode())
+    settings = SettingsFile(data_dir)
+    path = settings.path
+    settings.write(with_setting(settings.text, f"services.{service}", "model", name))
     try:
         in_force = load(Flags(data_dir=str(data_dir)), os.environ).services.get(service, {}).get("model")
         if in_force != name:
@@ -190,10 +185,7 @@ def _use(name: str, data_dir: Path) -> int:
         say(f"{name} will be used from the next start ({path}).")
         return 0
     except (ConfigError, CallFailed, Failed) as error:
-        if before is None:
-            path.unlink()
-        else:
-            replace_file(path, before)
+        settings.undo()
         with contextlib.suppress(NoKernel):
             _restart(data_dir, service)
         raise Failed(f"{name} is not used, and everything is as before: {error}") from None
@@ -260,31 +252,4 @@ def _service_of(name: str) -> tuple[str, str]:
 
 def with_setting(text: str, table: str, key: str, value: str) -> str:
     """Return the TOML `text` with one setting changed, and comments and all else unchanged. Raises Failed."""
-    import tomlkit
-    from tomlkit.exceptions import TOMLKitError
-
-    try:
-        document, expected = tomlkit.parse(text), tomllib.loads(text)
-    except (TOMLKitError, tomllib.TOMLDecodeError) as error:
-        raise Failed(f"linckia.toml is not valid TOML: {error}") from None
-    path = (*table.split("."), key)
-    _put(document, path, value)
-    _put(expected, path, value)
-    edited = tomlkit.dumps(document)
-    if tomllib.loads(edited) != expected:
-        raise Failed(f"this command cannot edit linckia.toml as it is written; set `{key}` in [{table}] yourself")
-    return edited
-
-
-def _put(tables: MutableMapping[str, Any], path: Sequence[str], value: Any) -> None:
-    """Set the value at the end of the path. Raises Failed if the path leads through a value that is not a table."""
-    first, *rest = path
-    if rest and first in tables:
-        if not isinstance(tables[first], MutableMapping):
-            raise Failed(f"linckia.toml: `{first}` must be a table")
-        _put(tables[first], rest, value)
-        return
-    # A missing table is added with its content: tomlkit loses what is added to an empty one between other tables.
-    for part in reversed(rest):
-        value = {part: value}
-    tables[first] = value
+    return edited(text, (*table.split("."), key), value)

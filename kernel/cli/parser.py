@@ -6,11 +6,13 @@ If a command calls one operation, its options (`dest`) are named like the operat
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import NoReturn
 
 from linckia.kernel import VERSION
 from linckia.kernel.cli import EXIT_USAGE
 from linckia.kernel.cli.data_commands import FAMILIES, AddCommand, add_json, seconds_option
+from linckia.kernel.cli.mcp_parser import TAKES_SERVER, add_mcp, add_wrap
 from linckia.proto.control.address import default_data_dir
 from linckia.proto.suggestions import nearest
 
@@ -25,11 +27,28 @@ a first session:
 for an MCP client's configuration (joins the running kernel, or starts one):
   linckia stdio ~/notes
 
+for the MCP servers that you have already:
+  linckia mcp import                               supervise the servers of Claude Code, Cursor, VS Code, …
+
 `linckia COMMAND --help` explains a command; `linckia doctor` checks what this machine lacks.
 """
 
 
 class _Parser(argparse.ArgumentParser):
+    def parse_known_args(  # type: ignore[override]  # argparse declares overloads for other namespaces
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse; a command that takes a server's command (`TAKES_SERVER`) gets what follows `--` as `server`."""
+        if not self.get_default(TAKES_SERVER):
+            return super().parse_known_args(args, namespace)
+        given = list(args or ())
+        end = given.index("--") if "--" in given else len(given)
+        found, unknown = super().parse_known_args(given[:end], namespace)
+        if unknown and end == len(given) and not unknown[0].startswith("-"):
+            self.error(f"the server's command goes after `--`: {self.prog} … -- {' '.join(unknown)}")
+        found.server = given[end + 1 :]
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_USAGE, f"{self.prog}: {message}\nTry: {self.prog} --help\n")
 
@@ -64,7 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
         sub.set_defaults(module=module, function=name.replace("-", "_"))
         return sub
 
-    for family in (_kernel, _calls, *FAMILIES, _services, _backups, _access, _machine):
+    for family in (_kernel, _calls, add_mcp, add_wrap, *FAMILIES, _services, _backups, _access, _machine):
         family(command)
     return parser
 

@@ -1,0 +1,184 @@
+"""`linckia mcp`: mounts other MCP servers, and shows and controls them."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from linckia.kernel import manifests
+from linckia.kernel.cli import Failed, Usage
+from linckia.kernel.cli import logs as service_logs
+from linckia.kernel.cli.mcp_import import import_servers
+from linckia.kernel.cli.mcp_settings import change, known, mounts, remove, server_of, table_of, written
+from linckia.kernel.cli.mcp_test import tested
+from linckia.kernel.cli.terminal import Cell, connect, say, show_answer, show_json
+from linckia.kernel.mount_settings import problem_of
+from linckia.proto.control.client import CallFailed, Client, NoKernel
+from linckia.proto.json_types import JsonObject, Layer
+from linckia.proto.mounts import REGISTRY, TABLE, service_of
+
+_HEADERS = ("NAME", "STATE", "TOOLS", "FLAGS", "COMMAND OR URL")
+
+_LATER = "from the next start of Linckia"
+
+
+def mcp(arguments: argparse.Namespace) -> int:
+    """Run one action. Raises Usage, Failed, ControlError, OSError."""
+    return _ACTIONS[arguments.action](arguments, arguments.data_dir)
+
+
+def _add(arguments: argparse.Namespace, data_dir: Path) -> int:
+    name, table = arguments.name, table_of(arguments)
+    if problem := problem_of(name, [each.manifest.name for each in manifests.built_in()]):
+        raise Usage(problem)
+    if name in written(data_dir) or name in mounts(data_dir):
+        raise Usage(f"there already is a server {name!r}; `linckia mcp remove {name}` removes it")
+    is_running = change(data_dir, {(name,): table}) is not None
+    say(f"{name} is added: [{TABLE}.{name}] in {data_dir / 'linckia.toml'}.")
+    if not arguments.no_test:
+        tested(data_dir, name, mounts(data_dir)[name])
+    say("Its tools are served now." if is_running else f"Its tools are served {_LATER}.")
+    return 0
+
+
+def _test(arguments: argparse.Namespace, data_dir: Path) -> int:
+    name = known(data_dir, arguments.name)
+    if name not in (there := mounts(data_dir)):
+        raise Usage(f"{name} is disabled; `linckia mcp enable {name}` enables it")
+    tested(data_dir, name, there[name])
+    return 0
+
+
+def _list(arguments: argparse.Namespace, data_dir: Path) -> int:
+    tables = {**{name: {**table, "enabled": False} for name, table in written(data_dir).items()}, **mounts(data_dir)}
+    found = []
+    with contextlib.ExitStack() as stack:
+        client: Client | None = None
+        with contextlib.suppress(NoKernel):
+            client = stack.enter_context(connect(arguments))
+        status = _statuses(client)
+        for name, table in sorted(tables.items()):
+            found.append(_described(client, name, table, status.pop(service_of(name), None)))
+        # Those that the kernel got by --mcp or --config.
+        for service, state in sorted(status.items()):
+            found.append(_described(client, service.removeprefix("mcp_"), {}, state))
+    if not found and not arguments.json:
+        say("There are no servers; `linckia mcp add --help` shows how to add one.")
+        return 0
+    show_answer(arguments.json, found, _HEADERS, [_row(each) for each in found])
+    return 0
+
+
+def _statuses(client: Client | None) -> dict[str, JsonObject]:
+    """Return the status of the mounts' services, by name."""
+    services = [] if client is None else client.call("kernel_status", {})["services"]
+    return {each["name"]: each for each in services if each["name"].startswith("mcp_")}
+
+
+def _described(client: Client | None, name: str, table: Layer, status: JsonObject | None) -> JsonObject:
+    offered: JsonObject = {}
+    if client is not None and status is not None:
+        with contextlib.suppress(CallFailed):
+            offered = client.call(f"{REGISTRY}_offered", {"mount": name})
+    state = "disabled" if table.get("enabled") is False else "-" if status is None else status["state"]
+    flags = [each["kind"].replace("_", " ") for each in offered.get("flags", ())]
+    if offered.get("held_back"):
+        flags.insert(0, "held back")
+    if (status or {}).get("info", {}).get("login"):
+        flags.insert(0, "needs login")
+    return {
+        "name": name,
+        "state": state,
+        "reason": (status or {}).get("reason", ""),
+        "tools": len(offered["definitions"].get("tools", ())) if offered.get("version") else None,
+        "flags": list(dict.fromkeys(flags)),
+        "server": server_of(table),
+    }
+
+
+def _row(found: JsonObject) -> list[Cell]:
+    tools = "-" if found["tools"] is None else str(found["tools"])
+    return [found["name"], found["state"], tools, ", ".join(found["flags"]) or "-", found["server"] or "-"]
+
+
+def _logs(arguments: argparse.Namespace, data_dir: Path) -> int:
+    arguments.service = service_of(arguments.name)
+    with contextlib.suppress(Failed):
+        return service_logs.logs(arguments)
+    known(data_dir, arguments.name)
+    say(f"{arguments.name} has no log yet: it has not started.")
+    return 0
+
+
+def _restart(arguments: argparse.Namespace, data_dir: Path) -> int:
+    with connect(arguments) as client:
+        result: JsonObject = client.call("kernel_restart", {"service": service_of(arguments.name)})
+    say(result["message"])
+    return 0
+
+
+def _switch(arguments: argparse.Namespace, data_dir: Path) -> int:
+    name, enabled = known(data_dir, arguments.name), arguments.action == "enable"
+    is_running = change(data_dir, {(name, "enabled"): enabled}) is not None
+    say(f"{name} is {'served' if enabled else 'no longer served'}{'' if is_running else f', {_LATER}'}.")
+    return 0
+
+
+def _remove(arguments: argparse.Namespace, data_dir: Path) -> int:
+    remove(data_dir, arguments.name)
+    with contextlib.suppress(NoKernel), connect(arguments) as client:
+        client.call(f"{REGISTRY}_forget", {"mount": arguments.name})
+    say(f"{arguments.name} is removed.")
+    return 0
+
+
+def _diff(arguments: argparse.Namespace, data_dir: Path) -> int:
+    name = known(data_dir, arguments.name)
+    with connect(arguments) as client:
+        found: JsonObject = client.call(f"{REGISTRY}_diff", {"mount": name})
+    if arguments.json:
+        show_json(found)
+        return 0
+    for each in found["changes"]:
+        say(*_difference(each))
+    for flag in found["flags"]:
+        detail = f" ({flag['detail']})" if flag.get("detail") else ""
+        say(f"suspicious: {flag['where']}: {flag['kind'].replace('_', ' ')}{detail}")
+    if found["changes"]:
+        say(f"`linckia mcp approve {name}` approves this.")
+    elif not found["flags"]:
+        say(f"The definitions of {name} have not changed.")
+    return 0
+
+
+def _difference(change: Mapping[str, str]) -> list[Cell]:
+    before, after = change.get("before", ""), change.get("after", "")
+    word = "added" if not before else "removed" if not after else "changed"
+    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2))[2:]
+    return [f"{change['what']}: {word}", *(f"  {line}" for line in lines if not line.startswith("@@"))]
+
+
+def _approve(arguments: argparse.Namespace, data_dir: Path) -> int:
+    name = known(data_dir, arguments.name)
+    with connect(arguments) as client:
+        changed = client.call(f"{REGISTRY}_approve", {"mount": name})["changed"]
+    say(f"{name}: approved{': ' + ', '.join(changed) if changed else '; nothing had changed'}.")
+    return 0
+
+
+_ACTIONS: dict[str, Callable[[argparse.Namespace, Path], int]] = {
+    "add": _add,
+    "list": _list,
+    "test": _test,
+    "logs": _logs,
+    "restart": _restart,
+    "enable": _switch,
+    "disable": _switch,
+    "remove": _remove,
+    "diff": _diff,
+    "approve": _approve,
+    "import": import_servers,
+}

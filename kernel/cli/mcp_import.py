@@ -1,0 +1,197 @@
+"""`linckia mcp import`: adds the servers that MCP clients have in their settings, which stay as they are.
+
+Values of variables and headers, which are often secret, go to files in the data directory (`mcp/NAME.env`, mode 0600),
+so that `linckia.toml` contains none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from linckia.kernel import manifests
+from linckia.kernel.cli.client_places import Found, places, servers
+from linckia.kernel.cli.mcp_settings import FOLDER, change, mounts, server_of, written
+from linckia.kernel.cli.terminal import complain, say, show_table
+from linckia.kernel.client_files import Variables, mount_name, service_name, table_of
+from linckia.kernel.mount_settings import is_variable, with_real_paths
+from linckia.kernel.settings import ConfigError
+from linckia.proto.durable import replace_file
+from linckia.proto.json_types import Layer
+
+_SIMPLE = re.compile(r"[^\s\"'#]([^\r\n]*[^\s])?")
+"""A value that a file of `NAME=value` lines can hold as it is."""
+
+ADVICE = """\
+In the settings of your clients, replace these servers by Linckia, which serves them all:
+  {"mcpServers": {"linckia": {"command": "linckia", "args": ["stdio"]}}}
+Or keep a server of its own, supervised: {"command": "linckia", "args": ["wrap", "--", COMMAND, ARG…]}"""
+
+
+class _New(msgspec.Struct, frozen=True):
+    """A server to add."""
+
+    name: str
+    table: Layer
+    found: Found
+
+
+def import_servers(arguments: argparse.Namespace, data_dir: Path) -> int:
+    """Add all new servers, or only show them. Raises Usage, Failed, CallFailed, OSError."""
+    new, skipped = _chosen(data_dir, arguments.clients or (), os.environ)
+    for line in skipped:
+        complain(line)
+    if not new:
+        say("There are no new servers in the settings of your MCP clients.")
+        return 0
+    show_table(
+        ("NAME", "FROM", "COMMAND OR URL"), [[each.name, str(each.found.path), server_of(each.table)] for each in new]
+    )
+    if arguments.dry_run:
+        say("Nothing was changed.")
+        return 0
+    is_running = _add(data_dir, new) is not None
+    count = "1 server is" if len(new) == 1 else f"{len(new)} servers are"
+    say(f"{count} added to {data_dir / 'linckia.toml'}, and served {'now' if is_running else 'once Linckia starts'}.")
+    _warn_of_variables(new)
+    say(*ADVICE.split("\n"))
+    return 0
+
+
+def _chosen(data_dir: Path, clients: Sequence[str], environment: Mapping[str, str]) -> tuple[list[_New], list[str]]:
+    """Return the servers to add, and why others are skipped."""
+    new: list[_New] = []
+    skipped: list[str] = []
+    there = {**written(data_dir), **mounts(data_dir)}
+    same = [resolved(with_real_paths(table, data_dir), data_dir) for table in there.values()]
+    own = _own()
+    for found in _found(clients, environment, skipped):
+        where = f"{found.path}: {found.server.name}"
+        if _is_linckia(found):
+            continue
+        try:
+            table, unknown = table_of(found.server, Variables(environment, found.workspace), where)
+        except ConfigError as error:
+            skipped.append(f"{error}; the server is skipped")
+            continue
+        skipped += [f"{where}.{member} is not known, and ignored" for member in unknown]
+        if table.get("cwd") == str(Path.home()):
+            del table["cwd"]
+        table = with_real_paths(table, found.workspace)
+        if table in same:
+            continue
+        same.append(table)
+        taken = [*own, *map(service_name, there), *(service_name(each.name) for each in new)]
+        new.append(_New(_name(found, taken), table, found))
+    return new, skipped
+
+
+def _own() -> list[str]:
+    """Return the names of Linckia's services."""
+    return [each.manifest.name for each in manifests.built_in()]
+
+
+def _found(clients: Sequence[str], environment: Mapping[str, str], skipped: list[str]) -> Iterator[Found]:
+    for place in places(Path.home(), Path.cwd(), environment):
+        if clients and place.client not in clients:
+            continue
+        try:
+            yield from servers(place)
+        except ConfigError as error:
+            skipped.append(str(error))
+
+
+def _name(found: Found, taken: Sequence[str]) -> str:
+    """Return a name for the server: the client's, or one that also names the project or the client."""
+    plain = mount_name(found.server.name, _own())
+    if service_name(plain) in taken:
+        place = found.client if found.workspace == Path.home() else found.workspace.name
+        plain = f"{plain[:20].rstrip('-_')}-{place}"
+    return mount_name(plain, taken)
+
+
+def _is_linckia(found: Found) -> bool:
+    members = found.server.members
+    words = [str(members.get("command", "")), *map(str, members.get("args") or ())]
+    return any(Path(word).name == "linckia" or word == "linckia.kernel.cli" for word in words) or (
+        found.server.name == "linckia"
+    )
+
+
+def _add(data_dir: Path, new: Sequence[_New]) -> object:
+    changes: dict[Sequence[str], object] = {}
+    made: list[Path] = []
+    try:
+        for each in new:
+            table, files = without_secrets(each.name, each.table)
+            made += store_secrets(data_dir, files)
+            changes[(each.name,)] = table
+        return change(data_dir, changes)
+    except BaseException:
+        for path in made:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def store_secrets(data_dir: Path, files: Mapping[str, str]) -> list[Path]:
+    """Write the files with secrets, by path below the data directory; return their paths. Raises OSError."""
+    folder = data_dir / FOLDER
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, content in files.items():
+        replace_file(data_dir / name, content.encode())
+    return [data_dir / name for name in files]
+
+
+def without_secrets(name: str, table: Layer) -> tuple[Layer, dict[str, str]]:
+    """Return the table with files instead of literal variables and headers, and the content of those files."""
+    given, files = dict(table), {}
+    variables: dict[str, str] = given.pop("env", {})
+    simple = {key: value for key, value in variables.items() if _SIMPLE.fullmatch(value)}
+    if simple:
+        path = f"{FOLDER}/{name}.env"
+        files[path] = "".join(f"{key}={value}\n" for key, value in simple.items())
+        given["env_from"] = [*given.get("env_from", []), path]
+    if rest := {key: value for key, value in variables.items() if key not in simple}:
+        given["env"] = rest
+    for header, value in given.pop("headers", {}).items():
+        path = f"{FOLDER}/{name}.{re.sub(r'[^A-Za-z0-9-]', '_', header)}.header"
+        files[path] = value
+        given["headers_from"] = {**given.get("headers_from", {}), header: path}
+    return given, files
+
+
+def resolved(table: Layer, data_dir: Path) -> Layer:
+    """Return a table with real paths as it was before `without_secrets`, to compare it."""
+    folder, given = data_dir / FOLDER, dict(table)
+
+    def content(source: str) -> str | None:
+        if is_variable(source) or Path(source).parent != folder:
+            return None
+        try:
+            return Path(source).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    for source in given.get("env_from", []):
+        if (text := content(source)) is not None:
+            given["env_from"] = [each for each in given["env_from"] if each != source]
+            pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+            given["env"] = {**{key: value for key, _, value in pairs}, **given.get("env", {})}
+    for header, source in given.get("headers_from", {}).items():
+        if (text := content(source)) is not None:
+            given["headers_from"] = {key: each for key, each in given["headers_from"].items() if key != header}
+            given["headers"] = {**given.get("headers", {}), header: text}
+    return {key: value for key, value in given.items() if value not in ([], {})}
+
+
+def _warn_of_variables(new: Sequence[_New]) -> None:
+    for each in new:
+        sources = [*each.table.get("env_from", []), *each.table.get("headers_from", {}).values()]
+        for variable in filter(is_variable, sources):
+            if variable not in os.environ:
+                complain(f"{each.name} needs the environment variable {variable}; set it where Linckia starts")

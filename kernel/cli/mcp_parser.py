@@ -1,0 +1,95 @@
+"""The options of `linckia mcp` and `linckia wrap`. Only the standard library, as in `parser`."""
+
+from __future__ import annotations
+
+import argparse
+
+from linckia.kernel.cli.data_commands import AddCommand, add_json
+
+TAKES_SERVER = "server"
+"""Default that a parser sets if it takes a server's command, after `--`."""
+
+CLIENTS = ("claude-code", "claude-desktop", "cursor", "vscode", "codex")
+"""The clients whose servers can be imported."""
+
+MCP_EPILOG = """\
+examples:
+  linckia mcp add github --env-from GITHUB_TOKEN -- npx -y @modelcontextprotocol/server-github
+  linckia mcp add docs --url https://example.org/mcp --header-env Authorization=DOCS_TOKEN
+  linckia mcp import --dry-run                 show the servers of your MCP clients
+  linckia mcp list
+
+The servers are tables [mcp.NAME] in linckia.toml of the data directory. A running kernel applies each change at once.
+"""
+
+WRAP_EPILOG = """\
+example, in the settings of an MCP client:
+  "command": "linckia", "args": ["wrap", "--", "npx", "-y", "@modelcontextprotocol/server-filesystem", "/home/me/work"]
+
+Clients that wrap the same command in the same folder share one server, unless --share client is given.
+"""
+
+
+def add_mcp(command: AddCommand) -> None:
+    """Add `linckia mcp`."""
+    mcp = command("mcp", "mcp", "mount other MCP servers: supervised, restarted, and shared by all clients", MCP_EPILOG)
+    actions = mcp.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
+
+    def action(
+        name: str, help: str, server: str = "the server, as `linckia mcp list` shows it"
+    ) -> argparse.ArgumentParser:
+        sub: argparse.ArgumentParser = actions.add_parser(name, help=help, description=help, allow_abbrev=False)
+        # No default, which would replace a value given before the action.
+        data_help = "data directory (see `linckia mcp --help`)"
+        sub.add_argument("--data", metavar="DIR", default=argparse.SUPPRESS, help=data_help)
+        if server:
+            sub.add_argument("name", metavar="NAME", help=server)
+        return sub
+
+    add = action("add", "add a server, and test it", "its name: lower-case letters, digits, - and _")
+    _server_options(add)
+    add.add_argument("--url", metavar="URL", help="address of a server that is reached over HTTP")
+    add.add_argument("--header", metavar="K=V", dest="headers", action="append", help="a header for URL; repeatable")
+    header_help = "a header with the value of an environment variable, or the content of a file; repeatable"
+    add.add_argument("--header-env", metavar="K=VAR", dest="headers_from", action="append", help=header_help)
+    add.add_argument("--no-test", action="store_true", help="do not start the server now")
+
+    add_json(action("list", "list the servers, with their state and number of tools", ""))
+    action("test", "start a server, and show what it offers")
+    logs = action("logs", "show the log of a server: its stderr, and what is not JSON on its stdout")
+    logs.add_argument("-n", "--lines", metavar="N", type=int, default=50, help="number of lines (default: 50)")
+    logs.add_argument("-f", "--follow", action="store_true", help="print new lines as they are written")
+    action("restart", "restart a server")
+    action("enable", "serve a server again that was disabled")
+    action("disable", "stop serving a server, but keep its settings")
+    action("remove", "remove a server and its settings")
+    add_json(action("diff", "show how the definitions of a server's tools have changed since they were approved"))
+    action("approve", "approve the definitions that a server offers now")
+    found = action("import", "add the servers that are in the settings of your MCP clients", "")
+    client_help = f"only this client: {', '.join(CLIENTS)}; repeatable (default: all)"
+    found.add_argument("--from", metavar="CLIENT", dest="clients", action="append", choices=CLIENTS, help=client_help)
+    found.add_argument("--dry-run", action="store_true", help="show what would be added, and change nothing")
+
+
+def add_wrap(command: AddCommand) -> None:
+    """Add `linckia wrap`."""
+    wrap = command(
+        "wrap", "wrap", "serve another MCP server, supervised, on stdin and stdout; for an MCP client's configuration",
+        WRAP_EPILOG,
+    )  # fmt: skip
+    wrap.add_argument("--name", metavar="NAME", help="name of the server (default: made from its command)")
+    _server_options(wrap)
+
+
+def _server_options(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(**{TAKES_SERVER: True})
+    parser.usage = f"{parser.prog} [options] {'NAME ' if parser.prog.endswith('add') else ''}-- COMMAND ARG…"
+    parser.add_argument("--env", metavar="K=V", action="append", help="an environment variable; repeatable")
+    from_help = "pass on this variable of Linckia's environment, or all in this file of K=V lines; repeatable"
+    parser.add_argument("--env-from", metavar="NAME", action="append", help=from_help)
+    parser.add_argument("--cwd", metavar="DIR", help="its working directory (default: the home directory)")
+    share_help = "whether all clients share one process, or each has its own (default: one, unless --stateful)"
+    parser.add_argument("--share", choices=("one", "client"), help=share_help)
+    parser.add_argument("--eager", action="store_true", help="start it with Linckia, not with its first call")
+    parser.add_argument("--pin", action="store_true", help="hold back changed definitions until they are approved")
+    parser.add_argument("--stateful", action="store_true", help="it keeps state between calls")

@@ -1,0 +1,162 @@
+"""Changes to the tables `[mcp.NAME]` of `linckia.toml`, which a running kernel applies at once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from linckia.kernel.cli import Failed, Usage
+from linckia.kernel.cli.settings_file import REMOVED, SettingsFile, edited
+from linckia.kernel.config import load
+from linckia.kernel.mount_settings import is_variable
+from linckia.kernel.settings import ConfigError, Flags
+from linckia.proto.control.client import CallFailed, Client, NoKernel
+from linckia.proto.json_types import JsonObject, Layer
+from linckia.proto.mounts import TABLE
+from linckia.proto.suggestions import nearest
+
+FOLDER = "mcp"
+"""Folder of the data directory for files with secrets of servers."""
+
+RELOADED_S = 60.0
+
+
+def flags_for(data_dir: Path) -> Flags:
+    """Return the settings of a command line that names only the data directory."""
+    return Flags(data_dir=str(data_dir))
+
+
+def mounts(data_dir: Path) -> dict[str, Layer]:
+    """Return the tables of the enabled servers in the settings files and the environment. Raises Usage."""
+    try:
+        return load(flags_for(data_dir), os.environ).mounts
+    except ConfigError as error:
+        raise Usage(str(error)) from None
+
+
+def written(data_dir: Path) -> dict[str, Layer]:
+    """Return the tables in `linckia.toml` alone, as they are written. Raises Usage."""
+    try:
+        tables = tomllib.loads(SettingsFile(data_dir).text).get(TABLE, {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Usage(f"linckia.toml is not valid TOML: {error}") from None
+    return {name: table for name, table in tables.items() if isinstance(table, dict)}
+
+
+def known(data_dir: Path, name: str) -> str:
+    """Return the name of a server in any settings. Raises Usage, with a suggestion."""
+    there = {**written(data_dir), **mounts(data_dir)}
+    if name not in there:
+        hint = nearest(name, there) if there else "; there are none: see `linckia mcp add --help`"
+        raise Usage(f"there is no server {name!r}{hint}")
+    return name
+
+
+def server_of(table: Layer) -> str:
+    """Return the command line or URL of a server, for people."""
+    return shlex.join([table["command"], *table.get("args", [])]) if "command" in table else str(table.get("url", ""))
+
+
+def change(data_dir: Path, changes: Mapping[Sequence[str], object]) -> JsonObject | None:
+    """Change settings below `[mcp]`, all or none, and return what a running kernel did; None if none runs.
+
+    Raises Failed, Usage, CallFailed; all settings are then as before.
+    """
+    settings = SettingsFile(data_dir)
+    text = settings.text
+    for path, value in changes.items():
+        text = edited(text, (TABLE, *path), value)
+    settings.write(text)
+    try:
+        load(flags_for(data_dir), os.environ)
+        return reload(data_dir)
+    except (ConfigError, CallFailed) as error:
+        settings.undo()
+        raise Failed(f"nothing was changed: {error}") from None
+
+
+def reload(data_dir: Path) -> JsonObject | None:
+    """Let a running kernel read the settings again; None if none runs. Raises CallFailed."""
+    try:
+        with Client(data_dir) as client:
+            answer: JsonObject = client.call("kernel_reload_mounts", {}, timeout_s=RELOADED_S)
+            return answer
+    except NoKernel:
+        return None
+
+
+def remove(data_dir: Path, name: str) -> None:
+    """Remove a server's table, and the files with secrets that were made for it. Raises Failed, Usage, CallFailed."""
+    if name not in written(data_dir):
+        known(data_dir, name)
+        raise Failed(
+            f"{name} is not in linckia.toml of {data_dir}; remove it where it is set, or `linckia mcp disable`"
+        )
+    change(data_dir, {(name,): REMOVED})
+    for path in secret_files(data_dir, name):
+        path.unlink(missing_ok=True)
+
+
+def secret_files(data_dir: Path, name: str) -> list[Path]:
+    """Return the files with secrets that `linckia mcp import` or `linckia wrap` made for a server."""
+    folder = data_dir / FOLDER
+    return [path for path in sorted(folder.glob(f"{name}.*")) if path.is_file()]
+
+
+def table_of(arguments: argparse.Namespace) -> Layer:
+    """Return the table for the options of `linckia mcp add` and `linckia wrap`. Raises Usage."""
+    url = getattr(arguments, "url", None)
+    if bool(arguments.server) == bool(url):
+        raise Usage("name the server: `-- COMMAND ARG…`" + (", or --url URL, not both" if "url" in arguments else ""))
+    table: Layer = {"url": url} if url else _command(arguments.server, arguments.cwd)
+    pairs = ("env", "headers", "headers_from")
+    for key, given in ((key, getattr(arguments, key, None)) for key in pairs):
+        if given:
+            table[key] = dict(_pair(each, f"--{key.removesuffix('s').replace('s_from', '-env')}") for each in given)
+    for key in ("headers_from", "env_from"):
+        if sources := getattr(arguments, key, None):
+            table[key] = _sources(table[key] if key == "headers_from" else sources)
+    table |= {"share": arguments.share} if arguments.share else {}
+    table |= {"start": "eager"} if arguments.eager else {}
+    return table | {name: True for name in ("pin", "stateful") if getattr(arguments, name)}
+
+
+def _command(server: Sequence[str], cwd: str | None) -> Layer:
+    command, *args = server
+    here = Path.cwd()
+    folder = here if cwd is None else here / Path(cwd).expanduser()
+    if not folder.is_dir():
+        raise Usage(f"--cwd: there is no folder {folder}")
+    if "/" in command:
+        command = str(folder / Path(command).expanduser())
+    table: Layer = {"command": command, "args": args}
+    # A path that exists from here was probably meant from here.
+    if cwd is not None or any(_is_relative_path(each, here) for each in args):
+        table["cwd"] = str(folder)
+    return table if args else {key: value for key, value in table.items() if key != "args"}
+
+
+def _is_relative_path(text: str, folder: Path) -> bool:
+    return not text.startswith(("/", "-")) and (text in (".", "..") or (len(text) < 4096 and (folder / text).exists()))
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise Usage(f"{option}: write it as K=V")
+    return name, value
+
+
+def _sources(given: object) -> object:
+    """Return `env_from` or `headers_from` with absolute paths: the command's relative ones start from here."""
+
+    def source(text: str) -> str:
+        return text if is_variable(text) else str(Path.cwd() / Path(text).expanduser())
+
+    if isinstance(given, dict):
+        return {name: source(each) for name, each in given.items()}
+    return [source(each) for each in given] if isinstance(given, list) else given

@@ -1,0 +1,136 @@
+"""Tests of mounted servers: starts one, and shows what it offers or what it said last."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from linckia.kernel.cli import Failed
+from linckia.kernel.cli.settings_file import SettingsFile, edited
+from linckia.kernel.cli.stdio import SERVE
+from linckia.kernel.cli.terminal import duration, say
+from linckia.proto.control.address import last_lines, log_dir
+from linckia.proto.control.client import CallFailed, Client, ControlError, NoKernel
+from linckia.proto.json_types import JsonObject, Layer
+from linckia.proto.mounts import REGISTRY, TABLE, MountSettings, service_of
+
+WORDS = 8
+"""Number of last lines of a server's log to show."""
+
+STARTS_S, ENDS_S, POLL_S = 20.0, 15.0, 0.02
+
+STORED_S = 5.0
+"""How long the definitions may take from the adapter to the registry."""
+
+SLACK_S = 10.0
+
+
+def tested(data_dir: Path, name: str, table: Layer) -> None:
+    """Start a server and print what it offers. Raises Failed, with its last words."""
+    begun = time.monotonic()
+    with _kernel(data_dir, name, table) as (used, is_temporary):
+        try:
+            with Client(used) as client:
+                offered = _offered(client, name, float(table.get("start_timeout", _DEFAULTS.start_timeout)))
+        except CallFailed as error:
+            raise Failed(_last_words(used, name, str(error), is_temporary=is_temporary)) from None
+    say(f"{name}: {summary(offered)} ({duration(time.monotonic() - begun)})")
+
+
+_DEFAULTS = MountSettings()
+
+
+def _offered(client: Client, name: str, start_timeout_s: float) -> JsonObject:
+    """Start the server, and return what it offers. Raises CallFailed."""
+    request = {"method": "tools/list", "params": base64.b64encode(b"{}").decode()}
+    client.call(f"{service_of(name)}.read", request, timeout_s=start_timeout_s + SLACK_S)
+    give_up_at = time.monotonic() + STORED_S
+    while True:
+        found: JsonObject = client.call(f"{REGISTRY}_offered", {"mount": name})
+        if found["version"] or time.monotonic() > give_up_at:
+            return found
+        time.sleep(POLL_S)
+
+
+def summary(offered: JsonObject) -> str:
+    """Describe what a server offers in a line: its name and version, and how much there is of each kind."""
+    definitions = offered["definitions"]
+    info = _decoded(definitions.get("server_info"))
+    named = " ".join(str(info[key]) for key in ("name", "version") if key in info) if isinstance(info, dict) else ""
+    counts = [(len(definitions.get(f"{what}s", ())), what) for what in ("tool", "prompt", "resource")]
+    return f"{named or 'unnamed'}: " + ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
+
+
+def _decoded(value: Any) -> Any:
+    """Return a part of the definitions, which may still be JSON."""
+    return json.loads(value) if isinstance(value, str | bytes) else value
+
+
+def _last_words(data_dir: Path, name: str, why: str, *, is_temporary: bool) -> str:
+    words = f"{name} does not work: {why}"
+    with contextlib.suppress(OSError):
+        if lines := last_lines(log_dir(data_dir) / f"{service_of(name)}.log", WORDS):
+            words += "\nits last words:\n  " + "\n  ".join(lines)
+    if not is_temporary:
+        words += f"\nSee: linckia mcp logs {name}"
+    return f"{words}\nIts settings are kept: change [{TABLE}.{name}] in linckia.toml, and then: linckia mcp test {name}"
+
+
+@contextlib.contextmanager
+def _kernel(data_dir: Path, name: str, table: Layer) -> Iterator[tuple[Path, bool]]:
+    """Yield the data directory of a kernel with the server, and whether it is a temporary one: if none runs, one is
+    started in a directory of its own, so that no client joins it. Raises Failed."""
+    try:
+        Client(data_dir).close()
+    except NoKernel:
+        pass
+    else:
+        yield data_dir, False
+        return
+    with tempfile.TemporaryDirectory(prefix="linckia-test-") as made:
+        temporary = Path(made).resolve()
+        SettingsFile(temporary).write(edited("", (TABLE, name), table))
+        environment = {
+            name: value for name, value in os.environ.items() if name not in ("LINCKIA_CONFIG", "LINCKIA_DATA")
+        }
+        command = [*SERVE, "--no-http", "--only-mounts", "--data", str(temporary)]
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            _wait(temporary, process)
+            yield temporary, True
+        finally:
+            _end(temporary, process)
+
+
+def _wait(data_dir: Path, process: subprocess.Popen[bytes]) -> None:
+    give_up_at = time.monotonic() + STARTS_S
+    while time.monotonic() < give_up_at and process.poll() is None:
+        with contextlib.suppress(ControlError), Client(data_dir) as client:
+            client.call("kernel_status", {}, timeout_s=STARTS_S)
+            return
+        time.sleep(POLL_S)
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = last_lines(log_dir(data_dir) / "kernel.log", WORDS)
+    raise Failed("\n  ".join(["no kernel could be started for the test; the end of its log:", *lines]))
+
+
+def _end(data_dir: Path, process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ControlError), Client(data_dir) as client:
+        client.call("kernel_shutdown", {}, timeout_s=ENDS_S)
+    try:
+        process.wait(ENDS_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,158 @@
+"""`linckia mcp import`: finds the servers of each client, keeps secrets, and changes no client's file."""
+
+from __future__ import annotations
+
+import json
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from linckia.kernel.cli.__main__ import main
+from linckia.kernel.cli.client_places import places
+from linckia.kernel.cli.mcp_settings import mounts
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home, here = tmp_path / "home", tmp_path / "project"
+    for folder in (home, here):
+        folder.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LINCKIA_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(here)
+    return home
+
+
+def write(path: Path, content: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[str, str]:
+    assert main(["mcp", "import", *argv]) == 0
+    captured = capsys.readouterr()
+    return captured.out, captured.err
+
+
+def tables(home: Path) -> Any:
+    return tomllib.loads((home.parent / "data" / "linckia.toml").read_text())["mcp"]
+
+
+def servers(**named: object) -> dict[str, object]:
+    return {"mcpServers": {name: {"command": command} for name, command in named.items()}}
+
+
+def test_the_servers_of_every_client_are_found(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    project = Path.cwd()
+    write(home / ".claude.json", {**servers(a="a"), "projects": {"/srv/x": servers(b="b"), "/srv/y": {}}, "n": 1})
+    write(project / ".mcp.json", servers(c="c"))
+    write(home / ".config/Claude/claude_desktop_config.json", servers(d="d"))
+    write(home / ".cursor/mcp.json", servers(e="e"))
+    write(project / ".cursor/mcp.json", servers(f="f"))
+    write(home / ".config/Code/User/mcp.json", {"servers": {"g": {"command": "g"}}})
+    write(project / ".vscode/mcp.json", '{"servers": {"h": {"command": "h"},},} // ours')
+    write(home / ".codex/config.toml", '[mcp_servers.i]\ncommand = "i"\n')
+    out, err = run(capsys)
+    found = tables(home)
+    assert {name: table["command"] for name, table in found.items()} == {name: name for name in "abcdefghi"}
+    assert {name: table["cwd"] for name, table in found.items() if "cwd" in table} == {
+        "b": "/srv/x",
+        **dict.fromkeys("cfh", str(project)),
+    }
+    assert ("9 servers are added" in out, "linckia" in out, err) == (True, True, "")
+
+
+def test_only_the_named_clients_are_read(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home / ".claude.json", servers(a="a"))
+    write(home / ".cursor/mcp.json", servers(e="e"))
+    run(capsys, "--from", "cursor")
+    assert list(tables(home)) == ["e"]
+
+
+def test_a_dry_run_changes_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home / ".claude.json", servers(a="a"))
+    assert "Nothing was changed" in run(capsys, "--dry-run")[0]
+    assert not (home.parent / "data").exists()
+
+
+def test_files_of_clients_stay_as_they_are(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(home / ".claude.json", servers(a="a"))
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    run(capsys)
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+
+
+def test_secrets_go_to_files_for_the_owner_only(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = {
+        "mcpServers": {
+            "a": {"command": "a", "env": {"TOKEN": "hidden-1", "PEM": "two\nlines", "GIVEN": "${GIVEN}"}},
+            "b": {"url": "https://example.org/mcp", "headers": {"Authorization": "Bearer hidden-2"}},
+        }
+    }
+    write(home / ".cursor/mcp.json", content)
+    out, err = run(capsys)
+    data = home.parent / "data"
+    assert "hidden-" not in (data / "linckia.toml").read_text() + out + err
+    assert "a needs the environment variable GIVEN" in err
+    # A file of lines cannot hold it.
+    assert tables(home)["a"]["env"] == {"PEM": "two\nlines"}
+    assert mounts(data)["a"]["env_from"] == ["GIVEN", str(data / "mcp/a.env")]
+    assert mounts(data)["b"]["headers_from"] == {"Authorization": str(data / "mcp/b.Authorization.header")}
+    assert (data / "mcp/a.env").read_text() == "TOKEN=hidden-1\n"
+    assert (data / "mcp/b.Authorization.header").read_text() == "Bearer hidden-2"
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (data / "mcp").iterdir()} == {0o600}
+    assert main(["mcp", "remove", "a"]) == main(["mcp", "remove", "b"]) == 0
+    assert list((data / "mcp").iterdir()) == []
+
+
+def test_equal_servers_are_added_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    same = {"mcpServers": {"a": {"command": "a", "env": {"T": "1"}, "type": "stdio"}}}
+    write(home / ".claude.json", same)
+    write(home / ".cursor/mcp.json", same)
+    run(capsys)
+    assert list(tables(home)) == ["a"]
+    assert "no new servers" in run(capsys)[0]
+
+
+def test_other_servers_of_the_same_name_are_renamed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home / ".claude.json", {**servers(a="1"), "projects": {"/srv/shop": servers(a="2")}})
+    write(home / ".cursor/mcp.json", servers(a="3", memory="4"))
+    run(capsys)
+    commands = {name: table["command"] for name, table in tables(home).items()}
+    assert commands == {"a": "1", "a-shop": "2", "a-cursor": "3", "memory-mcp": "4"}
+
+
+def test_linckia_itself_is_left_out(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = {"a": {"command": "/usr/bin/linckia", "args": ["stdio"]}, "b": {"command": "uvx", "args": ["linckia"]}}
+    write(home / ".claude.json", {"mcpServers": content})
+    assert "no new servers" in run(capsys)[0]
+
+
+def test_servers_and_files_with_mistakes_are_skipped(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = {"a": {"command": "a", "args": ["${input:key}"]}, "b": {"command": "b", "odd": 1}}
+    write(home / ".config/Code/User/mcp.json", {"servers": content})
+    write(home / ".cursor/mcp.json", "{")
+    _, err = run(capsys)
+    assert list(tables(home)) == ["b"]
+    assert "${input:key} is an input" in err
+    assert "b.odd is not known" in err
+    assert ".cursor/mcp.json is not valid JSON" in err
+
+
+@pytest.mark.parametrize(
+    ("platform", "path"),
+    [
+        ("linux", "{home}/.config/Claude/claude_desktop_config.json"),
+        ("darwin", "{home}/Library/Application Support/Claude/claude_desktop_config.json"),
+        ("win32", "/roaming/Claude/claude_desktop_config.json"),
+    ],
+)
+def test_every_platform_has_its_places(home: Path, platform: str, path: str) -> None:
+    found = places(home, Path.cwd(), {"APPDATA": "/roaming"}, platform)
+    assert Path(path.format(home=home)) in [place.path for place in found]
