@@ -102,7 +102,13 @@ class _Kernel:
             raise ConfigError(str(error)) from None
         self.config = config
         self.listener = listener
-        pools = catalog.pools(all_entries, config.services, rest_after_s=config.rest_after_s, standbys=config.standbys)
+        pools = catalog.pools(
+            all_entries,
+            config.services,
+            rest_after_s=config.rest_after_s,
+            standbys=config.standbys,
+            only_essential=config.only_mounts,
+        )
         self.unserved = {entry.service for entry in all_entries} - set(pools)
         self.entries = tuple(entry for pool in pools.values() for entry in pool)
         extra = [module for entry in self.entries for module in entry.ops_modules]

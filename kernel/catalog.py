@@ -126,9 +126,13 @@ def pools(
     *,
     rest_after_s: float,
     standbys: bool,
+    only_essential: bool = False,
     environment: Mapping[str, str] = os.environ,
 ) -> dict[str, tuple[ServiceEntry, ...]]:
-    """Return the processes of each served service, by its name; `settings` holds their tables. Raises ConfigError."""
+    """Return the processes of each served service, by its name; `settings` holds their tables. Raises ConfigError.
+
+    `only_essential`: leave out the services that mounted servers do not need.
+    """
     known = [entry.service for entry in entries]
     for name in settings:
         if name not in known:
@@ -138,7 +142,8 @@ def pools(
     found = {}
     for entry in entries:
         own = settings.get(entry.service, {})
-        if not (entry.manifest.optional and own.get("enabled") is False):
+        is_off = entry.manifest.optional and own.get("enabled") is False
+        if not is_off and (entry.manifest.essential or not only_essential):
             followed = every if entry.manifest.watches else follows[entry.service]
             given = configured(entry, own, rest_after_s=rest_after_s, standbys=standbys, follows=followed)
             found[entry.service] = pool(given, workers(entry, own))

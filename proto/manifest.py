@@ -224,6 +224,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     told_issuer: bool = False
     """Whether its settings include the address of the token issuer (`[http.oauth]`)."""
     follows: Follows | None = None
+    essential: bool = False
+    """Whether it is served even if only mounted servers are (`only_mounts`)."""
     optional: bool = False
     """Whether the setting `enabled` can turn it off, with its operations."""
 

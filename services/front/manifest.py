@@ -9,6 +9,7 @@ MANIFESTS = (
     Manifest(
         name=SERVICE,
         order=10,
+        essential=True,
         zygote=MCP,
         # Clients may send long messages.
         memory_limit_bytes=2 * GIB,

@@ -69,13 +69,8 @@ def checked(given: Definitions) -> Parsed:
                 continue
             items[name][value[key]] = value
             kept[name].append(raw)
-    objects: dict[str, Any] = {}
-    for name in ("server_info", "capabilities"):
-        objects[name], fault = _object(getattr(given, name))
-        if fault:
-            flags.append(Flag(kind="dropped", where=name.replace("_", " "), detail=fault))
-    clean = msgspec.structs.replace(given, **kept, **{name: Raw(b"{}") for name in objects if not objects[name]})
-    return Parsed(clean, items, objects["server_info"], flags)
+    clean = msgspec.structs.replace(given, **kept)
+    return Parsed(clean, items, given.server_info, flags)
 
 
 def _item(raw: Raw, key: str) -> tuple[dict[str, Any], str]:
@@ -104,8 +99,7 @@ def canonical(value: object) -> bytes:
 def version_of(parsed: Parsed) -> str:
     """Return a hash of definitions; their order does not count."""
     rest = parsed.definitions
-    capabilities = msgspec.json.decode(rest.capabilities)
-    content = [parsed.items, parsed.server_info, rest.instructions, rest.protocol_version, capabilities]
+    content = [parsed.items, parsed.server_info, rest.instructions, rest.protocol_version, rest.capabilities]
     return hashlib.sha256(canonical(content)).hexdigest()[:32]
 
 

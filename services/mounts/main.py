@@ -165,4 +165,4 @@ def _differ(before: Parsed, after: Parsed) -> bool:
 
 def _rest(parsed: Parsed) -> tuple[str, str, bytes]:
     given = parsed.definitions
-    return given.protocol_version, given.instructions, bytes(given.capabilities)
+    return given.protocol_version, given.instructions, canonical(given.capabilities)

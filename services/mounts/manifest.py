@@ -10,7 +10,9 @@ from linckia.proto.json_types import Layer
 from linckia.proto.manifest import GIB, MCP, STALL_S, Keep, Manifest, Store, Template
 from linckia.proto.mounts import NAME_PATTERN, REGISTRY, TABLE, MountSettings, is_name, operations_of, service_of
 
-MANIFESTS = (Manifest(name=REGISTRY, order=95, stall_s=STALL_S, rests=True, stores=(Store("", Keep.SOURCE),)),)
+MANIFESTS = (
+    Manifest(name=REGISTRY, order=95, essential=True, stall_s=STALL_S, rests=True, stores=(Store("", Keep.SOURCE),)),
+)
 
 MODULE = "adapter"
 

@@ -1,0 +1,182 @@
+"""`linckia wrap -- COMMAND ARG…`: what an MCP client starts instead of a server, so that the server is supervised.
+
+The server is mounted in a kernel for wrapped servers only, whose data directory is beside the usual one, and this process
+then behaves like `linckia stdio --surface NAME`. The same command with the same folder, options and environment is the
+same server, whichever client wraps it. As in `stdio`, a client is waiting: what is slow is imported only for a new server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from linckia.kernel.cli import Usage
+from linckia.kernel.cli.stdio import stdio
+from linckia.proto.control.client import ControlError
+
+VOLATILE: Final = frozenset({
+    "_", "PWD", "OLDPWD", "SHLVL", "COLUMNS", "LINES", "TERM", "COLORTERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION",
+    "TERM_SESSION_ID", "WINDOWID", "GPG_TTY", "TMUX", "TMUX_PANE", "STY", "INVOCATION_ID", "JOURNAL_STREAM",
+    "SYSTEMD_EXEC_PID", "XDG_SESSION_ID", "MANAGERPID", "CLAUDECODE",
+})  # fmt: skip
+VOLATILE_PREFIXES: Final = (
+    "LINCKIA_", "SSH_", "VSCODE_", "CURSOR_", "CLAUDE_CODE_", "ITERM_", "KITTY_", "WEZTERM_", "ELECTRON_", "CHROME_",
+)  # fmt: skip
+"""Variables of a terminal, a session or a client. They are not passed on, since clients share the server."""
+
+RUNNERS: Final = (
+    "npx",
+    "bunx",
+    "uvx",
+    "uv",
+    "pnpm",
+    "yarn",
+    "npm",
+    "bun",
+    "deno",
+    "node",
+    "python",
+    "python3",
+    "docker",
+)
+"""Programs that run what their first argument names."""
+
+NO_NAMES: Final = ("run", "exec", "dlx", "tool", "x", "start")
+
+KEPT_S: Final = 30 * 86400.0
+"""How long a server stays in the settings after it was last wrapped."""
+
+TRIES, PAUSE_S = 20, 0.1
+
+
+def wrap(arguments: argparse.Namespace) -> int:
+    """Return when the MCP session has ended. Raises Failed, Usage, ControlError."""
+    if not arguments.server:
+        raise Usage("name the server: linckia wrap -- COMMAND ARG…")
+    data_dir = data_dir_of(arguments)
+    environment = passed_on(os.environ)
+    name = name_of(arguments, environment)
+    with _locked(data_dir):
+        if not _is_known(data_dir, name):
+            _add(data_dir, name, arguments, environment)
+        _mark_used(data_dir, name)
+    session = argparse.Namespace(
+        data_dir=data_dir, paths=[], surface=name, read_only=False, config=None, mcp_files=None, only_mounts=True
+    )
+    for left in reversed(range(TRIES)):
+        try:
+            return stdio(session)
+        except Usage:
+            # The kernel read its settings before the server was added. Nothing was read from the client.
+            if not left or not _is_known(data_dir, name):
+                raise
+            _reload(data_dir)
+            time.sleep(PAUSE_S)
+    raise AssertionError
+
+
+def data_dir_of(arguments: argparse.Namespace) -> Path:
+    """Return the data directory for wrapped servers: the one given, or the usual one's name with `-wrap`."""
+    usual: Path = arguments.data_dir
+    return usual if arguments.data else usual.with_name(f"{usual.name}-wrap")
+
+
+def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that the server gets: all but those of the terminal, the session and the client."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name not in VOLATILE and not name.startswith(VOLATILE_PREFIXES)
+    }
+
+
+def name_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> str:
+    """Return the name of the mount: words from the command, and a hash of all that makes the server what it is."""
+    told = {key: getattr(arguments, key) for key in ("server", "env", "env_from", "share", "eager", "pin", "stateful")}
+    whole = json.dumps([told, str(_folder(arguments)), dict(environment)], sort_keys=True)
+    digest = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    words = (
+        re.sub(r"[^a-z0-9]+", "-", (arguments.name or words_of(arguments.server)).lower()).strip("-")[:20].strip("-")
+    )
+    return f"{words if words[:1].isalpha() else f'mcp-{words}'.rstrip('-')}-{digest}"
+
+
+def words_of(server: Sequence[str]) -> str:
+    """Return what a command runs: the package, module or script, without version and ending."""
+    program, *rest = server
+    program = Path(program).name
+    if re.sub(r"[0-9.]+$", "", program) in RUNNERS or program in RUNNERS:
+        named = [word for word in rest if not word.startswith("-") and word not in NO_NAMES]
+        program = named[0] if named else program
+    last = program.rstrip("/").rpartition("/")[2]
+    return re.sub(r"(?<=.)@.*$|\.(py|js|mjs|cjs|ts)$", "", last)
+
+
+def _folder(arguments: argparse.Namespace) -> Path:
+    return Path.cwd() / Path(arguments.cwd or "").expanduser()
+
+
+@contextlib.contextmanager
+def _locked(data_dir: Path) -> Iterator[None]:
+    """Let one process at a time change the settings. Raises OSError."""
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(data_dir / "wrap.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _mark(data_dir: Path, name: str) -> Path:
+    return data_dir / "mcp" / f"{name}.used"
+
+
+def _is_known(data_dir: Path, name: str) -> bool:
+    # It is written after the settings.
+    return _mark(data_dir, name).exists()
+
+
+def _mark_used(data_dir: Path, name: str) -> None:
+    _mark(data_dir, name).touch(mode=0o600)
+
+
+def _add(data_dir: Path, name: str, arguments: argparse.Namespace, environment: Mapping[str, str]) -> None:
+    """Add the server to the settings, and forget those that nobody has wrapped for long. Raises Failed, Usage."""
+    from linckia.kernel.cli.mcp_import import store_secrets, without_secrets
+    from linckia.kernel.cli.mcp_settings import change, secret_files, table_of, written
+    from linckia.kernel.cli.settings_file import REMOVED
+
+    arguments.cwd = str(_folder(arguments))
+    table = table_of(arguments)
+    table["env"] = {**environment, **table.get("env", {})}
+    table, files = without_secrets(name, table)
+    old = [each for each in written(data_dir) if _is_old(_mark(data_dir, each))]
+    store_secrets(data_dir, files)
+    change(data_dir, {**{(each,): REMOVED for each in old}, (name,): table})
+    for each in old:
+        for path in secret_files(data_dir, each):
+            path.unlink(missing_ok=True)
+
+
+def _is_old(mark: Path) -> bool:
+    try:
+        return time.time() - mark.stat().st_mtime > KEPT_S
+    except FileNotFoundError:
+        return False
+
+
+def _reload(data_dir: Path) -> None:
+    from linckia.kernel.cli.mcp_settings import reload
+
+    with contextlib.suppress(ControlError):
+        reload(data_dir)
