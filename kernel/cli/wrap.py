@@ -1,8 +1,9 @@
 """`linckia wrap -- COMMAND ARG…`: what an MCP client starts instead of a server, so that the server is supervised.
 
-The server is mounted in a kernel for wrapped servers only, whose data directory is beside the usual one, and this process
+The server is mounted in a kernel for wrapped servers only, whose data directory is beside the usual one. This process
 then behaves like `linckia stdio --surface NAME`. The same command with the same folder, options and environment is the
-same server, whichever client wraps it. As in `stdio`, a client is waiting: what is slow is imported only for a new server.
+same server, whichever client wraps it. As in `stdio`, a client is waiting, so that slow modules are imported only for a
+new server.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Final
 
 from linckia.kernel.cli import Usage
 from linckia.kernel.cli.stdio import stdio
-from linckia.proto.control.client import ControlError
+from linckia.proto.control.client import Client, ControlError, NoKernel
 
 VOLATILE: Final = frozenset({
     "_", "PWD", "OLDPWD", "SHLVL", "COLUMNS", "LINES", "TERM", "COLORTERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION",
@@ -95,15 +96,24 @@ def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(environment.items())
-        if name not in VOLATILE and not name.startswith(VOLATILE_PREFIXES)
+        if name not in VOLATILE and not name.startswith(VOLATILE_PREFIXES) and _is_text(name + value)
     }
+
+
+def _is_text(text: str) -> bool:
+    """Return whether a settings file can hold it: variables may be any bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def name_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> str:
     """Return the name of the mount: words from the command, and a hash of all that makes the server what it is."""
     told = {key: getattr(arguments, key) for key in ("server", "env", "env_from", "share", "eager", "pin", "stateful")}
     whole = json.dumps([told, str(_folder(arguments)), dict(environment)], sort_keys=True)
-    digest = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    digest = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     words = (
         re.sub(r"[^a-z0-9]+", "-", (arguments.name or words_of(arguments.server)).lower()).strip("-")[:20].strip("-")
     )
@@ -114,7 +124,7 @@ def words_of(server: Sequence[str]) -> str:
     """Return what a command runs: the package, module or script, without version and ending."""
     program, *rest = server
     program = Path(program).name
-    if re.sub(r"[0-9.]+$", "", program) in RUNNERS or program in RUNNERS:
+    if re.sub(r"[0-9.]+$", "", program) in RUNNERS:
         named = [word for word in rest if not word.startswith("-") and word not in NO_NAMES]
         program = named[0] if named else program
     last = program.rstrip("/").rpartition("/")[2]
@@ -160,12 +170,20 @@ def _add(data_dir: Path, name: str, arguments: argparse.Namespace, environment: 
     table = table_of(arguments)
     table["env"] = {**environment, **table.get("env", {})}
     table, files = without_secrets(name, table)
-    old = [each for each in written(data_dir) if _is_old(_mark(data_dir, each))]
+    old = [] if _is_running(data_dir) else [each for each in written(data_dir) if _is_old(_mark(data_dir, each))]
     store_secrets(data_dir, files)
     change(data_dir, {**{(each,): REMOVED for each in old}, (name,): table})
     for each in old:
         for path in secret_files(data_dir, each):
             path.unlink(missing_ok=True)
+
+
+def _is_running(data_dir: Path) -> bool:
+    try:
+        Client(data_dir).close()
+    except NoKernel:
+        return False
+    return True
 
 
 def _is_old(mark: Path) -> bool:
