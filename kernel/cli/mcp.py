@@ -14,7 +14,7 @@ from linckia.kernel.cli import logs as service_logs
 from linckia.kernel.cli.mcp_import import import_servers
 from linckia.kernel.cli.mcp_settings import change, known, mounts, remove, server_of, table_of, written
 from linckia.kernel.cli.mcp_test import tested
-from linckia.kernel.cli.terminal import Cell, connect, say, show_answer, show_json
+from linckia.kernel.cli.terminal import Cell, complain, connect, say, show_answer, show_json
 from linckia.kernel.mount_settings import problem_of
 from linckia.proto.control.client import CallFailed, Client, NoKernel
 from linckia.proto.json_types import JsonObject, Layer
@@ -115,6 +115,8 @@ def _logs(arguments: argparse.Namespace, data_dir: Path) -> int:
 
 def _restart(arguments: argparse.Namespace, data_dir: Path) -> int:
     with connect(arguments) as client:
+        if service_of(arguments.name) not in _statuses(client):
+            raise Usage(f"the running kernel does not serve {known(data_dir, arguments.name)}; see `linckia mcp list`")
         result: JsonObject = client.call("kernel_restart", {"service": service_of(arguments.name)})
     say(result["message"])
     return 0
@@ -129,8 +131,11 @@ def _switch(arguments: argparse.Namespace, data_dir: Path) -> int:
 
 def _remove(arguments: argparse.Namespace, data_dir: Path) -> int:
     remove(data_dir, arguments.name)
-    with contextlib.suppress(NoKernel), connect(arguments) as client:
-        client.call(f"{REGISTRY}_forget", {"mount": arguments.name})
+    try:
+        with contextlib.suppress(NoKernel), connect(arguments) as client:
+            client.call(f"{REGISTRY}_forget", {"mount": arguments.name})
+    except CallFailed as error:
+        complain(f"the definitions of its tools are still stored: {error}")
     say(f"{arguments.name} is removed.")
     return 0
 
