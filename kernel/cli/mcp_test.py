@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -24,6 +25,11 @@ from linckia.proto.mounts import REGISTRY, TABLE, MountSettings, service_of
 
 WORDS = 8
 """Number of last lines of a server's log to show."""
+
+LOOKED_AT = 200
+
+_OURS = re.compile(r"\s*[|+]|\S+ \S+ supervisor: ")
+"""Lines that Linckia adds to the log: about the end of the process, and tracebacks of the adapter."""
 
 STARTS_S, ENDS_S, POLL_S = 20.0, 15.0, 0.02
 
@@ -77,8 +83,9 @@ def _decoded(value: Any) -> Any:
 def _last_words(data_dir: Path, name: str, why: str, *, is_temporary: bool) -> str:
     words = f"{name} does not work: {why}"
     with contextlib.suppress(OSError):
-        if lines := last_lines(log_dir(data_dir) / f"{service_of(name)}.log", WORDS):
-            words += "\nits last words:\n  " + "\n  ".join(lines)
+        lines = last_lines(log_dir(data_dir) / f"{service_of(name)}.log", LOOKED_AT)
+        if said := [line for line in lines if not _OURS.match(line)][-WORDS:]:
+            words += "\nits last words:\n  " + "\n  ".join(said)
     if not is_temporary:
         words += f"\nSee: linckia mcp logs {name}"
     return f"{words}\nIts settings are kept: change [{TABLE}.{name}] in linckia.toml, and then: linckia mcp test {name}"
