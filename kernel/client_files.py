@@ -128,7 +128,7 @@ def mount_name(given: str, taken: Collection[str]) -> str:
     base = re.sub(r"[^a-z0-9_-]+", "-", given.lower()).strip("-_")
     base = base if base[:1].isalpha() else f"mcp-{base}".rstrip("-")
     name, number = base[:32].rstrip("-_"), 1
-    while problem_of(name, taken):
+    while name in taken or problem_of(name):
         ending = "-mcp" if number == 1 else f"-mcp-{number}"
         name, number = base[: 32 - len(ending)] + ending, number + 1
     return name

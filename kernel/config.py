@@ -124,7 +124,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     plain: Layer = {}
     services: dict[str, Layer] = {}
     packages = manifests.served(flags.packages)
-    mounts = Mounts([each.manifest.name for each in packages])
+    mounts = Mounts()
     found = tuple(each.manifest for each in packages)
     # If a client could write there, the kernel would run its code.
     denied += [folder for each in packages for folder in each.folders]
@@ -150,13 +150,14 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
             services[name] = services.get(name, {}) | table
         mounts.add(settings.mcp, folder, origin, is_file=os.path.isabs(origin))
     denied += mounts.files
+    merged = mounts.merged(flags.packages)
     denied += [path for each in found for path in files_of(each, services.get(each.name, {}))]
     # Services would load models that a client put there. A root inside such a folder is deliberate.
     loaded = {place for each in found if each.models_of for place in _models(services, each, environment)}
     denied += [place for place in loaded if not any(root.is_relative_to(os.path.realpath(place)) for root in roots)]
     served = _served(http)
     if served is not None and served.oauth is not None:
-        oauth = _oauth(served.oauth, roots)
+        oauth = _oauth(served.oauth, roots, merged)
         served = structs.replace(served, oauth=oauth)
         issuer = {"issuer": oauth.issuer, "jwks_url": oauth.jwks_url or ""}
         services |= {each.name: services.get(each.name, {}) | issuer for each in found if each.told_issuer}
@@ -174,7 +175,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         backup=backup,
         chaos_module=_injector(msgspec.convert(chaos, ChaosSettings)),
         services=services,
-        mounts=mounts.merged(flags.packages),
+        mounts=merged,
         warnings=tuple(warnings),
         flags=flags,
         **prompts,
@@ -317,7 +318,7 @@ def _served(layer: Layer) -> Http | None:
     return http
 
 
-def _oauth(oauth: OAuth, roots: Collection[Path]) -> OAuth:
+def _oauth(oauth: OAuth, roots: Collection[Path], mounts: Collection[str]) -> OAuth:
     """Return `[http.oauth]` with real paths, after checking that issuer and scopes are usable. Raises ConfigError."""
     for name, url in (("issuer", oauth.issuer), ("jwks_url", oauth.jwks_url), ("resource", oauth.resource)):
         if url is not None:
@@ -329,14 +330,15 @@ def _oauth(oauth: OAuth, roots: Collection[Path]) -> OAuth:
     if not oauth.algorithms or not oauth.scopes:
         missing = "scopes" if oauth.algorithms else "algorithms"
         raise ConfigError(f"http.oauth.{missing} is empty, so no token of the issuer would be accepted")
-    scopes = {name: _scope(f"http.oauth.scopes.{name}", scope, roots) for name, scope in oauth.scopes.items()}
+    scopes = {name: _scope(f"http.oauth.scopes.{name}", scope, roots, mounts) for name, scope in oauth.scopes.items()}
     return structs.replace(oauth, scopes=scopes)
 
 
-def _scope(origin: str, scope: ScopeGrant, roots: Collection[Path]) -> ScopeGrant:
+def _scope(origin: str, scope: ScopeGrant, roots: Collection[Path], mounts: Collection[str]) -> ScopeGrant:
+    known = (*SURFACES, *mounts)
     for surface in scope.surfaces:
-        if surface not in SURFACES:
-            raise ConfigError(f"{origin}: there is no surface {surface!r}{nearest(surface, SURFACES)}")
+        if surface not in known:
+            raise ConfigError(f"{origin}: there is no surface {surface!r}{nearest(surface, known)}")
     real = tuple(Path(root).expanduser().resolve() for root in scope.roots)
     for path in real:
         if not any(path.is_relative_to(root) for root in roots):

@@ -23,15 +23,13 @@ from linckia.proto.operation import SURFACES
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 TAKEN: Final = ("kernel", "session", *SURFACES)
-"""Names that no mount may have, besides those of the services: tools and URLs are named after them."""
+"""Names that no mount may have: URLs are named after them."""
 
 
 class Mounts:
     """Merges the tables of all layers, key by key."""
 
-    def __init__(self, services: Collection[str]) -> None:
-        """`services`: names that mounts may not have."""
-        self._taken = frozenset((*TAKEN, *services))
+    def __init__(self) -> None:
         self._tables: dict[str, Layer] = {}
         self._names: dict[str, str] = {}
         """Names of the mounts, by that of the service."""
@@ -65,7 +63,7 @@ class Mounts:
         return enabled
 
     def _check_name(self, name: str, origin: str) -> None:
-        problem = problem_of(name, self._taken)
+        problem = problem_of(name)
         other = self._names.get(service_of(name), name)
         if not problem and other != name:
             problem = f"there already is a server {other!r}, and names must differ in more than - and _"
@@ -73,11 +71,11 @@ class Mounts:
             raise ConfigError(f"{origin}: {TABLE}.{name}: {problem}")
 
 
-def problem_of(name: str, services: Collection[str]) -> str:
+def problem_of(name: str) -> str:
     """Return why no mount may have this name, and what would be right; empty if one may."""
     if not is_name(name):
         return f"names of servers are lower case, at most 32 letters, digits, - and _ ({NAME_PATTERN})"
-    if name in TAKEN or name.replace("-", "_") in services:
+    if name in TAKEN:
         return f"Linckia has its own {name!r}; name the server otherwise, such as {name}-mcp"
     return ""
 

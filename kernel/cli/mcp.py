@@ -8,7 +8,6 @@ import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from linckia.kernel import manifests
 from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli import logs as service_logs
 from linckia.kernel.cli.mcp_import import import_servers
@@ -32,7 +31,7 @@ def mcp(arguments: argparse.Namespace) -> int:
 
 def _add(arguments: argparse.Namespace, data_dir: Path) -> int:
     name, table = arguments.name, table_of(arguments)
-    if problem := problem_of(name, [each.manifest.name for each in manifests.built_in()]):
+    if problem := problem_of(name):
         raise Usage(problem)
     if name in written(data_dir) or name in mounts(data_dir):
         raise Usage(f"there already is a server {name!r}; `linckia mcp remove {name}` removes it")

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from linckia.kernel import manifests
 from linckia.kernel.cli.client_places import Found, places, servers
 from linckia.kernel.cli.mcp_settings import FOLDER, change, mounts, server_of, written
 from linckia.kernel.cli.terminal import complain, say, show_table
@@ -69,7 +68,6 @@ def _chosen(data_dir: Path, clients: Sequence[str], environment: Mapping[str, st
     skipped: list[str] = []
     there = {**written(data_dir), **mounts(data_dir)}
     same = [resolved(with_real_paths(table, data_dir), data_dir) for table in there.values()]
-    own = _own()
     for found in _found(clients, environment, skipped):
         where = f"{found.path}: {found.server.name}"
         if _is_linckia(found):
@@ -86,14 +84,9 @@ def _chosen(data_dir: Path, clients: Sequence[str], environment: Mapping[str, st
         if table in same:
             continue
         same.append(table)
-        taken = [*own, *map(service_name, there), *(service_name(each.name) for each in new)]
+        taken = [*map(service_name, there), *(service_name(each.name) for each in new)]
         new.append(_New(_name(found, taken), table, found))
     return new, skipped
-
-
-def _own() -> list[str]:
-    """Return the names of Linckia's services."""
-    return [each.manifest.name for each in manifests.built_in()]
 
 
 def _found(clients: Sequence[str], environment: Mapping[str, str], skipped: list[str]) -> Iterator[Found]:
@@ -108,7 +101,7 @@ def _found(clients: Sequence[str], environment: Mapping[str, str], skipped: list
 
 def _name(found: Found, taken: Sequence[str]) -> str:
     """Return a name for the server: the client's, or one that also names the project or the client."""
-    plain = mount_name(found.server.name, _own())
+    plain = mount_name(found.server.name, ())
     if service_name(plain) in taken:
         place = found.client if found.workspace == Path.home() else found.workspace.name
         plain = f"{plain[:20].rstrip('-_')}-{place}"

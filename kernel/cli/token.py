@@ -19,6 +19,7 @@ import msgspec
 from linckia.kernel import tokens
 from linckia.kernel.catalog import ENTRIES
 from linckia.kernel.cli import Failed, Usage
+from linckia.kernel.cli.mcp_settings import mounts
 from linckia.kernel.cli.terminal import Cell, complain, say, show_answer, show_json
 from linckia.kernel.config import load
 from linckia.kernel.settings import ConfigError, Flags, seconds
@@ -60,7 +61,7 @@ def _create(arguments: argparse.Namespace, data_dir: Path) -> int:
             parse_rate(arguments.rate)
         except ValueError as error:
             raise Usage(f"--rate: {error}") from None
-    surfaces = _surfaces(arguments.surfaces or ())
+    surfaces = _surfaces(arguments.surfaces or (), data_dir)
     roots = _roots(arguments.roots or (), arguments.data, data_dir)
     expires = None if arguments.expires is None else expiry(arguments.expires, time.time())
     secret = tokens.new()
@@ -128,10 +129,11 @@ def _at(when: float) -> str:
     return datetime.datetime.fromtimestamp(when).astimezone().isoformat(timespec="seconds")
 
 
-def _surfaces(given: Sequence[str]) -> tuple[str, ...]:
+def _surfaces(given: Sequence[str], data_dir: Path) -> tuple[str, ...]:
+    known = SURFACES if set(given) <= set(SURFACES) else (*SURFACES, *mounts(data_dir))
     for name in given:
-        if name not in SURFACES:
-            raise Usage(f"--surface: there is no surface {name!r}{nearest(name, SURFACES)}")
+        if name not in known:
+            raise Usage(f"--surface: there is no surface {name!r}{nearest(name, known)}")
     if ALL in given:
         return ()
     if set(given) == {COMPACT}:

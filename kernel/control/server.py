@@ -24,11 +24,21 @@ from linckia.kernel.isolation import run_isolated
 from linckia.kernel.ports import Calls
 from linckia.proto import frames
 from linckia.proto.bounds import exceeded
-from linckia.proto.errors import Failure, Forbidden, Internal, InvalidParams, Kind, LinckiaError, Unavailable
+from linckia.proto.errors import (
+    Failure,
+    Forbidden,
+    Internal,
+    InvalidParams,
+    Kind,
+    LinckiaError,
+    Unavailable,
+    UnknownOperation,
+)
 from linckia.proto.json_types import JsonObject
 from linckia.proto.link import passed
-from linckia.proto.operation import OPERATOR, SURFACES
+from linckia.proto.operation import OPERATOR, SURFACES, Operation, Params, operation_of
 from linckia.proto.ops import Table
+from linckia.proto.ops.front import CallMounted
 
 log = logging.getLogger("linckia.control")
 
@@ -256,11 +266,22 @@ class _Connection:
             log.exception("a request on the control socket failed")
             raise Internal(f"the request failed because of a defect: {error!r}; kernel.log has the details") from error
 
+    def _parsed(self, request: CallRequest) -> tuple[Operation[object], Params[object]]:
+        """Return the operation and its parameters. A tool of a mounted server is known to fronts only."""
+        table = self._server.table
+        try:
+            operation = table.find(request.call)
+        except UnknownOperation:
+            if table.surfaces == SURFACES:
+                raise
+            tool = CallMounted(name=request.call, arguments=dict(request.params))
+            return operation_of(CallMounted), tool
+        return operation, operation.parse(request.params)
+
     async def _call(self, request: CallRequest) -> object:
-        operation = self._server.table.find(request.call)
+        operation, params = self._parsed(request)
         if not operation.admits(OPERATOR):
             raise Forbidden(f"{operation.name} is called between services only")
-        params = operation.parse(request.params)
         await self._server.started.wait()
         dispatch = self._server.router.call
         call = partial(dispatch, operation, params, caller=OPERATOR, timeout_s=request.timeout_s, written=True)
@@ -285,8 +306,8 @@ class _Connection:
         server = self._server
         if (count := len(self._descriptors)) not in (2, 3):
             raise InvalidParams(f"an attach needs two or three descriptors, not {count}", field="attach")
-        if wanted.surface not in SURFACES:
-            there = ", ".join(sorted(SURFACES))
+        if wanted.surface not in server.table.surfaces:
+            there = ", ".join(sorted(server.table.surfaces))
             raise InvalidParams(f"unknown surface {wanted.surface!r}; there are: {there}", field="surface")
         if wanted.roots is not None and set(wanted.roots) != set(server.roots):
             raise Unavailable(

@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 
 from linckia.proto.errors import UnknownOperation
 from linckia.proto.http import Endpoint
-from linckia.proto.operation import Operation, Params
+from linckia.proto.operation import SURFACES, Operation, Params
 from linckia.proto.suggestions import did_you_mean
 
 
@@ -47,6 +48,12 @@ class Table(Mapping[str, Operation[object]]):
         if (op := self._by_name.get(name) or self._by_former.get(name)) is None:
             raise UnknownOperation(f"unknown operation {name!r}{did_you_mean(name, self._by_name)}", field="name")
         return op
+
+    @cached_property
+    def surfaces(self) -> tuple[str, ...]:
+        """Names of all tool surfaces: Linckia's own, and those of mounted servers."""
+        named = (surface for op in self._by_name.values() for surface in op.surfaces)
+        return tuple(dict.fromkeys((*SURFACES, *named)))
 
     def of_service(self, service: str) -> tuple[Operation[object], ...]:
         return tuple(op for op in self._by_name.values() if op.service == service)

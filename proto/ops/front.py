@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from linckia.proto.front import SERVICE
 from linckia.proto.mcp import Content, PromptResult
-from linckia.proto.operation import Family, Params, Role
+from linckia.proto.operation import OPERATOR, Family, Params, Role
 
 SURFACES = ("documents", "compact", "core")
 SCRATCHPAD_SURFACES = ("knowledge",)
@@ -80,6 +80,14 @@ class Describe(Params[dict[str, Any]], frozen=True, kw_only=True):
 
     target: Annotated[str | None, Meta(description="Name of an op")] = None
     words: Annotated[str, Meta(max_length=1024, description="What you want to do")] = ""
+
+
+@Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,)).destroy("call_mounted", idempotent=False, deadline_s=86_400)
+class CallMounted(Params[dict[str, Any]], frozen=True, kw_only=True):
+    """Call a tool of a mounted server by its name beside Linckia's own (`github_create_issue`)."""
+
+    name: Annotated[str, Meta(max_length=64, description="Name of the tool")]
+    arguments: Annotated[dict[str, Any], Meta(description="Of the tool")] = {}
 
 
 class ScratchpadContent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -18,7 +18,7 @@ from linckia.proto.surfaces.finding import Index
 
 QUERY, EXECUTE, SESSION, DESCRIBE = "query", "execute", "session", "describe"
 
-NAMES = frozenset({QUERY, EXECUTE, SESSION, DESCRIBE})
+NAMES = frozenset({QUERY, EXECUTE, SESSION, DESCRIBE, "call_mounted"})
 """Operations that the composite tools handle themselves."""
 
 DOCUMENTS = "documents"

@@ -19,7 +19,7 @@ from linckia.proto.errors import Forbidden, InvalidParams, OperationError
 from linckia.proto.mounts import CHANGED, Definitions, Flag, MountChanged, Offered, is_name, service_of
 from linckia.proto.ops import mounts as ops
 from linckia.services.mounts import flags
-from linckia.services.mounts.canonical import Parsed, changed_lists, checked, differences, parse
+from linckia.services.mounts.canonical import Parsed, canonical, changed_lists, checked, differences, parse
 from linckia.services.mounts.store import Kept, Store
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 

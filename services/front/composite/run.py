@@ -12,12 +12,13 @@ from typing import Unpack
 from msgspec import Raw
 
 from linckia.proto.dispatch import CallOptions, ClientRequests, Dispatcher
-from linckia.proto.errors import InvalidParams, LinckiaError
+from linckia.proto.errors import InvalidParams, LinckiaError, UnknownOperation
 from linckia.proto.frames import new_trace
 from linckia.proto.front import SERVICE
 from linckia.proto.json_types import JsonObject
 from linckia.proto.operation import CLIENT, Operation, Params
-from linckia.proto.ops.front import Describe, Execute, Query, Session
+from linckia.proto.ops.front import CallMounted, Describe, Execute, Query, Session
+from linckia.proto.suggestions import did_you_mean
 from linckia.proto.surfaces.describe import describe
 from linckia.proto.surfaces.steps import DOCUMENTS, NAMES, Category, Steps
 from linckia.services.front.composite.answer import Composed, as_json, composed, direct, failed, sized
@@ -193,6 +194,13 @@ class Composites:
                     return await execute(params, self._steps, call_step, options.get("client_requests"))
                 case Session():
                     return await session(params, self._steps, call_step, options.get("client_requests"))
+                case CallMounted():
+                    found = self._steps.find(params.name)
+                    if found is None or not found[1].is_foreign:
+                        near = did_you_mean(params.name, self._steps.names())
+                        raise UnknownOperation(f"unknown operation {params.name!r}{near}", field="name")
+                    mounted = found[1]
+                    return await call_step(mounted, mounted.parse(params.arguments), options.get("client_requests"))
                 case Describe():
                     return describe(self._steps, params.target, params.words)
             raise TypeError(f"{type(params).__name__} is not a composite operation")

@@ -18,7 +18,18 @@ from linckia.proto.dispatch import Dispatcher
 from linckia.proto.errors import LinckiaError
 from linckia.proto.frames import Event
 from linckia.proto.front import SERVICE
-from linckia.proto.mounts import CHANGED, UPDATED, Mount, MountChanged, MountResourceUpdated, MountTable, Offered
+from linckia.proto.mounts import (
+    CHANGED,
+    READ,
+    UPDATED,
+    Mount,
+    MountChanged,
+    MountRequest,
+    MountResourceUpdated,
+    MountTable,
+    Offered,
+    operations_of,
+)
 from linckia.proto.operation import Params, operation_of
 from linckia.proto.ops.kernel import KernelMounts
 from linckia.proto.ops.mounts import MountsOffered
@@ -52,10 +63,16 @@ class Catalogue:
         self.offered: dict[str, Offered] = {}
         self.loaded = trio.Event()
         """Set once the mounts are known for the first time, with what they offered last."""
+        self._learning: trio.Nursery | None = None
         self._refreshed = trio.lowlevel.ParkingLot()
 
     async def run(self) -> None:
-        """Follow the kernel's table of mounts."""
+        """Follow the kernel's table of mounts, and start servers that never ran, to know what they offer."""
+        async with trio.open_nursery() as nursery:
+            self._learning = nursery
+            await self._follow()
+
+    async def _follow(self) -> None:
         version = -1
         while True:
             try:
@@ -82,9 +99,23 @@ class Catalogue:
                         nursery.start_soon(self._fetch, name, offered)
             self.mounts = mounts
             self.offered = {name: offered.get(name) or self.offered.get(name) or Offered() for name in mounts}
+            for name in changed:
+                if name in mounts and not self.offered[name].version and self._learning is not None:
+                    self._learning.start_soon(self._learn, name)
             if changed:
                 await self._receiver.mounts_changed(dict.fromkeys(changed, ALL_LISTS))
             self._refreshed.unpark_all()
+
+    async def _learn(self, name: str) -> None:
+        try:
+            await self.start(name)
+        except LinckiaError as error:
+            _log.warning("the mount %s could not be started to learn what it offers: %s", name, error)
+
+    async def start(self, name: str) -> None:
+        """Start a mount's server if it does not run. Raises LinckiaError."""
+        ping = MountRequest(method="ping", name=name)
+        await self._dispatcher.call(operations_of(name)[READ], ping, written=True)
 
     async def _fetch(self, name: str, offered: dict[str, Offered]) -> bool:
         try:

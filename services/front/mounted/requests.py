@@ -141,10 +141,9 @@ class MountedRequests:
 
     async def _first_start(self, request: Request, mount: str) -> None:
         """Start a server that never ran, and wait until its definitions are known. Raises MCPError if it fails."""
-        ping = MountRequest(method="ping", name=mount)
         with trio.move_on_after(KNOWN_S):
             try:
-                await self._server.dispatcher.call(operations_of(mount)[READ], ping, written=True)
+                await self._catalogue.start(mount)
             except LinckiaError as error:
                 raise as_error(error.failure) from None
             await self._catalogue.known(mount)

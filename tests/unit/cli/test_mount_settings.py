@@ -91,7 +91,6 @@ def test_clients_cannot_read_files_with_secrets_of_mounts(data_dir: Path, tmp_pa
         ("[mcp.a]\npin = true", r"linckia\.toml: mcp\.a: set either `command` or `url`"),
         ('[mcp]\ncommand = "x"', r"linckia\.toml: mcp\.command: expected a table, such as \[mcp\.command\]"),
         ('[mcp.core]\ncommand = "x"', r"mcp\.core: Linckia has its own 'core'; .* such as core-mcp"),
-        ('[mcp.memory]\ncommand = "x"', r"mcp\.memory: Linckia has its own 'memory'; .* such as memory-mcp"),
         ('[mcp.GitHub]\ncommand = "x"', r"mcp\.GitHub: names of servers are lower case"),
         ('[mcp.a-b]\ncommand = "x"\n[mcp.a_b]\ncommand = "x"', r"mcp\.a_b: there already is a server 'a-b'"),
     ],

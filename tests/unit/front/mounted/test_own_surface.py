@@ -185,12 +185,13 @@ async def test_a_change_is_told_once_to_the_clients_that_see_it() -> None:
 
 
 async def test_the_first_list_waits_for_a_server_that_has_never_started() -> None:
-    started = trio.Event()
+    started, release = trio.Event(), trio.Event()
 
     async def start(kind: str, request: MountRequest, params: dict[str, Any]) -> Any:
         assert request.method == "ping"
         assert kind == "read"
         started.set()
+        await release.wait()
         return {}
 
     async with mounted_gateway(start, x=offered("")) as (gateway, mounts), connected(gateway, "x") as wire:
@@ -198,6 +199,7 @@ async def test_the_first_list_waits_for_a_server_that_has_never_started() -> Non
         assert capabilities["prompts"] == {"listChanged": True}
         await wire.send({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
         await started.wait()
+        release.set()
         mounts.offers("x", TOOLS, "tools")
         messages = [await wire.receive(), await wire.receive()]
         answer = next(each for each in messages if each.get("id") == 1)
