@@ -70,6 +70,9 @@ class Instance:
         greeting: what the server says about itself.
         pid: 0 if it is not a process here.
         in_use: number of calls in flight.
+        is_dying: whether it takes no more calls.
+        was_closed: whether it was ended in order.
+        removed: set by its owner, once a new one may replace it.
         ended_while_greeting: whether it ended when it was asked for its revision.
     """
 
@@ -79,6 +82,8 @@ class Instance:
         self.exchanges = Exchanges()
         self.turns = Turns(strict=strict)
         self.ended = trio.Event()
+        self.is_dying = self.was_closed = False
+        self.removed = trio.Event()
         self.used_at = trio.current_time()
         self.in_use = 0
         self._unused = trio.Event()
@@ -135,7 +140,6 @@ class Instance:
         except NoReply:
             self.fail(f"the server did not answer `initialize` within {limit_s:g} s")
         except Lost:
-            self.ended_while_greeting = True
             # `_receive` knows the cause.
             await trio.sleep_forever()
         await trio.lowlevel.checkpoint()
@@ -143,6 +147,7 @@ class Instance:
     def fail(self, cause: str) -> None:
         """End the server at once because of `cause`; the first cause counts."""
         if not self.cause:
+            self.is_dying = True
             self.cause = cause
             self._connection.end_now()
             self.peer.end(cause)
@@ -150,12 +155,15 @@ class Instance:
 
     def close(self) -> None:
         """End the server in order."""
+        self.is_dying = self.was_closed = True
         self._scope.cancel()
 
     async def _receive(self) -> None:
         try:
             await self.peer.run()
         except LinkEnded as error:
+            self.is_dying = True
+            self.ended_while_greeting = not hasattr(self, "greeting")
             self.fail(await self._connection.cause(str(error)))
 
     async def _wait_ended(self) -> None:

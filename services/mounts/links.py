@@ -67,6 +67,7 @@ class PipeLink:
                     await self._child.stdin.send_all(message + b"\n")
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     # Its end is reported where it is waited for; it may also live on, and only have closed its stdin.
+                    begun(False)
                     return
 
     async def receive(self) -> list[Message]:

@@ -105,14 +105,10 @@ class Peer:
         self._ended = ""
 
     async def run(self) -> None:
-        """Receive until the link ends. Raises LinkEnded."""
-        try:
-            while True:
-                for message in await self.link.receive():
-                    self._accept(message)
-        except LinkEnded as error:
-            self.end(str(error))
-            raise
+        """Receive until the link ends. Raises LinkEnded; `end` must follow."""
+        while True:
+            for message in await self.link.receive():
+                self._accept(message)
 
     def end(self, cause: str) -> None:
         """Wake all requests: no reply will come."""

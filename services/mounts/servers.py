@@ -80,6 +80,7 @@ class Servers:
         self._dies_with = is_local and settings.is_shared
         self._instances: dict[str, Instance] = {}
         self._starting: dict[str, Starting] = {}
+        self._opening = trio.Lock()
         self._changed = trio.Event()
         self._lister: Instance | None = None
         self._listening: dict[Instance, subscriptions.Listening] = {}
@@ -105,17 +106,16 @@ class Servers:
 
     async def call(self, kind: str, request: MountRequest, ctx: Context) -> Written:
         """Serve a client's request. Raises LinckiaError."""
-        session = ctx.session
-        if self._settings.stateful and self._remembered.tell(session):
-            raise OperationError(
-                "the server was restarted since your last call, and its state is lost; nothing was done."
-                " Calls from now on reach the new server"
-            )
         has_retried = False
         while True:
-            instance = await self._get(session)
+            instance = await self._get(ctx.session)
             if self._settings.stateful:
-                self._remembered.used(session)
+                if self._remembered.tell(ctx.session):
+                    raise OperationError(
+                        "the server was restarted since your last call, and its state is lost; nothing was done."
+                        " Calls from now on reach the new server"
+                    )
+                self._remembered.used(ctx.session)
             try:
                 reply = await self._on(instance, request, ctx)
             except Lost as lost:
@@ -153,40 +153,53 @@ class Servers:
     async def _get(self, session: str) -> Instance:
         key = SHARED if self._settings.is_shared else session
         while True:
-            if (instance := self._instances.get(key)) is not None and not instance.cause:
-                return instance
+            if (instance := self._instances.get(key)) is not None:
+                if not instance.is_dying:
+                    return instance
+                await instance.removed.wait()
+                continue
             if SPARE in self._instances:
                 self._instances[key] = self._instances.pop(SPARE)
                 continue
             if key not in self._starting:
-                await self._make_room()
+                async with self._opening:
+                    if key in self._starting or key in self._instances:
+                        continue
+                    await self._make_room()
+                    self._begin(key)
             try:
                 await self._start(key)
             except StartFailed as error:
                 raise Unavailable(str(error)) from None
 
     async def _make_room(self) -> None:
-        """End the server that is unused for longest, if there are too many. Raises Overloaded."""
-        if len(self._instances) + len(self._starting) < self._settings.max_instances:
-            return
-        idle = [(each.used_at, key) for key, each in self._instances.items() if not each.in_use and not each.is_parked]
-        if not idle:
-            raise Overloaded(
-                f"all {self._settings.max_instances} servers of mcp.{self._settings.mount} are busy"
-                " (`max_instances`); try again later"
-            )
-        _, key = min(idle)
-        instance = self._instances.pop(key)
-        if self._settings.stateful:
-            self._remembered.lose([key])
-        instance.close()
-        await instance.ended.wait()
+        """End servers that are unused for longest, while there are too many. Raises Overloaded."""
+        while len(self._instances) + len(self._starting) >= self._settings.max_instances:
+            idle = [
+                (each.used_at, key)
+                for key, each in self._instances.items()
+                if not (each.in_use or each.is_parked or each.is_dying)
+            ]
+            if not idle:
+                raise Overloaded(
+                    f"all {self._settings.max_instances} servers of mcp.{self._settings.mount} are busy"
+                    " (`max_instances`); try again later"
+                )
+            instance = self._instances[min(idle)[1]]
+            instance.close()
+            await instance.removed.wait()
+
+    def _begin(self, key: str) -> Starting:
+        starting = self._starting[key] = Starting()
+        self._env.background.start_soon(self._run, key, starting)
+        return starting
 
     async def _start(self, key: str) -> None:
         """Start a server, or wait until it has started. Raises StartFailed."""
-        if (starting := self._starting.get(key)) is None:
-            starting = self._starting[key] = Starting()
-            self._env.background.start_soon(self._run, key, starting)
+        starting = self._starting.get(key)
+        if starting is None and key in self._instances:
+            return
+        starting = starting or self._begin(key)
         await starting.done.wait()
         if starting.failure:
             raise StartFailed(starting.failure)
@@ -212,7 +225,10 @@ class Servers:
         await instance.ended.wait()
         listening.close()
         self._listening.pop(instance, None)
-        await self._ended(instance)
+        try:
+            await self._ended(instance)
+        finally:
+            instance.removed.set()
 
     async def _started(self) -> Instance:
         """Return a server that has started. Raises StartFailed."""
@@ -249,7 +265,8 @@ class Servers:
                     await instance.wait_unused()
                 await self._env.outgoing.channel.flush()
             raise ServerEnded(instance.cause)
-        _log.warning("a server ended: %s", instance.cause)
+        if not instance.was_closed:
+            _log.warning("a server ended: %s", instance.cause)
         if self._lister is instance:
             self._lister = next(iter(self._instances.values()), None)
 

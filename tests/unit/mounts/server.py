@@ -92,6 +92,7 @@ def tool(number: Any, params: dict[str, Any]) -> None:
             text(number, "touched")
         case "slow":
             held.append(number)
+            send({"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}})
         case "release":
             for each in held:
                 text(each, "released")

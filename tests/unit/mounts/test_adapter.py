@@ -156,7 +156,8 @@ async def test_cancellation_reaches_the_server(tmp_path: Path) -> None:
     async with hand(tmp_path) as running:
         with trio.move_on_after(0.5):
             await running.tool("slow")
-        assert json.loads(await running.tool("seen"))[-2:] == ["notifications/cancelled", "tools/call"]
+        while "notifications/cancelled" not in json.loads(await running.tool("seen")):
+            await trio.lowlevel.checkpoint()
 
 
 async def test_environment_comes_from_settings_variables_and_files(
@@ -210,16 +211,18 @@ async def test_a_repeatable_call_is_made_again_once_on_a_new_server(tmp_path: Pa
         pid = int(await running.tool("pid"))
         async with trio.open_nursery() as nursery:
             got: list[str] = []
+            client = Client(None)
 
             async def call() -> None:
-                got.append(await running.tool("slow", kind=kind))
+                got.append(await running.tool("slow", kind=kind, client=client))
 
             nursery.start_soon(call)
-            while "tools/call" not in json.loads(await running.tool("seen"))[-2:-1]:
-                await trio.lowlevel.checkpoint()
+            await client.reported.wait()
+            client.reported = trio.Event()
             os.kill(pid, signal.SIGKILL)
-            while not got:
-                await running.tool("release", kind=READ)
+            await client.reported.wait()
+            assert int(await running.tool("pid")) != pid
+            await running.tool("release", kind=READ)
         assert got == ["released"]
         with pytest.raises(MaybeExecuted):
             await running.tool("crash", kind=kind)
@@ -234,14 +237,13 @@ async def test_the_server_unused_for_longest_makes_room(tmp_path: Path) -> None:
         assert await running.tool("pid", session="b") == second
         async with trio.open_nursery() as nursery:
             for session in ("b", "c"):
-                nursery.start_soon(lambda s=session: running.tool("slow", session=s))
-            while True:
-                try:
-                    await running.tool("pid", session="d")
-                except Overloaded as error:
-                    assert "max_instances" in str(error)
-                    break
-                await trio.lowlevel.checkpoint()
+                client = Client(None)
+                nursery.start_soon(lambda s=session, c=client: running.tool("slow", session=s, client=c))
+                await client.reported.wait()
+            with pytest.raises(Overloaded, match="max_instances"):
+                await running.tool("pid", session="d")
+            await running.tool("release", session="b")
+            await running.tool("pid", session="d")
             nursery.cancel_scope.cancel()
 
 
