@@ -25,6 +25,9 @@ PARKED_S = 600.0
 """How long the answer to a question of a parked call may take."""
 PARKED_MOST = 64
 
+TURN_S = 30.0
+"""How long a session may make calls while others wait for their turn."""
+
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
 
@@ -99,17 +102,21 @@ class Exchanges:
         return next(iter(self.parked.values())) if len(self.parked) > PARKED_MOST else None
 
     def resumed(self, ctx: Context, request: MountRequest) -> tuple[Exchange, dict[str, JsonObject]] | None:
-        """Return the parked call that a call's answers belong to, and those answers."""
-        if not request.answers or not self.parked:
+        """Return the call that a call's answers belong to, and those answers.
+
+        It is parked, or about to be: its cancellation may arrive after the answers.
+        """
+        asking = {**self.parked, **{n: each for n, each in self.running.items() if each.request.modern}}
+        if not request.answers or not asking:
             return None
         try:
             given = msgspec.json.decode(request.answers, type=dict[str, JsonObject])
         except msgspec.DecodeError:
             return None
-        for number, exchange in self.parked.items():
+        for number, exchange in asking.items():
             found = {name: given[name] for name in exchange.questions if name in given}
             if found and exchange.key == ctx.session and exchange.request.method == request.method:
-                del self.parked[number]
+                self.parked.pop(number, None)
                 exchange.adopt(ctx, request)
                 return exchange, found
         return None
@@ -121,18 +128,23 @@ class Exchanges:
 
 
 class Turns:
-    """Lets the calls of one session at a time through, once `strict` is set. Others queue, first come, first served."""
+    """Lets the calls of one session at a time through, once `strict` is set. Others queue, first come, first served.
+
+    A session may make more calls while it has its turn, since one may need the other to finish; but not for ever.
+    """
 
     def __init__(self, *, strict: bool) -> None:
         self.strict = strict
         self._inside: dict[str, int] = {}
         self._waiting: deque[tuple[str, trio.Event]] = deque()
+        self._waiting_since = 0.0
 
     @asynccontextmanager
     async def turn(self, session: str) -> AsyncIterator[None]:
         """Wait for the turn, and have it while this context is active."""
         if not self._may_enter(session):
             entry = (session, trio.Event())
+            self._waiting_since = self._waiting_since if self._waiting else trio.current_time()
             self._waiting.append(entry)
             try:
                 await entry[1].wait()
@@ -151,7 +163,10 @@ class Turns:
 
     def _may_enter(self, session: str) -> bool:
         others = self._inside.keys() - {session}
-        return not self.strict or (not self._waiting and not others)
+        if not self.strict:
+            return True
+        is_urgent = self._waiting and trio.current_time() - self._waiting_since > TURN_S
+        return not others and (not self._waiting or (session in self._inside and not is_urgent))
 
     def _leave(self, session: str) -> None:
         self._inside[session] -= 1
@@ -159,6 +174,7 @@ class Turns:
             del self._inside[session]
         while self._waiting and not (self.strict and self._inside.keys() - {self._waiting[0][0]}):
             entering, event = self._waiting.popleft()
+            self._waiting_since = trio.current_time()
             self._inside[entering] = self._inside.get(entering, 0) + 1
             event.set()
 

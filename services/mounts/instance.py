@@ -200,11 +200,12 @@ class Instance:
                 self._unused.set()
                 self._unused = trio.Event()
             self.used_at = trio.current_time()
-            self.exchanges.running.pop(exchange.pending.number, None)
+            if exchange.ctx is ctx:
+                self.exchanges.running.pop(exchange.pending.number, None)
 
     async def _exchange(self, exchange: Exchange, *, is_new: bool) -> Message:
         """Wait for the reply of the server; afterwards it is forgotten, unless the client was asked."""
-        pending, request = exchange.pending, exchange.request
+        pending, request, ctx = exchange.pending, exchange.request, exchange.ctx
         try:
             if is_new:
                 await self.peer.send(pending, request.method, self._params(exchange))
@@ -219,6 +220,9 @@ class Instance:
                 f" {self._limits.timeout_s:g} s; it may have been executed"
             ) from None
         except trio.Cancelled:
+            if exchange.ctx is not ctx:
+                # The client has already called again.
+                raise
             if exchange.questions and exchange.request.modern:
                 # The client is asked now, and makes its call again with the answers.
                 if (displaced := self.exchanges.park(exchange)) is not None:

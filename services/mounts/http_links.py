@@ -1,0 +1,263 @@
+"""Links to servers elsewhere: Streamable HTTP, or the older SSE, by the SDK's transports.
+
+The SDK's answers to failures (an expired session, a broken connection) look like answers of the server. So every HTTP
+exchange is watched below it: whether the server has certainly not acted on a request is only known there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+import msgspec
+import trio
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    NAME_BEARING_METHODS,
+    encode_header_value,
+)
+from mcp.shared.message import ClientMessageMetadata, SessionMessage
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, jsonrpc_message_adapter
+from msgspec import UNSET
+
+from linckia.proto.mounts import MountSettings
+from linckia.services.mounts import messages
+from linckia.services.mounts.connections import Connect, Connection
+from linckia.services.mounts.environment import Secrets, headers_of
+from linckia.services.mounts.handshake import MODERN_VERSIONS
+from linckia.services.mounts.links import Begun, LinkEnded
+from linckia.services.mounts.messages import Message
+
+CONNECT_S: Final = 30.0
+SESSION_HEADER: Final = "mcp-session-id"
+
+_FAILED: Final = 599
+"""Status in place of a response that never came."""
+
+_log = logging.getLogger("linckia.mount")
+
+
+class _Identified(msgspec.Struct):
+    id: int | str | None = None
+
+
+class _Outcome(msgspec.Struct):
+    """What became of a request that got no reply of the server."""
+
+    cause: str
+    begun: bool
+    ends_link: bool
+
+
+class Watch(httpx2.AsyncBaseTransport):
+    """Notes what becomes of each request, by its JSON-RPC id."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, host: str) -> None:
+        self._inner = inner
+        self._host = host
+        self.outcomes: dict[int, _Outcome] = {}
+        self.status = 0
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        number = _number(request)
+        try:
+            response = await self._inner.handle_async_request(request)
+        except httpx2.TransportError as error:
+            if request.method != "POST":
+                raise
+            not_delivered = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
+            what = "cannot connect" if not_delivered else "lost the connection"
+            cause = f"{what} to {self._host}: {_reason(error)}"
+            self._note(number, _Outcome(cause, begun=not not_delivered, ends_link=True))
+            return httpx2.Response(_FAILED, request=request)
+        self.status = response.status_code
+        if response.status_code >= 400 and request.method == "POST":
+            has_session = SESSION_HEADER in request.headers
+            if response.status_code == 404 and has_session:
+                self._note(number, _Outcome("the server has ended the session", begun=False, ends_link=True))
+            elif response.status_code == 400 and has_session and b"session" in (await response.aread()).lower():
+                self._note(number, _Outcome("the server does not know the session", begun=False, ends_link=True))
+            else:
+                reason = f"{self._host} answers HTTP {response.status_code} {response.reason_phrase}".strip()
+                self._note(number, _Outcome(reason, begun=response.status_code >= 500, ends_link=False))
+        return response
+
+    def _note(self, number: int, outcome: _Outcome) -> None:
+        self.outcomes[number] = outcome
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _number(request: httpx2.Request) -> int:
+    try:
+        found = msgspec.json.decode(request.content, type=_Identified).id
+    except (msgspec.DecodeError, httpx2.RequestNotRead):
+        return -1
+    return found if isinstance(found, int) else -1
+
+
+def _reason(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error) or type(error).__name__
+
+
+class HttpLink:
+    """A link by one of the SDK's transports. `run` must run."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._version = ""
+        self._begun: dict[int, Begun] = {}
+        self._cause = "the connection has ended"
+        self._into, self._received = trio.open_memory_channel[Message](0)
+        self._write: Any = None
+
+    async def run(
+        self,
+        transport: AbstractAsyncContextManager[tuple[Any, Any]],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Receive until the transport ends."""
+        is_open = False
+        try:
+            with self._into:
+                async with transport as (read, self._write):
+                    is_open = True
+                    task_status.started()
+                    async for item in read:
+                        if isinstance(item, SessionMessage):
+                            await self._into.send(_from_sdk(item))
+        except* (httpx2.HTTPError, OSError, ValueError, trio.BrokenResourceError, trio.ClosedResourceError) as group:
+            self._cause = f"lost the connection: {_reason(group)}" if is_open else f"cannot connect: {_reason(group)}"
+        if not is_open:
+            task_status.started()
+
+    async def send(self, message: bytes, begun: Begun) -> None:
+        if self._write is None:
+            raise LinkEnded(self._cause)
+        sent = messages.parse(message)[0]
+        if isinstance(sent.id, int) and sent.method is not UNSET:
+            self._begun[sent.id] = begun
+        begun(True)
+        try:
+            await self._write.send(
+                SessionMessage(
+                    jsonrpc_message_adapter.validate_json(message, by_name=False),
+                    metadata=ClientMessageMetadata(headers=self._headers(sent)),
+                )
+            )
+        except (trio.BrokenResourceError, trio.ClosedResourceError, *_ANYIO_ENDED):
+            raise LinkEnded(self._cause) from None
+
+    def _headers(self, message: Message) -> dict[str, str]:
+        if not self._version:
+            meta = messages.value(messages.members(message.params).get("_meta", UNSET))
+            probed = meta.get("io.modelcontextprotocol/protocolVersion") if isinstance(meta, dict) else None
+            version = probed if isinstance(probed, str) else ""
+        else:
+            version = self._version
+        if not version:
+            return {}
+        headers = {MCP_PROTOCOL_VERSION_HEADER: version}
+        if version in MODERN_VERSIONS and isinstance(message.method, str) and message.id is not UNSET:
+            headers[MCP_METHOD_HEADER] = message.method
+            if (key := NAME_BEARING_METHODS.get(message.method)) is not None:
+                name = messages.value(messages.members(message.params).get(key, UNSET))
+                if isinstance(name, str):
+                    headers[MCP_NAME_HEADER] = encode_header_value(name)
+        return headers
+
+    async def receive(self) -> list[Message]:
+        try:
+            message = await self._received.receive()
+        except trio.EndOfChannel:
+            raise LinkEnded(self._cause) from None
+        number = message.id if isinstance(message.id, int) and message.method is UNSET else -1
+        begun = self._begun.pop(number, None)
+        outcome = self._watch.outcomes.pop(number, None)
+        code, text = messages.error_of(message)
+        if outcome is None and code == CONNECTION_CLOSED and text.startswith("SSE stream "):
+            outcome = _Outcome(f"lost the connection: {text}", begun=True, ends_link=True)
+        if outcome is not None and message.error is not UNSET:
+            if outcome.ends_link:
+                if begun is not None:
+                    begun(outcome.begun)
+                raise LinkEnded(outcome.cause)
+            if code == INTERNAL_ERROR and text == "Server returned an error response":
+                return messages.parse(messages.error(message.id or 0, code, outcome.cause))
+        return [message]
+
+    def negotiated(self, version: str) -> None:
+        self._version = version
+
+
+def _anyio_ended() -> tuple[type[Exception], ...]:
+    import anyio
+
+    return (anyio.BrokenResourceError, anyio.ClosedResourceError)
+
+
+_ANYIO_ENDED = _anyio_ended()
+
+
+def _from_sdk(item: SessionMessage) -> Message:
+    written = msgspec.json.encode(item.message.model_dump(by_alias=True, mode="json", exclude_unset=True))
+    return messages.parse(written)[0]
+
+
+Opened = Callable[[httpx2.AsyncClient], AbstractAsyncContextManager[tuple[Any, Any]]]
+
+
+def to_url(settings: MountSettings, given: Mapping[str, str], secrets: Secrets, folder: Path) -> list[Connect]:
+    """Return ways to connect to a URL, in the order in which they are tried. Raises SettingProblem."""
+    for name in ("httpx2", "httpcore2", "mcp"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    headers = headers_of(settings, given, secrets)
+    url = settings.url
+    host = httpx2.URL(url).netloc.decode()
+    timeout = httpx2.Timeout(CONNECT_S, read=None)
+
+    def client(watch: Watch, **options: Any) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(transport=watch, **{**options, "headers": headers, "timeout": timeout})
+
+    @asynccontextmanager
+    async def streamable(watch: Watch) -> AsyncIterator[tuple[Any, Any]]:
+        async with (
+            client(watch) as http,
+            streamable_http_client(url, http_client=http, max_sse_event_size=messages.MAX_BYTES) as streams,
+        ):
+            yield streams
+
+    def sse(watch: Watch) -> AbstractAsyncContextManager[tuple[Any, Any]]:
+        def factory(headers: Any = None, timeout: Any = None, auth: Any = None) -> httpx2.AsyncClient:
+            return client(watch, auth=auth)
+
+        return sse_client(url, httpx_client_factory=factory)
+
+    def connecting(opened: Callable[[Watch], AbstractAsyncContextManager[tuple[Any, Any]]]) -> Connect:
+        @asynccontextmanager
+        async def connect() -> AsyncIterator[Connection]:
+            watch = Watch(httpx2.AsyncHTTPTransport(), host)
+            link = HttpLink(watch)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(link.run, opened(watch))
+                yield Connection(link)
+                with contextlib.suppress(Exception):
+                    nursery.cancel_scope.cancel()
+
+        return connect
+
+    transports = {"http": [streamable], "sse": [sse], None: [streamable, sse]}[settings.transport]
+    return [connecting(opened) for opened in transports]
