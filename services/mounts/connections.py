@@ -19,9 +19,11 @@ class Connection:
 
     Attributes:
         pid: the server's process; 0 if it is elsewhere.
+        speaks_otherwise: whether the server was reached, but may need another transport.
     """
 
     pid = 0
+    speaks_otherwise = False
 
     def __init__(self, link: Link) -> None:
         self.link = link

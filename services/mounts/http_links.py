@@ -40,6 +40,9 @@ from linckia.services.mounts.messages import Message
 CONNECT_S: Final = 30.0
 SESSION_HEADER: Final = "mcp-session-id"
 
+_OLDER: Final = (400, 404, 405)
+"""Statuses with which servers answer that know only the older transport."""
+
 _FAILED: Final = 599
 """Status in place of a response that never came."""
 
@@ -217,7 +220,16 @@ def _from_sdk(item: SessionMessage) -> Message:
     return messages.parse(written)[0]
 
 
-Opened = Callable[[httpx2.AsyncClient], AbstractAsyncContextManager[tuple[Any, Any]]]
+class HttpConnection(Connection):
+    """A link by HTTP."""
+
+    def __init__(self, link: HttpLink, watch: Watch) -> None:
+        super().__init__(link)
+        self._watch = watch
+
+    @property
+    def speaks_otherwise(self) -> bool:
+        return self._watch.status in _OLDER
 
 
 def to_url(settings: MountSettings, given: Mapping[str, str], secrets: Secrets, folder: Path) -> list[Connect]:
@@ -253,7 +265,7 @@ def to_url(settings: MountSettings, given: Mapping[str, str], secrets: Secrets, 
             link = HttpLink(watch)
             async with trio.open_nursery() as nursery:
                 await nursery.start(link.run, opened(watch))
-                yield Connection(link)
+                yield HttpConnection(link, watch)
                 with contextlib.suppress(Exception):
                     nursery.cancel_scope.cancel()
 

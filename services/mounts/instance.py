@@ -284,6 +284,11 @@ class Instance:
         finally:
             self.peer.close(pending)
 
+    @property
+    def speaks_otherwise(self) -> bool:
+        """Whether the server was reached, but may need another transport."""
+        return hasattr(self, "_connection") and self._connection.speaks_otherwise
+
     async def wait_unused(self) -> None:
         """Wait until no call is in flight."""
         if self.in_use:

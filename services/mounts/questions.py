@@ -95,7 +95,8 @@ class Questions:
                 answer = await asker.ctx.ask_client(method, params)
             reply = messages.result(number, answer)
         except LinckiaError as error:
-            if asker.request.modern and error.failure.kind is Kind.CANCELLED:
+            has_ended = asker.ctx.cancelled_by_caller or asker.parked_at is not None
+            if asker.request.modern and (has_ended or error.failure.kind is Kind.CANCELLED):
                 # The call ends with this question; `answer` follows.
                 return
             if method == "roots/list":
@@ -111,7 +112,7 @@ class Questions:
 
     async def answer(self, exchange: Exchange, name: str, answer: JsonObject) -> None:
         """Give the server the answer of a client that made its call again."""
-        number = exchange.questions[name]
+        number = exchange.questions.get(name)
         if exchange.answered(name):
             await self._server.reply(messages.result(number, answer))
 

@@ -241,8 +241,10 @@ class Servers:
                     await self._env.background.start(instance.run, legacy)
                 except StartFailed as error:
                     failure = error
-                    if not instance.ended_while_greeting:
+                    if instance.speaks_otherwise:
                         break
+                    if legacy or not (instance.pid and instance.ended_while_greeting):
+                        raise
                     # Some servers end when they are asked anything but `initialize`.
                     continue
                 if state.legacy == instance.greeting.modern:
