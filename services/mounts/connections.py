@@ -19,14 +19,17 @@ class Connection:
 
     Attributes:
         pid: the server's process; 0 if it is elsewhere.
-        speaks_otherwise: whether the server was reached, but may need another transport.
     """
 
     pid = 0
-    speaks_otherwise = False
 
     def __init__(self, link: Link) -> None:
         self.link = link
+
+    @property
+    def speaks_otherwise(self) -> bool:
+        """Whether the server was reached, but may need another transport."""
+        return False
 
     async def cause(self, said: str) -> str:
         """Return why the link ended, with what the link itself `said`."""

@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
 import httpx2
 import msgspec
 import trio
@@ -47,6 +48,10 @@ _FAILED: Final = 599
 """Status in place of a response that never came."""
 
 _log = logging.getLogger("linckia.mount")
+
+
+Streams = tuple[Any, Any]
+"""What a transport of the SDK yields: messages come from the first and go to the second."""
 
 
 class _Identified(msgspec.Struct):
@@ -128,7 +133,7 @@ class HttpLink:
 
     async def run(
         self,
-        transport: AbstractAsyncContextManager[tuple[Any, Any]],
+        transport: AbstractAsyncContextManager[Streams],
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -142,7 +147,7 @@ class HttpLink:
                     async for item in read:
                         if isinstance(item, SessionMessage):
                             await self._into.send(_from_sdk(item))
-        except* (httpx2.HTTPError, OSError, ValueError, trio.BrokenResourceError, trio.ClosedResourceError) as group:
+        except* (httpx2.HTTPError, OSError, ValueError, anyio.BrokenResourceError, anyio.ClosedResourceError) as group:
             self._cause = f"lost the connection: {_reason(group)}" if is_open else f"cannot connect: {_reason(group)}"
         if not is_open:
             task_status.started()
@@ -161,7 +166,7 @@ class HttpLink:
                     metadata=ClientMessageMetadata(headers=self._headers(sent)),
                 )
             )
-        except (trio.BrokenResourceError, trio.ClosedResourceError, *_ANYIO_ENDED):
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             raise LinkEnded(self._cause) from None
 
     def _headers(self, message: Message) -> dict[str, str]:
@@ -206,15 +211,6 @@ class HttpLink:
         self._version = version
 
 
-def _anyio_ended() -> tuple[type[Exception], ...]:
-    import anyio
-
-    return (anyio.BrokenResourceError, anyio.ClosedResourceError)
-
-
-_ANYIO_ENDED = _anyio_ended()
-
-
 def _from_sdk(item: SessionMessage) -> Message:
     written = msgspec.json.encode(item.message.model_dump(by_alias=True, mode="json", exclude_unset=True))
     return messages.parse(written)[0]
@@ -245,20 +241,20 @@ def to_url(settings: MountSettings, given: Mapping[str, str], secrets: Secrets, 
         return httpx2.AsyncClient(transport=watch, **{**options, "headers": headers, "timeout": timeout})
 
     @asynccontextmanager
-    async def streamable(watch: Watch) -> AsyncIterator[tuple[Any, Any]]:
+    async def streamable(watch: Watch) -> AsyncIterator[Streams]:
         async with (
             client(watch) as http,
             streamable_http_client(url, http_client=http, max_sse_event_size=messages.MAX_BYTES) as streams,
         ):
             yield streams
 
-    def sse(watch: Watch) -> AbstractAsyncContextManager[tuple[Any, Any]]:
+    def sse(watch: Watch) -> AbstractAsyncContextManager[Streams]:
         def factory(headers: Any = None, timeout: Any = None, auth: Any = None) -> httpx2.AsyncClient:
             return client(watch, auth=auth)
 
         return sse_client(url, httpx_client_factory=factory)
 
-    def connecting(opened: Callable[[Watch], AbstractAsyncContextManager[tuple[Any, Any]]]) -> Connect:
+    def connecting(opened: Callable[[Watch], AbstractAsyncContextManager[Streams]]) -> Connect:
         @asynccontextmanager
         async def connect() -> AsyncIterator[Connection]:
             watch = Watch(httpx2.AsyncHTTPTransport(), host)
@@ -271,5 +267,6 @@ def to_url(settings: MountSettings, given: Mapping[str, str], secrets: Secrets, 
 
         return connect
 
-    transports = {"http": [streamable], "sse": [sse], None: [streamable, sse]}[settings.transport]
+    by_name = {"http": streamable, "sse": sse}
+    transports = [by_name[settings.transport]] if settings.transport else [streamable, sse]
     return [connecting(opened) for opened in transports]

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 import trio
-from msgspec import UNSET
+from msgspec import Raw
 
 from linckia.proto.errors import Timeout
 from linckia.proto.frames import Written
@@ -371,7 +371,7 @@ class Instance:
 
 def written(reply: Message) -> Written:
     """Return a server's reply as the result of an operation."""
-    if reply.error is not UNSET and not isinstance(reply.error, msgspec.UnsetType):
+    if isinstance(reply.error, Raw):
         return Written(b'{"error":' + messages.one_line(bytes(reply.error)) + b"}")
-    content = b"{}" if isinstance(reply.result, msgspec.UnsetType) else messages.one_line(bytes(reply.result))
+    content = messages.one_line(bytes(reply.result)) if isinstance(reply.result, Raw) else b"{}"
     return Written(b'{"result":' + content + b"}")

@@ -17,8 +17,8 @@ from linckia.proto.frames import Bye, ByeAck, Call, Drain, Event, Fault, Log, Pr
 from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import LinkClosed
 from linckia.proto.mounts import CHANGE, Definitions, MountReply, MountRequest, operations_of, service_of
-from linckia.proto.ops.mounts import MountsPut, MountsStored
 from linckia.proto.operation import operation_of
+from linckia.proto.ops.mounts import MountsPut, MountsStored
 from linckia.services.mounts.adapter import open_service
 from linckia.services.runtime.calls import Outgoing
 from linckia.services.runtime.loop import ServiceLoop

@@ -13,7 +13,7 @@ VERSION = "2026-07-28"
 META = "io.modelcontextprotocol/"
 seen: list[str] = []
 listening: list[tuple[Any, dict[str, Any]]] = []
-extra = 0
+added: list[str] = []
 
 
 def send(message: dict[str, Any]) -> None:
@@ -32,7 +32,6 @@ def notify(method: str, **params: Any) -> None:
 
 
 def tool(number: Any, params: dict[str, Any]) -> None:
-    global extra
     match params["name"]:
         case "meta":
             text(number, params.get("_meta"))
@@ -45,7 +44,7 @@ def tool(number: Any, params: dict[str, Any]) -> None:
         case "ask":
             text(number, {"answers": params["inputResponses"], "state": params.get("requestState")})
         case "change_list":
-            extra += 1
+            added.append(f"extra{len(added)}")
             if any(wanted.get("toolsListChanged") for _, wanted in listening):
                 notify("notifications/tools/list_changed")
             text(number, "changed")
@@ -74,7 +73,7 @@ def handle(message: dict[str, Any]) -> None:
                 "_meta": {META + "serverInfo": {"name": "modern", "version": "2"}},
             }})  # fmt: skip
         case "tools/list":
-            names = ["meta", "ask", "change_list", "seen", "touch", *(f"extra{n}" for n in range(extra))]
+            names = ["meta", "ask", "change_list", "seen", "touch", *added]
             tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
             send({"id": number, "result": {"resultType": "complete", "tools": tools}})
         case "subscriptions/listen":

@@ -1,7 +1,7 @@
-"""A stdio MCP server of the handshake revisions, written by hand, which also misbehaves when told to. Run as a script.
+"""A stdio MCP server of the handshake revisions, by hand, which also misbehaves when told to. Run as a script.
 
-Tools: `echo`, `pid`, `raw` (a result with unusual members), `crash`, `stop`, `hang`, `garbage`, `big`, `progress`, `ask`
-(elicitation), `roots`, `grow`, `change_list`, `touch` (a resource), `count`, `slow` (waits for `release`).
+Tools: `echo`, `pid`, `raw` (a result with unusual members), `crash`, `stop`, `hang`, `garbage`, `big`, `progress`,
+`ask` (elicitation), `roots`, `grow`, `change_list`, `touch` (a resource), `count`, `slow` (waits for `release`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ kept: list[bytearray] = []
 held: list[Any] = []
 asked: dict[str, Any] = {}
 seen: list[str] = []
-count = 0
-extra = 0
+calls: list[Any] = []
+added: list[str] = []
 
 
 def send(message: dict[str, Any]) -> None:
@@ -34,8 +34,7 @@ def text(number: Any, content: str) -> None:
     send({"id": number, "result": {"content": [{"type": "text", "text": content}]}})
 
 
-def tool(number: Any, params: dict[str, Any]) -> None:
-    global count, extra
+def tool(number: Any, params: dict[str, Any]) -> None:  # noqa: C901, PLR0912, PLR0915  # one branch for each tool
     arguments = params.get("arguments") or {}
     token = (params.get("_meta") or {}).get("progressToken")
     match params["name"]:
@@ -44,15 +43,16 @@ def tool(number: Any, params: dict[str, Any]) -> None:
         case "pid":
             text(number, str(os.getpid()))
         case "count":
-            count += 1
-            text(number, str(count))
+            calls.append(number)
+            text(number, str(len(calls)))
         case "env":
             text(number, os.environ.get(arguments["name"], "-"))
         case "seen":
             text(number, json.dumps(seen))
         case "raw":
-            line = '{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"hologram","x":1.10,"big":123456789012345678901}]'
-            sys.stdout.write((line + ',"_meta":{"a/b":[null]},"unknown":"\\u00e9"}}\n') % number)
+            content = '[{"type":"hologram","x":1.10,"big":123456789012345678901}]'
+            result = f'{{"content":{content},"_meta":{{"a/b":[null]}},"unknown":"\\u00e9"}}'
+            sys.stdout.write(f'{{"jsonrpc":"2.0","id":{number},"result":{result}}}\n')
             sys.stdout.flush()
         case "crash":
             print("out of luck", file=sys.stderr, flush=True)
@@ -83,7 +83,7 @@ def tool(number: Any, params: dict[str, Any]) -> None:
             kept.append(bytearray(os.urandom(1024) * arguments["kib"]))
             text(number, "grown")
         case "change_list":
-            extra += 1
+            added.append(f"extra{len(added)}")
             for _ in range(3):
                 send({"method": "notifications/tools/list_changed"})
             text(number, "changed")
@@ -119,7 +119,7 @@ def handle(message: dict[str, Any]) -> None:
             send({"id": number, "result": {}})
         case "tools/list":
             start = int(params.get("cursor", 0))
-            names = [*TOOLS, *(f"extra{n}" for n in range(extra))]
+            names = [*TOOLS, *added]
             page = [{"name": name, "inputSchema": {"type": "object"}, "vendor": 1.50} for name in names[start:][:PAGE]]
             more = {"nextCursor": str(start + PAGE)} if start + PAGE < len(names) else {}
             send({"id": number, "result": {"tools": page, **more}})

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,13 @@ async def hand(folder: Path, **settings: Any) -> AsyncIterator[Adapter]:
 async def test_results_and_errors_arrive_as_the_server_wrote_them(tmp_path: Path) -> None:
     async with hand(tmp_path) as running:
         reply = await running.call("tools/call", {"name": "raw"})
+        assert isinstance(reply.result, msgspec.Raw)
         assert bytes(reply.result) == (
             b'{"content":[{"type":"hologram","x":1.10,"big":123456789012345678901}]'
             b',"_meta":{"a/b":[null]},"unknown":"\\u00e9"}'
         )
         reply = await running.call("no/such")
+        assert isinstance(reply.error, msgspec.Raw)
         assert msgspec.json.decode(reply.error) == {"code": -32601, "message": "no no/such", "data": {"x": 1}}
         assert running.info["server"] == "hand 1"
         assert running.info["protocol"] == "2025-06-18"
@@ -126,7 +129,7 @@ async def test_a_server_that_takes_too_much_memory_dies(tmp_path: Path) -> None:
 
 async def test_a_call_without_reply_times_out_and_a_server_that_lives_goes_on(tmp_path: Path) -> None:
     async with hand(tmp_path, timeout=0.5) as running:
-        with pytest.raises(Timeout, match="within 0.5 s"):
+        with pytest.raises(Timeout, match=r"within 0\.5 s"):
             await running.tool("hang")
         assert "notifications/cancelled" in json.loads(await running.tool("seen"))
         assert running.failure is None
@@ -238,7 +241,7 @@ async def test_the_server_unused_for_longest_makes_room(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             for session in ("b", "c"):
                 client = Client(None)
-                nursery.start_soon(lambda s=session, c=client: running.tool("slow", session=s, client=c))
+                nursery.start_soon(partial(running.tool, "slow", session=session, client=client))
                 await client.reported.wait()
             with pytest.raises(Overloaded, match="max_instances"):
                 await running.tool("pid", session="d")

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto.errors import Cancelled, LinckiaError, OperationError
+from linckia.proto.errors import Cancelled, OperationError
 from linckia.proto.mcp import INPUTS
 from linckia.proto.mounts import UPDATED
 from tests.unit.mounts.kernel import Adapter, Ask, Client, adapter
@@ -131,14 +131,13 @@ async def test_changes_of_a_modern_server_arrive_by_its_listen_request(tmp_path:
 
 
 async def test_a_shared_server_that_asks_serves_one_session_at_a_time_from_then_on(tmp_path: Path) -> None:
-    async with adapter(tmp_path, **script(LEGACY)) as running:
-        async with trio.open_nursery() as nursery:
-            client = Client(None)
-            nursery.start_soon(lambda: running.tool("slow", session="a", client=client))
-            await client.reported.wait()
-            refused = json.loads(await running.tool("ask", session="b", ask=answering([], ANSWER)))
-            assert 'share = "client"' in refused["message"]
-            await running.tool("release", session="a")
+    async with adapter(tmp_path, **script(LEGACY)) as running, trio.open_nursery() as nursery:
+        client = Client(None)
+        nursery.start_soon(lambda: running.tool("slow", session="a", client=client))
+        await client.reported.wait()
+        refused = json.loads(await running.tool("ask", session="b", ask=answering([], ANSWER)))
+        assert 'share = "client"' in refused["message"]
+        await running.tool("release", session="a")
     async with adapter(tmp_path, **script(LEGACY)) as running:
         async with trio.open_nursery() as nursery:
             client = Client(None)
@@ -160,14 +159,13 @@ async def test_a_shared_server_that_asks_serves_one_session_at_a_time_from_then_
         assert order == ["a", "b"]
 
 
-@pytest.mark.parametrize("server", [LEGACY, MODERN])
-async def test_an_error_while_asking_ends_only_the_call(tmp_path: Path, server: Path) -> None:
+async def test_a_failure_to_ask_is_the_servers_to_handle_or_ends_only_the_call(tmp_path: Path) -> None:
     async def ask(method: str, params: dict[str, Any]) -> dict[str, Any]:
         raise OperationError("no")
 
-    async with adapter(tmp_path, **script(server)) as running:
-        try:
-            assert "no" in await running.tool("ask", ask=ask)
-        except LinckiaError as error:
-            assert str(error) == "no"
+    async with adapter(tmp_path, **script(LEGACY)) as running:
+        assert json.loads(await running.tool("ask", ask=ask)) == {"code": -32603, "message": "no"}
+    async with adapter(tmp_path, mount="other", **script(MODERN)) as running:
+        with pytest.raises(OperationError, match="no"):
+            await running.tool("ask", ask=ask)
         await running.tool("seen")
