@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from linckia.proto.json_types import JsonObject
 from linckia.proto.operation import REFERENCES, Access, Operation
@@ -14,10 +14,16 @@ FOUND = 12
 """Maximum number of ops that a search by words returns."""
 
 
-def describe(steps: Steps, target: str | None, words: str = "") -> JsonObject:
-    """Return the result of the op `describe`; an unknown target is also a result."""
+def describe(steps: Steps, target: str | None, words: str = "", ranked: Sequence[str] | None = None) -> JsonObject:
+    """Return the result of the op `describe`; an unknown target is also a result.
+
+    Args:
+        ranked: the names that a better search found by `words`, best first.
+    """
     if target is None and words:
-        found_by_words = [(name, steps.find(name)) for name in steps.index.ranked(words)[:FOUND]]
+        found_by_words = [
+            (name, steps.find(name)) for name in (steps.index.ranked(words) if ranked is None else ranked)[:FOUND]
+        ]
         return {
             "ops": [{"op": name, "in": step[0].value, "about": about(step[1])} for name, step in found_by_words if step]
         }

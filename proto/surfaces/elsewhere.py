@@ -71,6 +71,35 @@ slow, takes long, seconds -> long running operation duration
 variables, env -> environment
 fake, pretend -> simulate simulated
 turn on, turn off, switch on, switch off, start sending, stop sending -> toggle
+typed, json -> structured content schema
+priority, audience -> annotations metadata
+pointer, pointers -> links reference references
+log, logs -> logging messages
+notification, notifications -> updates messages
+unstage, take back -> unstages reset staged
+next commit, ready to commit -> staged commit
+not added, not staged, since the last add -> unstaged working
+commit hash, old revision -> show revision commit
+author, who wrote -> log commits
+first lines, last lines, lines, beginning, end of the file -> head tail text
+edit, replace, correct, patch -> edit edits line
+preview, without applying -> dry run
+shut, quit -> close
+errors, error, warnings -> messages console
+responses, response, headers, status code -> request details body headers
+window size, screen size -> resize width height
+press and hold, pull -> drag
+desktop -> drop outside
+choose, pick one -> select option
+fill in, complete the form -> fill fields form
+new branch, start a branch, branch off -> create branch
+date -> current time
+html, source of the page -> raw fetch
+add a person, new entity, new node, new nodes -> create entities
+belongs to, works for, knows -> relation relations
+look for, look up, hunt -> search find
+table structure, structure -> schema describe
+new table, set up a table -> create table
 mail, e mail, inbox -> email message send
 ticket, bug, defect -> issue
 pr, merge request, pull request -> pull request merge

@@ -29,7 +29,10 @@ _NAMED = 2
 _OTHER_WORD = 0.7
 """Weight of an alternative word; the word itself weighs 1."""
 
-_IN_NAME, _IN_TITLE, _IN_FIRST, _IN_PARAMETERS, _IN_REST = 2.0, 1.0, 1.0, 0.5, 0.3
+_OTHER_WORD_MOUNTED = 0.8
+"""The same for mounted tools, whose descriptions were not written with these tasks in mind."""
+
+_IN_NAME, _IN_TITLE, _IN_FIRST, _IN_PARAMETERS, _IN_REST = 2.0, 1.0, 1.5, 0.5, 0.3
 """Weights of a word of a mounted tool by where it is."""
 
 _WORD = re.compile(r"[a-z]+|[0-9]+")
@@ -153,7 +156,7 @@ def first_sentence(text: str) -> str:
     return _END.split(" ".join(text[:2000].split()), maxsplit=1)[0]
 
 
-def _parameters(schema: object) -> Mapping[str, object]:
+def parameters_of(schema: object) -> Mapping[str, object]:
     """Return the properties of a schema of a stranger, who may have written anything."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     return properties if isinstance(properties, dict) else {}
@@ -161,7 +164,7 @@ def _parameters(schema: object) -> Mapping[str, object]:
 
 def _mounted_text(operation: Operation[object]) -> dict[str, float]:
     """Return the stems by which a mounted tool is found, each with its weight."""
-    parameters = _parameters(operation.input_schema)
+    parameters = parameters_of(operation.input_schema)
     described = " ".join(
         text
         for each in parameters.values()
@@ -201,31 +204,38 @@ class Index:
 
     def __init__(self, operations: Mapping[str, Operation[object]]) -> None:
         names = frozenset(operations).union(op.name for op in operations.values())
-        self._texts = {name: _text(name, op, names) for name, op in operations.items()}
-        self._mounted = frozenset(name for name, op in operations.items() if is_mounted(op))
-        count = len(self._texts)
-        found = Counter(term for text in self._texts.values() for term in text)
-        self._rarity = {term: math.log(1 + (count - n + 0.5) / (n + 0.5)) for term, n in found.items()}
-        mean = sum(sum(text.values()) for text in self._texts.values()) / (count or 1)
-        self._lengths = {name: _K1 * (1 - _B + _B * sum(text.values()) / mean) for name, text in self._texts.items()}
+        texts = {name: _text(name, op, names) for name, op in operations.items()}
+        self._order = {name: number for number, name in enumerate(operations)}
+        count = len(texts)
+        found = Counter(term for text in texts.values() for term in text)
+        mean = sum(sum(text.values()) for text in texts.values()) / (count or 1)
+        # For each stem, the operations that have it and what it scores there.
+        self._own: dict[str, dict[str, float]] = {}
+        self._mounted: dict[str, dict[str, float]] = {}
+        for name, text in texts.items():
+            postings = self._mounted if is_mounted(operations[name]) else self._own
+            length = _K1 * (1 - _B + _B * sum(text.values()) / mean)
+            for term, times in text.items():
+                rarity = math.log(1 + (count - found[term] + 0.5) / (found[term] + 0.5))
+                postings.setdefault(term, {})[name] = rarity * times * (_K1 + 1) / (times + length)
 
     def ranked(self, words: str) -> list[str]:
         """Return the names of operations that match any of the words or an alternative, best first."""
         scores = self.scores(words)
-        return sorted(scores, key=lambda name: -scores[name])
+        return sorted(scores, key=lambda name: (-scores[name], self._order[name]))
 
     def scores(self, words: str) -> dict[str, float]:
         """Return the operations that match any of the words or an alternative, each with its score."""
-        own, elsewhere = _asked(words, _SAID), _asked(generalized(words), _SAID_ELSEWHERE) if self._mounted else []
-
-        def score(name: str) -> float:
-            text, length = self._texts[name], self._lengths[name]
-            asked = elsewhere if name in self._mounted else own
-
-            def of(term: str) -> float:
-                return self._rarity[term] * text[term] * (_K1 + 1) / (text[term] + length) if term in text else 0.0
-
-            return sum(max(of(term), *(_OTHER_WORD * of(each) for each in others), 0.0) for term, others in asked)
-
-        scores = {name: score(name) for name in self._texts}
-        return {name: each for name, each in scores.items() if each > 0}
+        scores: dict[str, float] = {}
+        for group, asked, weight in (
+            (self._own, _asked(words, _SAID), _OTHER_WORD),
+            (self._mounted, _asked(generalized(words), _SAID_ELSEWHERE), _OTHER_WORD_MOUNTED),
+        ):
+            for term, others in asked if group else ():
+                best: dict[str, float] = {}
+                for each, factor in ((term, 1.0), *((other, weight) for other in others)):
+                    for name, score in group.get(each, {}).items():
+                        best[name] = max(best.get(name, 0.0), factor * score)
+                for name, score in best.items():
+                    scores[name] = scores.get(name, 0.0) + score
+        return scores

@@ -17,7 +17,7 @@ DATA = Path(__file__).resolve().parents[2] / "data" / "mounts"
 class MountedTool(Operation[MountReply], frozen=True, kw_only=True, dict=True):
     """A tool of a mounted server; its schema is the server's."""
 
-    schema: dict[str, Any] = {}
+    schema: dict[str, Any]
 
     @property
     def input_schema(self) -> dict[str, Any]:  # type: ignore[override]  # a cached property there
@@ -25,7 +25,7 @@ class MountedTool(Operation[MountReply], frozen=True, kw_only=True, dict=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A task in a user's words, and the tools that are right for it. Tasks that are `held_out` did not serve to tune."""
+    """A task in a user's words, and the tools that are right for it. `held_out` ones did not serve to tune."""
 
     task: str
     tools: list[str]

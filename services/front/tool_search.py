@@ -1,0 +1,179 @@
+"""Finds operations, tools of mounted servers among them, by the words and by the meaning of a task.
+
+The words are `proto.surfaces.finding`. The meaning is the cosine of vectors that `embed` computes: of the task, and of
+a short text for each operation. Both are added (a weighted sum; the vectors as standard scores, so that the weight does
+not depend on the model), and tools whose whole server fits the task gain a little.
+
+Vectors are computed once for each text, in the background, while searches go by words alone. So they do if `embed` is
+down, slow, or has changed its model.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from operator import mul
+from typing import Final, TypeAlias
+
+import trio
+
+from linckia.proto.errors import LinckiaError
+from linckia.proto.operation import Operation
+from linckia.proto.ops.embed import EmbedResult, EmbedTexts, TextKind
+from linckia.proto.surfaces.finding import Index, parameters_of, split_name
+from linckia.proto.surfaces.shapes import generalized
+
+Embed = Callable[[EmbedTexts], Awaitable[EmbedResult]]
+"""Calls `embed_texts`. Raises LinckiaError."""
+
+Vector: TypeAlias = "array[float]"
+
+PATIENCE_S: Final = 0.03
+"""Time that a search waits for the vector of its task: an answer by words beats a late one."""
+
+RETRY_S: Final = 10.0
+"""Pause after `embed` could not compute the operations' vectors."""
+
+_BATCH: Final = 32
+_DESCRIPTION_CHARS: Final = 200
+_PARAMETERS: Final = 12
+_MOST: Final = 4_096
+"""Vectors kept: 1.5 KB each."""
+
+_GENERAL: Final = 0.7
+"""Share of the generalized task (`shapes.generalized`) in the vector of a task."""
+
+_OF_WORDS: Final = 0.65
+"""Weight of the score by words, compared with a standard deviation of the cosine."""
+
+_OF_SERVICE: Final = 0.3
+"""Weight of how well the best tools of the same server fit."""
+
+_BEST_OF_SERVICE: Final = 3
+_UNRELATED: Final = (0.06, 0.08)
+"""Mean and standard deviation of the cosines of unrelated texts, if `embed` does not state them."""
+
+_RELATED: Final = 2.5
+"""Standard score from which an operation counts as found by meaning alone."""
+
+_log = logging.getLogger("linckia.service")
+
+
+def text_of(operation: Operation[object]) -> str:
+    """Return the text whose vector stands for an operation: name, beginning of the description, parameters."""
+    described = " ".join(operation.description[: 4 * _DESCRIPTION_CHARS].split())[:_DESCRIPTION_CHARS]
+    named = ", ".join(split_name(name[:64]) for name in list(parameters_of(operation.input_schema))[:_PARAMETERS])
+    return f"{split_name(operation.name[:128])}: {described}{f' ({named})' if named else ''}"
+
+
+class ToolVectors:
+    """The vectors of texts, shared by all searches of a front; `run` computes the missing ones."""
+
+    def __init__(self, embed: Embed) -> None:
+        self._embed = embed
+        self._by_text: dict[str, Vector] = {}
+        self._wanted: dict[str, None] = {}
+        self._changed = trio.Event()
+        self._fingerprint = ""
+        self.unrelated = _UNRELATED
+        self.patience_s = PATIENCE_S
+
+    async def run(self) -> None:
+        """Compute wanted vectors until cancelled, in batches; after a failure, pause and try again."""
+        while True:
+            if not self._wanted:
+                self._changed = trio.Event()
+                await self._changed.wait()
+            batch = list(self._wanted)[:_BATCH]
+            try:
+                vectors = await self._vectors(batch, TextKind.PASSAGE)
+            except LinckiaError as error:
+                _log.debug("tool search goes by words: %s", error)
+                # Whoever searches later wants them again, and knows which operations there still are.
+                self._wanted.clear()
+                await trio.sleep(RETRY_S)
+                continue
+            for text, vector in zip(batch, vectors, strict=True):
+                self._wanted.pop(text, None)
+                self._by_text[text] = vector
+            for text in list(self._by_text)[: max(0, len(self._by_text) - _MOST)]:
+                del self._by_text[text]
+
+    def get(self, texts: Iterable[str]) -> list[Vector] | None:
+        """Return the vectors of all texts; None if some are missing, which `run` then computes."""
+        missing = [text for text in texts if text not in self._by_text]
+        if missing:
+            self._wanted.update(dict.fromkeys(missing))
+            self._changed.set()
+            return None
+        return [self._by_text[text] for text in texts]
+
+    async def of_task(self, words: str) -> Vector | None:
+        """Return the vector of a task; None if `embed` cannot give it in time."""
+        texts = [words, generalized(words)]
+        with trio.move_on_after(self.patience_s):
+            try:
+                first, general = await self._vectors(texts, TextKind.QUERY)
+            except LinckiaError:
+                return None
+            mixed = ((1 - _GENERAL) * a + _GENERAL * b for a, b in zip(first, general, strict=True))
+            return array("f", mixed)
+        return None
+
+    async def _vectors(self, texts: Sequence[str], kind: TextKind) -> list[Vector]:
+        result = await self._embed(EmbedTexts(texts=list(texts), kind=kind))
+        if result.fingerprint != self._fingerprint:
+            # Vectors of two models are never compared.
+            self._by_text.clear()
+            self._fingerprint = result.fingerprint
+        self.unrelated = result.background or _UNRELATED
+        numbers = array("f")
+        numbers.frombytes(result.vectors.data)
+        size = result.vectors.shape[1]
+        return [numbers[at : at + size] for at in range(0, len(numbers), size)]
+
+
+class ToolSearch:
+    """Searches the operations of one surface. It is made anew when they change, which costs some milliseconds; the
+    vectors stay."""
+
+    def __init__(self, operations: Mapping[str, Operation[object]], vectors: ToolVectors | None) -> None:
+        self._index = Index(operations)
+        self.vectors = vectors
+        self._names = list(operations)
+        self._texts = [text_of(operation) for operation in operations.values()]
+        self._services: dict[str, list[int]] = {}
+        for number, operation in enumerate(operations.values()):
+            self._services.setdefault(operation.service, []).append(number)
+
+    async def ranked(self, words: str) -> list[str]:
+        """Return the names of operations that fit the task, best first."""
+        by_words = self._index.scores(words)
+        by_meaning = await self._by_meaning(words)
+        if by_meaning is None:
+            return self._index.ranked(words)
+        scores = [
+            meaning + _OF_WORDS * by_words.get(name, 0.0) for name, meaning in zip(self._names, by_meaning, strict=True)
+        ]
+        fused = scores.copy()
+        for numbers in self._services.values():
+            best = sorted((scores[number] for number in numbers), reverse=True)[:_BEST_OF_SERVICE]
+            for number in numbers:
+                fused[number] += _OF_SERVICE * sum(best) / len(best)
+        found = [
+            number for number, name in enumerate(self._names) if name in by_words or by_meaning[number] >= _RELATED
+        ]
+        return [self._names[number] for number in sorted(found, key=lambda number: -fused[number])]
+
+    async def _by_meaning(self, words: str) -> list[float] | None:
+        """Return the standard score of each operation; None if vectors are missing."""
+        if self.vectors is None or not words.strip() or self.vectors.get(self._texts) is None:
+            return None
+        task = await self.vectors.of_task(words)
+        # The model may have changed while the task's vector was computed.
+        vectors = self.vectors.get(self._texts)
+        if task is None or vectors is None:
+            return None
+        mean, deviation = self.vectors.unrelated
+        return [(sum(map(mul, task, vector)) - mean) / (deviation or 1.0) for vector in vectors]
