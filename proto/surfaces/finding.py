@@ -165,11 +165,9 @@ def parameters_of(schema: object) -> Mapping[str, object]:
 def _mounted_text(operation: Operation[object]) -> dict[str, float]:
     """Return the stems by which a mounted tool is found, each with its weight."""
     parameters = parameters_of(operation.input_schema)
-    described = " ".join(
-        text
-        for each in parameters.values()
-        if isinstance(each, dict) and isinstance(text := each.get("description"), str)
-    )
+    described = [
+        each["description"] for each in parameters.values() if isinstance(each, dict) and "description" in each
+    ]
     first = first_sentence(operation.description)
     rest = " ".join(operation.description[:2000].split())[len(first) :]
     fields = (
@@ -177,14 +175,14 @@ def _mounted_text(operation: Operation[object]) -> dict[str, float]:
         (_IN_TITLE, split_name(operation.title)),
         (_IN_FIRST, first),
         (_IN_PARAMETERS, " ".join(map(split_name, parameters))),
-        (_IN_REST, f"{rest} {described[:2000]}"),
+        (_IN_REST, f"{rest} {' '.join(each for each in described if isinstance(each, str))[:2000]}"),
     )
-    text: dict[str, float] = {}
+    found: dict[str, float] = {}
     for weight, words in fields:
         # A word repeated within one field says no more about the tool.
         for term in dict.fromkeys(_terms(words)):
-            text[term] = text.get(term, 0.0) + weight
-    return text
+            found[term] = found.get(term, 0.0) + weight
+    return found
 
 
 def _text(name: str, operation: Operation[object], names: frozenset[str]) -> Mapping[str, float]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from operator import mul
 from typing import Final, TypeAlias
 
@@ -100,8 +100,11 @@ class ToolVectors:
             for text in list(self._by_text)[: max(0, len(self._by_text) - _MOST)]:
                 del self._by_text[text]
 
-    def get(self, texts: Iterable[str]) -> list[Vector] | None:
-        """Return the vectors of all texts; None if some are missing, which `run` then computes."""
+    def get(self, texts: Sequence[str]) -> list[Vector] | None:
+        """Return the vectors of all texts; None if some are missing, which `run` then computes, or if there are more
+        than are kept."""
+        if len(texts) > _MOST:
+            return None
         missing = [text for text in texts if text not in self._by_text]
         if missing:
             self._wanted.update(dict.fromkeys(missing))

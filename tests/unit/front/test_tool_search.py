@@ -25,7 +25,7 @@ from tests.waiting import until
 
 STEPS = Steps("all", ops.load())
 OWN = {name: operation for group in STEPS.ops.values() for name, operation in group.items()}
-EVERY: dict[str, Operation[object]] = {**OWN, **real_tools()}  # type: ignore[dict-item]  # results are not covariant
+EVERY: dict[str, Operation[object]] = {**OWN, **real_tools()}
 SHOWN = 3
 
 
@@ -51,7 +51,7 @@ class PlayedEmbed:
 
 def tools(*described: str) -> dict[str, Operation[object]]:
     made = [mounted("sky", {"name": f"t{n}", "description": text}) for n, text in enumerate(described)]
-    return {tool.name: tool for tool in made}  # type: ignore[misc]  # results are not covariant
+    return {tool.name: tool for tool in made}
 
 
 @contextlib.asynccontextmanager
@@ -70,7 +70,7 @@ async def found(search: ToolSearch, words: str, wanted: Sequence[str]) -> None:
     await until(is_found)
 
 
-async def test_a_task_is_found_by_meaning_once_vectors_are_computed() -> None:
+async def test_a_task_is_found_by_meaning_once_vectors_are_computed(autojump_clock: trio.testing.MockClock) -> None:
     embed = PlayedEmbed()
     async with searching(embed, tools("Gives the forecast: rain.", "Adds numbers.")) as search:
         # "rainfall" has the word "rain" for the played vectors, and for no description.
@@ -78,7 +78,7 @@ async def test_a_task_is_found_by_meaning_once_vectors_are_computed() -> None:
         await found(search, "rainfall", ["sky_t0"])
 
 
-async def test_each_text_is_embedded_once_also_for_the_next_search() -> None:
+async def test_each_text_is_embedded_once_also_for_the_next_search(autojump_clock: trio.testing.MockClock) -> None:
     embed = PlayedEmbed()
     operations = tools("rain", "sun")
     vectors = ToolVectors(embed)
@@ -91,14 +91,12 @@ async def test_each_text_is_embedded_once_also_for_the_next_search() -> None:
     assert [embed.texts.count(text_of(tool)) for tool in more.values()] == [1, 1, 1]
 
 
-async def test_without_embed_words_decide(mock_clock: trio.testing.MockClock) -> None:
+async def test_without_embed_words_decide(autojump_clock: trio.testing.MockClock) -> None:
     embed = PlayedEmbed()
     embed.fails = True
     async with searching(embed, tools("Gives the forecast: rain.", "Adds numbers.")) as search:
         assert await search.ranked("forecast") == ["sky_t0"]
-        await trio.testing.wait_all_tasks_blocked()
         embed.fails = False
-        mock_clock.jump(tool_search.RETRY_S)
         await found(search, "rainfall", ["sky_t0"])
         embed.fails = True
         assert await search.ranked("forecast") == ["sky_t0"]
@@ -115,7 +113,7 @@ async def test_a_search_does_not_wait_for_a_slow_embed(autojump_clock: trio.test
         assert trio.current_time() - started <= tool_search.PATIENCE_S
 
 
-async def test_vectors_of_another_model_are_never_compared() -> None:
+async def test_vectors_of_another_model_are_never_compared(autojump_clock: trio.testing.MockClock) -> None:
     embed = PlayedEmbed()
     async with searching(embed, tools("rain")) as search:
         await found(search, "rainfall", ["sky_t0"])
@@ -128,10 +126,16 @@ async def test_vectors_of_another_model_are_never_compared() -> None:
 def test_the_text_of_a_tool_is_short_and_survives_any_schema() -> None:
     long = mounted("m", {"name": "createIssue_now" * 100, "description": "d " * 100_000, "inputSchema": {
         "properties": {f"someName{n}": {} for n in range(1_000)}}})  # fmt: skip
-    assert len(text_of(long)) < 1_000  # type: ignore[arg-type]  # results are not covariant
-    for schema in ({}, {"properties": []}, {"properties": {"a": True}}, {"properties": {"a": {"description": 3}}}):
+    assert len(text_of(long)) < 1_000
+    schemas: list[dict[str, object]] = [
+        {},
+        {"properties": []},
+        {"properties": {"a": True}},
+        {"properties": {"a": {"description": 3}}},
+    ]
+    for schema in schemas:
         odd = mounted("m", {"name": "a", "description": "Adds.", "inputSchema": schema})
-        assert text_of(odd).startswith("m a: Adds.")  # type: ignore[arg-type]  # results are not covariant
+        assert text_of(odd).startswith("m a: Adds.")
 
 
 async def test_tasks_over_real_servers_find_their_tool_by_words_alone() -> None:
@@ -170,7 +174,7 @@ async def test_a_search_among_700_operations_costs_less_than_50_ms_of_processor_
         for n in range(7)
         for tool in real_tools().values()
     }
-    operations: dict[str, Operation[object]] = {**EVERY, **synthetic}  # type: ignore[dict-item]  # as above
+    operations: dict[str, Operation[object]] = {**EVERY, **synthetic}
     assert len(operations) >= 700
     embed = PlayedEmbed()
     async with searching(embed, operations) as search:

@@ -20,7 +20,7 @@ class MountedTool(Operation[MountReply], frozen=True, kw_only=True, dict=True):
     schema: dict[str, Any]
 
     @property
-    def input_schema(self) -> dict[str, Any]:  # type: ignore[override]  # a cached property there
+    def input_schema(self) -> dict[str, Any]:
         return self.schema
 
 
