@@ -335,7 +335,8 @@ class _Step:
         if spec.lazy:
             self._down(name, ServiceState.RESTING, STARTS_LATER)
         else:
-            self._set(name, state=ServiceState.WAITING, waits_for=frozenset(spec.depends_on))
+            waits_for = frozenset(each for each in spec.depends_on if not self._is_up(each))
+            self._set(name, state=ServiceState.WAITING, waits_for=waits_for)
 
     def _add(self, name: str, spec: ServiceSpec) -> None:
         if name in self.children:
@@ -423,6 +424,9 @@ class _Step:
                 name, generation=child.generation + 1, crashed=False, restarts=child.restarts + child.crashed
             )
             self.decisions.append(Spawn(name, child.generation, spec.modes[child.mode] if spec.modes else ""))
+
+    def _is_up(self, name: str) -> bool:
+        return name in self.children and self.children[name].state is ServiceState.READY
 
     def _may_start(self, name: str) -> bool:
         return name in self.children and self.children[name].state not in _GONE

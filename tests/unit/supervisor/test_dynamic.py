@@ -47,6 +47,18 @@ def test_an_added_service_starts_at_once_and_others_are_left_alone() -> None:
     assert (w.said(), w.state("m"), w.state("a")) == ("+m1", ServiceState.READY, ServiceState.READY)
 
 
+@pytest.mark.parametrize("up", [True, False])
+def test_an_added_service_waits_only_for_dependencies_that_are_not_ready_yet(up: bool) -> None:
+    w = World(service("a"), starts_ready=False).boot()
+    if up:
+        w.ready("a")
+    add(w, service("m", depends_on=("a",)))
+    assert w.said() == ("+a1 +m1" if up else "+a1")
+    if not up:
+        w.ready("a")
+        assert w.said() == "+m1"
+
+
 def test_a_lazy_service_starts_with_its_first_call() -> None:
     for w in (world(LAZY), world()):
         if "m" not in w.policy.children:
