@@ -9,20 +9,14 @@ import base64
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tomlkit
-from msgspec import structs
 
-from linckia.kernel import manifests
-from linckia.proto.manifest import LIGHT
 from linckia.proto.mounts import service_of
-from tests.system import subset
 from tests.system.running import REPOSITORY, RunningKernel, running
-
-STUB = "stub_adapter"
 
 SERVER = REPOSITORY / "tests" / "system" / "support" / "mcp_server.py"
 
@@ -54,30 +48,14 @@ def request(kernel: RunningKernel, mount: str, method: str, kind: str = "read", 
 
 @contextlib.contextmanager
 def mounted(
-    data_dir: Path, mounts: Mapping[str, Mapping[str, object]], *, services: str = "yaml", all_ready: bool = True,
+    data_dir: Path,
+    mounts: Mapping[str, Mapping[str, object]],
+    *,
+    services: Sequence[str] = ("yaml",),
+    all_ready: bool = True,
     environment: Mapping[str, str] | None = None,
-) -> Iterator[RunningKernel]:  # fmt: skip
+) -> Iterator[RunningKernel]:
     """A kernel with these mounted servers."""
     write(data_dir, mounts)
-    with running(
-        data_dir, command=(sys.executable, "-m", "tests.system.mounting", services, "serve"),
-        environment={"PYTHONPATH": str(REPOSITORY), **(environment or {})}, all_ready=all_ready,
-    ) as kernel:  # fmt: skip
+    with running(data_dir, services=services, environment=environment, all_ready=all_ready) as kernel:
         yield kernel
-
-
-def run() -> None:
-    (found,) = manifests.templates()
-    template = found.template
-
-    def made(name: str, table: Any) -> Any:
-        return structs.replace(template.manifest(name, table), module=STUB, zygote=LIGHT)
-
-    stub = structs.replace(template, module=STUB, zygote=LIGHT, manifest=made)
-    packaged = manifests.PackagedTemplate("tests.system.support", stub)
-    setattr(manifests, "templates", lambda packages=(): (packaged,))  # noqa: B010  # a stand-in
-    subset.run()
-
-
-if __name__ == "__main__":
-    run()
