@@ -228,7 +228,7 @@ def _followed(
 def zygotes(chosen: Iterable[ServiceEntry], rest_after_s: float = 0) -> tuple[ZygoteSpec, ...]:
     """Return the zygotes that fork these services; a costly one rests long after its services (`_LONG_PAUSE`)."""
     chosen = tuple(chosen)
-    made = manifests.templates()
+    on_demand = tuple(each.module for each in manifests.templates())
     needed = {each.zygote.name: each.zygote for each in chosen if each.zygote is not None}
     return tuple(
         ZygoteSpec(
@@ -240,12 +240,10 @@ def zygotes(chosen: Iterable[ServiceEntry], rest_after_s: float = 0) -> tuple[Zy
             ),
             modules=tuple(
                 dict.fromkeys(
-                    (
-                        *(each.spec.module for each in chosen if each.manifest.zygote == zygote and not each.folders),
-                        *(each.module for each in made if each.template.zygote == zygote),
-                    )
+                    each.spec.module for each in chosen if each.manifest.zygote == zygote and not each.folders
                 )
             ),
+            on_demand=on_demand,
             wait_s=zygote.wait_s,
             rests_after_s=(_LONG_PAUSE * rest_after_s or None) if zygote.is_costly else zygote.rests_after_s,
         )

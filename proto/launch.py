@@ -108,11 +108,12 @@ SCRATCH_FOLDER = "tmp"
 
 class ZygoteConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Configuration of a zygote: its name, the modules to load before it forks, those to load when first needed or when
-    idle, and the pid that must be its parent."""
+    idle, those to load only when first needed, and the pid that must be its parent."""
 
     name: str
     preload: tuple[str, ...]
     modules: tuple[str, ...] = ()
+    on_demand: tuple[str, ...] = ()
     parent_pid: int
 
 

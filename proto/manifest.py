@@ -251,8 +251,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
 
     table: str
     module: str
-    """Module of its services, which the zygote loads even if there are none yet."""
-    zygote: Zygote
+    """Module of its services. Zygotes load it at its first fork, since there may be no such service yet."""
     manifest: Callable[[str, Layer], Manifest]
     """Makes the manifest from NAME and the table."""
     operations: Callable[[str], Mapping[str, Operation[object]]]

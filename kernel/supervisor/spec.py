@@ -131,6 +131,8 @@ class ZygoteSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Modules to import, but not use, before the fork."""
     modules: tuple[str, ...] = ()
     """Modules of its services. Each is imported at its first fork, or earlier when the zygote is idle."""
+    on_demand: tuple[str, ...] = ()
+    """Modules of services that there may be later. Each is imported at its first fork."""
     rests_after_s: Seconds | None = None
     """Seconds without any of its services after which it ends; it loads again for the next start. None: it stays."""
     wait_s: Seconds = 2.0

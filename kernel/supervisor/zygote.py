@@ -210,7 +210,11 @@ class Zygote:
         self._ending = False
         self._set(ZygoteState.LOADING)
         launch = ZygoteConfig(
-            name=self.spec.name, parent_pid=os.getpid(), preload=self.spec.preload, modules=self.spec.modules
+            name=self.spec.name,
+            parent_pid=os.getpid(),
+            preload=self.spec.preload,
+            modules=self.spec.modules,
+            on_demand=self.spec.on_demand,
         )
         ours, theirs = socket_pair()
         log = ServiceLog(self._log_dir, f"zygote-{self.spec.name}", LOG_MAX_BYTES)

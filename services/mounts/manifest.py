@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from linckia.proto.json_types import Layer
-from linckia.proto.manifest import GIB, MCP, STALL_S, Keep, Manifest, Store, Template
+from linckia.proto.manifest import GIB, LIGHT, MCP, STALL_S, Keep, Manifest, Store, Template
 from linckia.proto.mounts import NAME_PATTERN, REGISTRY, TABLE, MountSettings, is_name, operations_of, service_of
 
 MANIFESTS = (
@@ -41,8 +41,8 @@ def adapter(name: str, table: Layer) -> Manifest:
     return Manifest(
         name=service_of(name),
         module=MODULE,
-        zygote=MCP,
-        # From scratch, it would have to load the SDK as well.
+        # Only connections over HTTP use the SDK. From scratch, an adapter would have to load it as well.
+        zygote=MCP if settings.url else LIGHT,
         zygote_wait_s=30.0,
         stall_s=STALL_S,
         # The adapter itself limits the memory of the server's processes.
@@ -76,4 +76,4 @@ def _sources(settings: MountSettings) -> Iterator[str]:
         yield settings.oauth.client_secret_from
 
 
-TEMPLATES = (Template(table=TABLE, module=MODULE, zygote=MCP, manifest=adapter, operations=operations_of),)
+TEMPLATES = (Template(table=TABLE, module=MODULE, manifest=adapter, operations=operations_of),)

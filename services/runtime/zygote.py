@@ -53,8 +53,9 @@ _decoder = msgspec.msgpack.Decoder(Fork)
 class Library:
     """The modules that this process has loaded for its children, and those still to load."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self, modules: Sequence[str], on_demand: Sequence[str] = ()) -> None:
         self._left = list(modules)
+        self._on_demand = [name for name in on_demand if name not in modules]
         self._failed: dict[str, str] = {}
         self._began = time.monotonic()
 
@@ -74,7 +75,10 @@ class Library:
 
     def load_next(self, name: str = "") -> None:
         """Load the named module if it is not loaded yet; without a name, load the next one."""
-        if name in self._left or not name:
+        if name in self._on_demand:
+            self._on_demand.remove(name)
+            self.load(name)
+        elif name in self._left or not name:
             self.load(name or self._left[0])
 
     def settle(self) -> None:
@@ -225,7 +229,7 @@ def live(launch: ZygoteConfig, control_fd: int) -> int:
         # Long-lived objects are hidden from the garbage collector, which would write to their pages and so unshare
         # them.
         gc.disable()
-        library = Library(launch.modules)
+        library = Library(launch.modules, launch.on_demand)
         for name in launch.preload:
             library.load(name)
         try:

@@ -51,3 +51,12 @@ def test_module_that_cannot_be_loaded_is_told_and_left_out(modules: list[str]) -
         library.load_next()
     assert loaded() == modules
     assert list(library.report().failed) == ["no.such.module"]
+
+
+def test_what_is_on_demand_is_loaded_only_when_it_is_wanted(modules: list[str]) -> None:
+    library = Library(modules[:1], on_demand=[modules[0], modules[1], modules[2]])
+    library.load_next()
+    assert library.is_complete()
+    library.load_next(modules[2])
+    library.load_next(modules[2])
+    assert loaded() == [modules[0], modules[2]]
