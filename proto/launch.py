@@ -22,6 +22,9 @@ B = TypeVar("B", bound="LaunchConfig | ZygoteConfig")
 EXIT_OUT_OF_MEMORY = 76
 """Exit code of a service that was refused more memory by the system."""
 
+EXIT_PROGRAM_KILLED = 77
+"""Exit code of a service whose program was killed by a signal from outside, as by `kill -9`."""
+
 HEAPS = "MALLOC_ARENA_MAX"
 """Environment variable that gives a starting process its `machine.limit_heaps`."""
 

@@ -38,7 +38,7 @@ from linckia.kernel.supervisor.standby import Standby
 from linckia.kernel.supervisor.start_queue import StartQueue
 from linckia.kernel.supervisor.zygote import Zygote, ZygoteDown
 from linckia.proto import frames
-from linckia.proto.launch import LaunchConfig
+from linckia.proto.launch import EXIT_PROGRAM_KILLED, LaunchConfig
 from linckia.proto.link import Link, SocketLink, socket_pair
 from linckia.proto.nng_link import NngLink, stream_pair
 
@@ -91,7 +91,8 @@ class LocalProcess:
         if result is None:
             ended = Exit(last_words=last_words)
         elif result.si_code == os.CLD_EXITED:
-            ended = Exit(code=result.si_status, last_words=last_words)
+            oom = result.si_status == EXIT_PROGRAM_KILLED and self.oom.read() > self.oom_kills
+            ended = Exit(code=result.si_status, oom=oom, last_words=last_words)
         else:
             oom = result.si_status == signal.SIGKILL and self.oom.read() > self.oom_kills
             ended = Exit(signal=result.si_status, oom=oom, last_words=last_words)

@@ -15,7 +15,7 @@ import trio
 from linckia.kernel.ports import Cause, CauseKind
 from linckia.kernel.supervisor.processes import Activity
 from linckia.kernel.supervisor.spec import ServiceSpec
-from linckia.proto.launch import EXIT_OUT_OF_MEMORY, LaunchConfig
+from linckia.proto.launch import EXIT_OUT_OF_MEMORY, EXIT_PROGRAM_KILLED, LaunchConfig
 from linckia.proto.link import Link
 
 
@@ -43,6 +43,8 @@ def cause_of(ended: Exit, asked: Cause | None) -> Cause:
         return Cause(CauseKind.OOM, ended.signal, "killed by the operating system, which was out of memory")
     if ended.signal is not None:
         return Cause(CauseKind.SIGNAL, ended.signal, f"killed by {how}")
+    if ended.code == EXIT_PROGRAM_KILLED:
+        return Cause(CauseKind.SIGNAL, signal.SIGKILL, ended.last_words or "its program was killed")
     text = f"{how}: {ended.last_words}" if ended.last_words and ended.code else how
     return Cause(CauseKind.MEMORY if ended.code == EXIT_OUT_OF_MEMORY else CauseKind.EXIT, ended.code, text)
 

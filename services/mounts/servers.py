@@ -9,6 +9,7 @@ is told that they may have been executed. If the server keeps state, nothing is 
 from __future__ import annotations
 
 import logging
+import re
 from typing import Final
 
 import msgspec
@@ -16,6 +17,7 @@ import trio
 
 from linckia.proto.errors import LinckiaError, MaybeExecuted, OperationError, Overloaded, Unavailable
 from linckia.proto.frames import Written
+from linckia.proto.launch import EXIT_OUT_OF_MEMORY, EXIT_PROGRAM_KILLED
 from linckia.proto.mounts import CHANGE, UPDATED, MountRequest, MountResourceUpdated
 from linckia.proto.ops.mounts import MountsPut
 from linckia.services.mounts import subscriptions
@@ -25,6 +27,7 @@ from linckia.services.mounts.environment import AdapterSettings
 from linckia.services.mounts.instance import Instance, Limits, StartFailed
 from linckia.services.mounts.peer import Lost, NoReply
 from linckia.services.mounts.remembered import Remembered
+from linckia.services.runtime.ending import EXIT_FAILED, ProgramEnded
 from linckia.services.runtime.handlers import Context, Environment
 
 COALESCE_S: Final = 0.1
@@ -42,8 +45,15 @@ SPARE: Final = "\0"
 _log = logging.getLogger("linckia.mount")
 
 
-class ServerEnded(Exception):
-    """The shared server has ended, and the adapter ends with it; the message is the cause."""
+_FROM_OUTSIDE: Final = re.compile(r"the server was ended by SIG(KILL|TERM|INT|HUP|QUIT)\b")
+_MEMORY: Final = "memory: "
+
+
+def _ended_by(cause: str) -> ProgramEnded:
+    """Return the error with which the adapter ends because the shared server has ended."""
+    if _FROM_OUTSIDE.match(cause):
+        return ProgramEnded(cause, EXIT_PROGRAM_KILLED)
+    return ProgramEnded(cause, EXIT_OUT_OF_MEMORY if cause.startswith(_MEMORY) else EXIT_FAILED)
 
 
 class Starting:
@@ -205,7 +215,7 @@ class Servers:
             raise StartFailed(starting.failure)
 
     async def _run(self, key: str, starting: Starting) -> None:
-        """Start a server and wait for its end. Raises ServerEnded if the adapter ends with it."""
+        """Start a server and wait for its end. Raises ProgramEnded if the adapter ends with it."""
         try:
             instance = await self._started()
         except StartFailed as error:
@@ -266,7 +276,7 @@ class Servers:
                     # The calls fail with a message, which must get out.
                     await instance.wait_unused()
                 await self._env.outgoing.channel.flush()
-            raise ServerEnded(instance.cause)
+            raise _ended_by(instance.cause)
         if not instance.was_closed:
             _log.warning("a server ended: %s", instance.cause)
         if self._lister is instance:

@@ -32,13 +32,13 @@ from linckia.proto.launch import MAX_DESCRIPTORS, MAX_PACKET_BYTES, LaunchConfig
 from linckia.proto.link import LinkClosed, SocketLink
 from linckia.proto.machine import give_back_at_rest
 from linckia.proto.nng_link import NngLink
+from linckia.services.runtime.ending import EXIT_FAILED, ProgramEnded, first_of
 from linckia.services.runtime.handlers import Prepare
 from linckia.services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
 from linckia.services.runtime.privileges import KernelGone, die_with, require_parent
 from linckia.services.runtime.sandbox import bound_files, bound_memory, bound_threads, confine, end_out_of_memory
 
 EXIT_OK = 0
-EXIT_FAILED = 1
 EXIT_KERNEL_GONE = 3
 
 SWITCH_S = 0.0005
@@ -85,6 +85,11 @@ def run(launch: LaunchConfig, fd: int, handoff_fd: int | None = None, *, standby
         code = EXIT_KERNEL_GONE
     except* MemoryError:
         end_out_of_memory("work in the background")
+    except* ProgramEnded as group:
+        ended = first_of(group)
+        # The last line of the log, which the kernel shows as the cause.
+        print(ended, file=sys.stderr, flush=True)
+        code = ended.code
     except* Exception:  # noqa: BLE001  # reported by the exit code
         _log.exception("%s generation %d ends with an error", launch.service, launch.generation)
         code = EXIT_FAILED

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from linckia.proto.control.client import CallFailed
 from tests.system.mounting import SERVER, call, mounted, write
 from tests.system.running import RunningKernel, wait_until
 
@@ -79,6 +80,19 @@ def test_no_process_is_left(kernel: RunningKernel, mark: str, happens: Callable[
 
 
 def test_a_call_in_flight_of_a_server_that_dies_is_not_repeated(kernel: RunningKernel) -> None:
-    with pytest.raises(Exception, match="may have been"):
+    with pytest.raises(CallFailed) as caught:
         call(kernel, "one", "die", "change")
+    assert caught.value.failure["kind"] == "maybe_executed"
     assert call(kernel, "one", "echo", text="hello") == "hello"
+
+
+def test_a_server_that_is_killed_again_and_again_is_no_crash_loop(kernel: RunningKernel) -> None:
+    pids = set()
+    for _ in range(12):
+        pid = int(call(kernel, "one", "pid"))
+        pids.add(pid)
+        os.kill(pid, signal.SIGKILL)
+    assert call(kernel, "one", "echo", text="hello") == "hello"
+    assert len(pids) == 12
+    found = kernel.service("mcp_one")
+    assert (set(found["deaths"]), found["last_death"]) == ({"signal"}, "the server was ended by SIGKILL")
