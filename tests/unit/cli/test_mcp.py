@@ -151,3 +151,10 @@ def test_the_data_directory_may_be_named_before_and_after_the_action(
 def test_settings_that_cannot_be_edited_are_named() -> None:
     assert tomllib.loads(edited('mcp.a.command = "x"\n', ("mcp", "b"), {"url": "u"}))["mcp"]["b"] == {"url": "u"}
     assert edited('[mcp.a]\ncommand = "x"\n', ("mcp", "a"), REMOVED).strip() == ""
+
+
+def test_tokens_may_be_for_the_surface_of_a_server(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "add", "docs", "--no-test", "--", "x")
+    assert main(["token", "create", "ci", "--surface", "docs"]) == 0
+    assert main(["token", "create", "other", "--surface", "dogs"]) == 2
+    assert "there is no surface 'dogs'; did you mean docs?" in capsys.readouterr().err

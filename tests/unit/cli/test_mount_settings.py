@@ -117,3 +117,23 @@ def test_templates_make_the_manifests_of_mounts() -> None:
     (template,) = [each for each in manifests.templates() if each.template.table == "mcp"]
     made = template.made("my-docs", {"command": "x"})
     assert (made.package, made.manifest.name) == (template.package, "mcp_my_docs")
+
+
+def test_scopes_may_name_the_surface_of_a_mount(data_dir: Path) -> None:
+    text = """
+    [mcp.docs]
+    command = "x"
+    [http]
+    token = "0123456789abcdef0123456789abcdef"
+    [http.oauth]
+    issuer = "https://id.example"
+    audience = "https://tools.example"
+    [http.oauth.scopes.read]
+    surfaces = ["docs"]
+    """
+    http = load_in(data_dir, text).http
+    assert http is not None
+    assert http.oauth is not None
+    assert http.oauth.scopes["read"].surfaces == ("docs",)
+    with pytest.raises(ConfigError, match=r"scopes\.read: there is no surface 'docs'"):
+        load_in(data_dir, text.replace("[mcp.docs]", "[mcp.others]"))
