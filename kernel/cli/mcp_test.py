@@ -45,16 +45,18 @@ def tested(data_dir: Path, name: str, table: Layer) -> None:
     with _kernel(data_dir, name, table) as (used, is_temporary):
         try:
             with Client(used) as client:
-                offered = _offered(client, name, float(table.get("start_timeout", _DEFAULTS.start_timeout)))
+                offered = offered_by(client, name, start_timeout_of(table))
         except CallFailed as error:
             raise Failed(_last_words(used, name, str(error), is_temporary=is_temporary)) from None
     say(f"{name}: {summary(offered)} ({duration(time.monotonic() - begun)})")
 
 
-_DEFAULTS = MountSettings()
+def start_timeout_of(table: Layer) -> float:
+    """Return how long the server may take to start, in seconds."""
+    return float(table.get("start_timeout", MountSettings().start_timeout))
 
 
-def _offered(client: Client, name: str, start_timeout_s: float) -> JsonObject:
+def offered_by(client: Client, name: str, start_timeout_s: float) -> JsonObject:
     """Start the server, and return what it offers. Raises CallFailed."""
     request = {"method": "tools/list", "params": base64.b64encode(b"{}").decode()}
     client.call(f"{service_of(name)}.read", request, timeout_s=start_timeout_s + SLACK_S)

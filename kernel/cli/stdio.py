@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,8 +63,14 @@ def _serve(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> N
     log = log_dir(data_dir) / "kernel.log"
     early = 0
     patience_s = 0.0
+
+    def attach(client: Client, timeout_s: float) -> JsonObject:
+        return client.attach(
+            arguments.surface, roots or None, 0, 1, memory, read_only=arguments.read_only, timeout_s=timeout_s
+        )
+
     while True:
-        client, attached = _join(data_dir, roots, arguments, memory, patience_s)
+        client, attached = join(data_dir, roots, arguments, attach, patience_s)
         joined_at = time.monotonic()
         with client:
             try:
@@ -130,12 +136,16 @@ def _as_they_were(*descriptors: int) -> Iterator[None]:
         restore()
 
 
-def _join(
-    data_dir: Path, roots: list[str], arguments: argparse.Namespace, memory: int, patience_s: float
+def join(
+    data_dir: Path,
+    roots: list[str],
+    arguments: argparse.Namespace,
+    use: Callable[[Client, float], JsonObject],
+    patience_s: float = 0.0,
 ) -> tuple[Client, JsonObject]:
-    """Return a connection to a kernel that serves our descriptors, and its reply.
+    """Return a connection to a kernel, and what `use`, called with the connection and a timeout, returned.
 
-    A kernel is started if none appears within `patience_s`.
+    A kernel is started if none appears within `patience_s`. Raises Failed, Usage, ControlError.
     """
     start_at = time.monotonic() + patience_s
     give_up_at = start_at + START_TIMEOUT_S
@@ -149,10 +159,7 @@ def _join(
         else:
             try:
                 timeout_s = give_up_at - time.monotonic()
-                attached = client.attach(
-                    arguments.surface, roots or None, 0, 1, memory, read_only=arguments.read_only, timeout_s=timeout_s
-                )
-                return client, attached
+                return client, use(client, timeout_s)
             except KernelGone:
                 # It was ending, or died while starting. Nothing was read from our descriptors.
                 client.close()

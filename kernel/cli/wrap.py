@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final
 
 from linckia.kernel.cli import Usage
-from linckia.kernel.cli.stdio import stdio
-from linckia.proto.control.client import Client, ControlError, NoKernel
+from linckia.kernel.cli.stdio import join, stdio
+from linckia.proto.control.client import CallFailed, Client, ControlError, NoKernel
 
 VOLATILE: Final = frozenset({
     "_", "PWD", "OLDPWD", "SHLVL", "COLUMNS", "LINES", "TERM", "COLORTERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION",
@@ -56,6 +56,10 @@ NO_NAMES: Final = ("run", "exec", "dlx", "tool", "x", "start")
 KEPT_S: Final = 30 * 86400.0
 """How long a server stays in the settings after it was last wrapped."""
 
+USED, SEEN = "used", "seen"
+"""Endings of empty files: the server is in the settings, and was last wrapped when this file was last modified; the
+kernel knows what it offers."""
+
 TRIES, PAUSE_S = 20, 0.1
 
 
@@ -73,6 +77,14 @@ def wrap(arguments: argparse.Namespace) -> int:
     session = argparse.Namespace(
         data_dir=data_dir, paths=[], surface=name, read_only=False, config=None, mcp_files=None, only_mounts=True
     )
+    with contextlib.ExitStack() as stack:
+        if not _mark(data_dir, name, SEEN).exists():
+            # The kernel does not end as long as this connection is open.
+            stack.enter_context(_started(data_dir, name, session))
+        return _serve(data_dir, name, session)
+
+
+def _serve(data_dir: Path, name: str, session: argparse.Namespace) -> int:
     for left in reversed(range(TRIES)):
         try:
             return stdio(session)
@@ -83,6 +95,23 @@ def wrap(arguments: argparse.Namespace) -> int:
             _reload(data_dir)
             time.sleep(PAUSE_S)
     raise AssertionError
+
+
+def _started(data_dir: Path, name: str, session: argparse.Namespace) -> Client:
+    """Start a server that has never run here, and return a connection to the kernel.
+
+    Nobody knows yet what it offers, and its clients ask for that only once. A server that does not start is the
+    session's to report. Raises Failed, Usage, ControlError.
+    """
+    from linckia.kernel.cli.mcp_test import offered_by, start_timeout_of
+
+    client, _ = join(data_dir, [], session, lambda client, timeout_s: client.call("kernel_status", {}))
+    with contextlib.suppress(CallFailed):
+        # The kernel may have read its settings before the server was added.
+        client.call("kernel_reload_mounts", {})
+        if offered_by(client, name, start_timeout_of({}))["version"]:
+            _mark(data_dir, name, SEEN).touch(mode=0o600)
+    return client
 
 
 def data_dir_of(arguments: argparse.Namespace) -> Path:
@@ -147,17 +176,17 @@ def _locked(data_dir: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _mark(data_dir: Path, name: str) -> Path:
-    return data_dir / "mcp" / f"{name}.used"
+def _mark(data_dir: Path, name: str, kind: str) -> Path:
+    return data_dir / "mcp" / f"{name}.{kind}"
 
 
 def _is_known(data_dir: Path, name: str) -> bool:
     # It is written after the settings.
-    return _mark(data_dir, name).exists()
+    return _mark(data_dir, name, USED).exists()
 
 
 def _mark_used(data_dir: Path, name: str) -> None:
-    _mark(data_dir, name).touch(mode=0o600)
+    _mark(data_dir, name, USED).touch(mode=0o600)
 
 
 def _add(data_dir: Path, name: str, arguments: argparse.Namespace, environment: Mapping[str, str]) -> None:
@@ -170,7 +199,7 @@ def _add(data_dir: Path, name: str, arguments: argparse.Namespace, environment: 
     table = table_of(arguments)
     table["env"] = {**environment, **table.get("env", {})}
     table, files = without_secrets(name, table)
-    old = [] if _is_running(data_dir) else [each for each in written(data_dir) if _is_old(_mark(data_dir, each))]
+    old = [] if _is_running(data_dir) else [each for each in written(data_dir) if _is_old(_mark(data_dir, each, USED))]
     store_secrets(data_dir, files)
     change(data_dir, {**{(each,): REMOVED for each in old}, (name,): table})
     for each in old:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -34,6 +35,7 @@ def wrapped(usual: Path, monkeypatch: pytest.MonkeyPatch, *argv: str) -> str:
     """Run `linckia wrap` without a session, and return the surface that the session would have."""
     sessions = []
     monkeypatch.setattr(wrap, "stdio", lambda arguments: sessions.append(arguments) or 0)
+    monkeypatch.setattr(wrap, "_started", lambda *_: contextlib.nullcontext())
     arguments = build_parser().parse_args(["wrap", *argv])
     arguments.data_dir = usual
     assert wrap.wrap(arguments) == 0
