@@ -38,7 +38,7 @@ class PlayedKernels:
 
 def serve(lives: list[float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kernels = PlayedKernels(lives)
-    monkeypatch.setattr(stdio, "_join", kernels.join)
+    monkeypatch.setattr(stdio, "join", kernels.join)
     monkeypatch.setattr(stdio, "time", SimpleNamespace(monotonic=lambda: kernels.now))
     stdio._serve(tmp_path, [], argparse.Namespace())
 
