@@ -1,0 +1,173 @@
+"""`linckia mcp` with a kernel, and `linckia wrap` as an MCP client meets it, with real servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.cli.clients import (
+    LINCKIA,
+    TIMEOUT_S,
+    StdioClient,
+    data_directory,
+    environment,
+    kernel_pid,
+    linckia,
+    wait_until_ended,
+)
+from tests.system.mounting import SERVER
+from tests.system.running import REPOSITORY, RunningKernel, running, wait_until
+
+SMALL = ("--", sys.executable, str(SERVER))
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
+    data = tmp_path_factory.mktemp("data")
+    listed = data / "client.json"
+    listed.write_text(json.dumps({"mcpServers": {"Listed": {"command": sys.executable, "args": [str(SERVER)]}}}))
+    with running(data, options=["--no-http", "--mcp", str(listed)], services=["mounts"]) as kernel:
+        yield kernel
+
+
+def mcp(kernel: RunningKernel, *argv: str) -> subprocess.CompletedProcess[str]:
+    return linckia(kernel.data_dir, "mcp", *argv)
+
+
+def states(kernel: RunningKernel) -> dict[str, tuple[str, int | None]]:
+    listed = json.loads(mcp(kernel, "list", "--json").stdout)
+    return {each["name"]: (each["state"], each["tools"]) for each in listed}
+
+
+def test_a_server_is_served_as_soon_as_it_is_added_until_it_is_removed(kernel: RunningKernel) -> None:
+    added = mcp(kernel, "add", "own-one", *SMALL)
+    assert (added.returncode, added.stderr) == (0, "")
+    assert "own-one: small 1: 6 tools, 0 prompts, 0 resources" in added.stdout
+    assert "served now" in added.stdout
+    assert states(kernel)["own-one"] == ("ready", 6)
+    assert "has not changed" in (same := mcp(kernel, "diff", "own-one").stdout) or "have not changed" in same
+    assert mcp(kernel, "approve", "own-one").returncode == 0
+    generation = kernel.service("mcp_own_one")["generation"]
+    assert mcp(kernel, "restart", "own-one").returncode == 0
+    assert kernel.service("mcp_own_one")["generation"] == generation + 1
+    assert mcp(kernel, "disable", "own-one").returncode == 0
+    assert states(kernel)["own-one"][0] == "disabled"
+    assert "mcp_own_one" not in kernel.services()
+    assert mcp(kernel, "enable", "own-one").returncode == 0
+    # It is remembered, although the server has not started again.
+    assert states(kernel)["own-one"][1] == 6
+    assert mcp(kernel, "remove", "own-one").returncode == 0
+    assert "own-one" not in states(kernel)
+    assert "mcp_own_one" not in kernel.services()
+
+
+def test_a_server_that_cannot_start_shows_its_last_words_and_keeps_its_settings(kernel: RunningKernel) -> None:
+    added = mcp(kernel, "add", "broken", *SMALL, "--crash")
+    assert added.returncode == 1
+    assert "broken does not work" in added.stderr
+    assert "this server cannot start" in added.stderr
+    assert "Traceback" not in added.stderr
+    assert "linckia mcp test broken" in added.stderr
+    assert "broken" in states(kernel)
+    assert "this server cannot start" in mcp(kernel, "logs", "broken", "-n", "200").stdout
+    assert mcp(kernel, "test", "broken").returncode == 1
+    assert mcp(kernel, "remove", "broken").returncode == 0
+
+
+def test_settings_that_the_kernel_refuses_stay_as_they_were(kernel: RunningKernel) -> None:
+    before = (kernel.data_dir / "linckia.toml").read_bytes() if (kernel.data_dir / "linckia.toml").exists() else None
+    refused = mcp(kernel, "add", "listed", "--no-test", "--url", "http://127.0.0.1:9/mcp")
+    assert refused.returncode == 1
+    assert "nothing was changed" in refused.stderr
+    after = (kernel.data_dir / "linckia.toml").read_bytes() if (kernel.data_dir / "linckia.toml").exists() else None
+    assert after == before
+
+
+def test_servers_in_a_clients_file_are_served(kernel: RunningKernel) -> None:
+    assert "listed" in states(kernel)
+    assert mcp(kernel, "restart", "listed").returncode == 0
+    assert kernel.service("mcp_listed")["state"] == "ready"
+    assert "the server is mounted as 'listed'" in kernel.log("kernel")
+
+
+def test_without_a_kernel_a_server_is_tested_in_one_of_its_own(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    added = linckia(data, "mcp", "add", "own", *SMALL)
+    assert (added.returncode, added.stderr) == (0, "")
+    assert "own: small 1: 6 tools" in added.stdout
+    assert "from the next start of Linckia" in added.stdout
+    assert [path.name for path in data.iterdir()] == ["linckia.toml"]
+
+
+class Wrapped(StdioClient):
+    """An MCP client that starts `linckia wrap`."""
+
+    def __init__(self, data_dir: Path, *server: str, **variables: str) -> None:
+        self.process = subprocess.Popen(
+            [*LINCKIA, "wrap", "--data", str(data_dir), *(server or SMALL)], cwd=REPOSITORY,
+            env=environment(data_dir, **variables), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self._received = set()
+
+    def text(self, number: int, name: str, **arguments: object) -> str:
+        text: str = self.call(number, name, **arguments)["content"][0]["text"]
+        return text
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    with data_directory(tmp_path / "wrap") as path:
+        yield path
+
+
+@pytest.fixture
+def clients(data: Path) -> Iterator[list[Wrapped]]:
+    """Those that are added here are ended, before their kernel is."""
+    opened: list[Wrapped] = []
+    yield opened
+    for client in opened:
+        client.process.kill()
+        client.process.communicate(timeout=TIMEOUT_S)
+
+
+def test_a_wrapped_server_looks_like_itself_and_is_shared(data: Path, clients: list[Wrapped]) -> None:
+    clients += [Wrapped(data, OWN_TOKEN="hidden", TERM="dumb"), Wrapped(data, OWN_TOKEN="hidden", TERM="xterm")]
+    for client in clients:
+        assert client.initialize()["serverInfo"]["name"] == "small"
+    tools = clients[0].request(1, "tools/list")["result"]["tools"]
+    assert [tool["name"] for tool in tools] == ["echo", "pid", "environment", "read", "write", "die"]
+    pids = {client.text(2, "pid") for client in clients}
+    assert len(pids) == 1
+    variables = json.loads(clients[0].text(3, "environment"))
+    assert variables["OWN_TOKEN"] == "hidden"
+    assert Path(f"/proc/{pids.pop()}/cwd").readlink() == REPOSITORY
+    # Another environment is another server.
+    clients.append(Wrapped(data, OWN_TOKEN="other"))
+    clients[-1].initialize()
+    assert json.loads(clients[-1].text(2, "environment"))["OWN_TOKEN"] == "other"
+    assert json.loads(clients[0].text(4, "environment"))["OWN_TOKEN"] == "hidden"
+    kernel = kernel_pid(data)
+    for client in clients:
+        assert client.leave() == 0
+    wait_until_ended(data, kernel)
+
+
+def test_the_session_of_a_wrapped_server_survives_deaths(data: Path, clients: list[Wrapped]) -> None:
+    client = Wrapped(data)
+    clients.append(client)
+    client.initialize()
+    before = client.text(1, "pid")
+    os.kill(int(before), signal.SIGKILL)
+    # It is read-only, so that it is sent again.
+    after = wait_until(lambda: client.text(2, "pid"))
+    assert after != before
+    os.kill(kernel_pid(data), signal.SIGKILL)
+    assert client.text(3, "pid") != after
