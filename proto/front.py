@@ -16,6 +16,9 @@ from msgspec import Meta
 SERVICE = "front"
 """The service of which fronts are instances; it owns the operations that they handle themselves."""
 
+CALL_MOUNTED = "call_mounted"
+"""Operation of the front by which the operator calls a tool of a mounted server, since only fronts know their names."""
+
 LIBRARIES = (
     "linckia.services.front.protocol.dispatch",
     "linckia.services.front.web.serving",

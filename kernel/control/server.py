@@ -34,11 +34,11 @@ from linckia.proto.errors import (
     Unavailable,
     UnknownOperation,
 )
+from linckia.proto.front import CALL_MOUNTED
 from linckia.proto.json_types import JsonObject
 from linckia.proto.link import passed
-from linckia.proto.operation import OPERATOR, SURFACES, Operation, Params, operation_of
+from linckia.proto.operation import OPERATOR, SURFACES, Operation, Params
 from linckia.proto.ops import Table
-from linckia.proto.ops.front import CallMounted
 
 log = logging.getLogger("linckia.control")
 
@@ -274,8 +274,8 @@ class _Connection:
         except UnknownOperation:
             if table.surfaces == SURFACES:
                 raise
-            tool = CallMounted(name=request.call, arguments=dict(request.params))
-            return operation_of(CallMounted), tool
+            through = table.find(CALL_MOUNTED)
+            return through, through.parse({"name": request.call, "arguments": request.params})
         return operation, operation.parse(request.params)
 
     async def _call(self, request: CallRequest) -> object:

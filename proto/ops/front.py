@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.front import SERVICE
+from linckia.proto.front import CALL_MOUNTED, SERVICE
 from linckia.proto.mcp import Content, PromptResult
 from linckia.proto.operation import OPERATOR, Family, Params, Role
 
@@ -82,7 +82,7 @@ class Describe(Params[dict[str, Any]], frozen=True, kw_only=True):
     words: Annotated[str, Meta(max_length=1024, description="What you want to do")] = ""
 
 
-@Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,)).destroy("call_mounted", idempotent=False, deadline_s=86_400)
+@Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,)).destroy(CALL_MOUNTED, idempotent=False, deadline_s=86_400)
 class CallMounted(Params[dict[str, Any]], frozen=True, kw_only=True):
     """Call a tool of a mounted server by its name beside Linckia's own (`github_create_issue`)."""
 

@@ -10,7 +10,7 @@ import enum
 from functools import cached_property
 
 from linckia.proto.errors import InvalidParams
-from linckia.proto.front import SERVICE
+from linckia.proto.front import CALL_MOUNTED, SERVICE
 from linckia.proto.operation import CLIENT, Access, Operation, Role
 from linckia.proto.ops import Table
 from linckia.proto.suggestions import did_you_mean
@@ -18,7 +18,7 @@ from linckia.proto.surfaces.finding import Index
 
 QUERY, EXECUTE, SESSION, DESCRIBE = "query", "execute", "session", "describe"
 
-NAMES = frozenset({QUERY, EXECUTE, SESSION, DESCRIBE, "call_mounted"})
+NAMES = frozenset({QUERY, EXECUTE, SESSION, DESCRIBE, CALL_MOUNTED})
 """Operations that the composite tools handle themselves."""
 
 DOCUMENTS = "documents"

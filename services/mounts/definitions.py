@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -44,11 +44,16 @@ async def definitions_of(server: Server) -> Definitions:
     }
     return Definitions(
         protocol_version=greeting.version,
-        server_info=greeting.info,
-        capabilities=greeting.capabilities,
+        server_info=_object(greeting.info),
+        capabilities=_object(greeting.capabilities),
         instructions=greeting.instructions,
         **lists,
     )
+
+
+def _object(raw: Raw) -> dict[str, Any]:
+    found = messages.value(raw)
+    return found if isinstance(found, dict) else {}
 
 
 async def _whole(server: Server, method: str, member: str) -> list[Raw]:

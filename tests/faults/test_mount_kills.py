@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from linckia.services.mounts.definitions import Parsed, parse
+from linckia.services.mounts.canonical import Parsed, parse
 from linckia.services.mounts.store import Kept, Store
 
 KILLED, PASSED = 9, 0

@@ -15,6 +15,7 @@ from linckia.kernel import catalog, mounts
 from linckia.kernel.config import load
 from linckia.kernel.mounts import LiveMounts
 from linckia.kernel.ports import ServiceState
+from linckia.kernel.router.instance import Limits
 from linckia.kernel.router.router import Router
 from linckia.kernel.settings import ConfigError, Flags
 from linckia.kernel.supervisor.supervisor import Supervisor
@@ -37,7 +38,7 @@ class Live:
         self.table = own = ops.load()
         self.router = Router(own, {})
         front = service(FRONT)
-        self.router.add(FRONT, catalog.Limits(1, 1))
+        self.router.add(FRONT, Limits(1, 1))
         self.supervisor = Supervisor((front,), (), self.router, launch_config_of, Stage())
         self.mounts = LiveMounts(
             config=config, entries=catalog.mounted(config), own=own, launched={}, router=self.router,

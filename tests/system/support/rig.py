@@ -65,6 +65,9 @@ class Sink:
         if isinstance(frame, Return | Fault) and frame.id in self._answers:
             self._answers.pop(frame.id)(frame)
 
+    def gone(self, service: str) -> None:
+        """Nothing is removed here."""
+
     def was_used(self, service: str) -> bool:
         used, self.used = service in self.used, self.used - {service}
         return used

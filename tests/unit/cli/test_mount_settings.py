@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ def data_dir(tmp_path: Path) -> Path:
     return data_dir
 
 
-def load_in(data_dir: Path, text: str, environment: dict[str, str] | None = None, **flags: str) -> Config:
+def load_in(data_dir: Path, text: str, environment: dict[str, str] | None = None, **flags: Any) -> Config:
     (data_dir / "linckia.toml").write_text(text)
     return load(Flags(**flags), {"LINCKIA_DATA": str(data_dir), **(environment or {})})
 

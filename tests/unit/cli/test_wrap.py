@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import re
@@ -33,8 +34,13 @@ def usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def wrapped(usual: Path, monkeypatch: pytest.MonkeyPatch, *argv: str) -> str:
     """Run `linckia wrap` without a session, and return the surface that the session would have."""
-    sessions = []
-    monkeypatch.setattr(wrap, "stdio", lambda arguments: sessions.append(arguments) or 0)
+    sessions: list[argparse.Namespace] = []
+
+    def stdio(arguments: argparse.Namespace) -> int:
+        sessions.append(arguments)
+        return 0
+
+    monkeypatch.setattr(wrap, "stdio", stdio)
     monkeypatch.setattr(wrap, "_started", lambda *_: contextlib.nullcontext())
     arguments = build_parser().parse_args(["wrap", *argv])
     arguments.data_dir = usual

@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from linckia.proto.errors import InvalidParams
+from linckia.proto.operation import operation_of
 from linckia.proto.ops.decode import DecodedText, DecodeText
 from linckia.proto.ops.documents.change import DocumentsAdd
 from linckia.proto.ops.documents.find import DocumentsGrep, DocumentsSearch
@@ -199,7 +200,7 @@ async def test_the_search_is_told_as_soon_as_there_is_a_text(tmp_path: Path, mon
             return text_of(params.data, LIMIT_S)
 
         async with decode.open_service(env) as handlers:
-            handlers.by_name["decode_text"] = DecodeText, read
+            handlers.by_name["decode_text"] = operation_of(DecodeText), read
             yield handlers
 
     tree(tmp_path / "root", {"a.docx": formats.docx()})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from linckia.proto.errors import InvalidParams, OperationError, Quarantined
+from linckia.proto.operation import operation_of
 from linckia.proto.ops.decode import DecodeCode, ParsedCode
 from linckia.proto.ops.documents.change import DocumentsAdd, DocumentsDelete
 from linckia.proto.ops.documents.find import DocumentsGraph
@@ -245,7 +246,7 @@ async def test_code_that_the_decoder_dies_of_has_no_symbols_and_what_came_with_i
             return parse_all(params.contents)
 
         async with decode.open_service(env) as handlers:
-            handlers.by_name["decode_code"] = DecodeCode, parse_or_die
+            handlers.by_name["decode_code"] = operation_of(DecodeCode), parse_or_die
             yield handlers
 
     async with documents(tmp_path, {"decode": open_deadly}) as bench:

@@ -156,7 +156,7 @@ class Store:
             raise OperationError("this store takes uploads only")
 
         for operation in ops.load().of_service("documents"):
-            handlers.by_name.setdefault(operation.name, (operation.params, not_here))
+            handlers.by_name.setdefault(operation.name, (operation, not_here))
         yield handlers
 
 

@@ -107,7 +107,7 @@ class Kernel:
             raise OperationError("not here")
 
         for operation in ops.load().of_service("kernel"):
-            handlers.by_name.setdefault(operation.name, (operation.params, refuse))
+            handlers.by_name.setdefault(operation.name, (operation, refuse))
         yield handlers
 
     async def called(self) -> None:

@@ -61,8 +61,8 @@ class InProcess:
             raise self.failing[operation.name]
         if operation.name not in self.handlers.by_name:
             raise Unavailable(f"no handler for {operation.name}", retry_after_ms=1500)
-        params_type, handler = self.handlers.by_name[operation.name]
-        received = msgspec.msgpack.decode(pack_body(params), type=params_type)
+        declared, handler = self.handlers.by_name[operation.name]
+        received = msgspec.msgpack.decode(pack_body(params), type=declared.params)
         try:
             self.started.set()
             with trio.fail_after(operation.deadline_ms / 1000):

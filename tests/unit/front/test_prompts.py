@@ -46,7 +46,7 @@ async def served(
     dispatcher = InProcess()
     for name, fill in prompts.HANDLERS.items():
         answer: Callable[[Any, Any], Any] = fill
-        dispatcher.handlers.by_name[name] = (TABLE[name].params, answer)
+        dispatcher.handlers.by_name[name] = (TABLE[name], answer)
     given = (PromptFolder(str(data / "prompts")), *(PromptFolder(str(root / "prompts"), str(root)) for root in roots))
     folders = [Folder.of(folder, Roots(denied=denied)) for folder in given]
     opened = open_gateway(TABLE, dispatcher, dispatcher, version="1", prompt_folders=folders)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 
+from linckia.proto.operation import operation_of
 from linckia.services.front.transport.descriptors import READ_BYTES
 from linckia.services.front.transport.json_lines import PARTIAL_BYTES
 from linckia.services.front.transport.session_memory import BYTES, LONGEST_BYTES, SessionMemory
@@ -89,7 +90,7 @@ async def test_services_know_the_session_by_the_same_name() -> None:
     async with session() as s:
         for number in (1, 2):
             async with s.kernel() as dispatcher:
-                dispatcher.handlers.by_name["t_string"] = (StringOp, note)
+                dispatcher.handlers.by_name["t_string"] = (operation_of(StringOp), note)
                 if number == 1:
                     await s.wire.initialize()
                 await s.wire.call("t_string", id=number)
@@ -118,7 +119,7 @@ async def test_what_may_be_repeated_is_and_what_may_not_is_answered_so() -> None
                 await trio.sleep(60)
                 return []
 
-            first.handlers.by_name["t_list"] = (ListOp, write)
+            first.handlers.by_name["t_list"] = (operation_of(ListOp), write)
             await s.wire.initialize()
             await s.wire.call("t_wait", {}, id=1)
             await s.wire.call("t_list", {}, id=2)

@@ -1,8 +1,8 @@
 """MCP servers over HTTP, for tests. Run as a script: `http_server.py legacy|sse|sdk PORT`.
 
 `legacy` is written by hand: Streamable HTTP of 2025-06-18 with sessions. Its tools: `echo`, `forget` (ends all
-sessions), `headers`, `drop` (closes the connection without a reply), `pid`. `sdk` is a server of the SDK, with the tools
-`add` and `pid`; `sse` the same over the older transport.
+sessions), `headers`, `drop` (closes the connection without a reply), `pid`. `sdk` is a server of the SDK, with the
+tools `add` and `pid`; `sse` the same over the older transport.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ async def test_all_pages_of_lists_are_sent_to_the_registry_and_again_once_after_
         assert b'"vendor":1.5' in bytes(found.tools[0]) or b'"vendor": 1.5' in bytes(found.tools[0])
         assert len(found.resources) == 1
         assert (found.protocol_version, found.instructions) == ("2025-06-18", "Be kind.")
-        assert msgspec.json.decode(found.server_info) == {"name": "hand", "version": "1", "more": [1]}
+        assert found.server_info == {"name": "hand", "version": "1", "more": [1]}
         await running.tool("change_list")
         assert len((await running.until_put(2)).tools) == 20
 

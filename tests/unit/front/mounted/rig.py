@@ -41,10 +41,13 @@ def raw(*definitions: dict[str, Any]) -> list[Raw]:
 
 def offered(version: str = "1", **lists: Any) -> Offered:
     """What a server offers; `tools=[{…}]` and so on."""
-    plain = {name: lists.pop(name) for name in ("server_info", "capabilities", "instructions") if name in lists}
-    capabilities = {name: {} for name in ("tools", "resources", "prompts")}
-    encoded = {name: raw(*each) for name, each in lists.items()}
-    return Offered(version=version, definitions=Definitions(**{"capabilities": capabilities, **plain, **encoded}))
+    plain: dict[str, Any] = {
+        name: lists.pop(name) for name in ("server_info", "capabilities", "instructions") if name in lists
+    }
+    capabilities: dict[str, Any] = {name: {} for name in ("tools", "resources", "prompts")}
+    members: dict[str, Any] = {"capabilities": capabilities, **plain}
+    members |= {name: raw(*each) for name, each in lists.items()}
+    return Offered(version=version, definitions=Definitions(**members))
 
 
 class Mounts:
