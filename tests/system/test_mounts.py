@@ -162,3 +162,19 @@ def test_a_confined_server_writes_only_below_its_roots(tmp_path: Path) -> None:
         for path in ("own.token", "linckia.toml", "logs/kernel.log"):
             (kernel.data_dir / path).touch()
             assert "Permission denied" in call(kernel, "one", "read", path=str(kernel.data_dir / path))
+
+
+def test_a_server_that_is_not_called_rests_until_the_next_call(tmp_path: Path) -> None:
+    mounts = {"one": small(rest_after_s=0.5), "two": small(start="eager")}
+    with mounted(tmp_path / "data", mounts) as kernel:
+        first = int(call(kernel, "one", "pid"))
+        wait_until(lambda: kernel.service("mcp_one")["state"] == "resting")
+        wait_until(lambda: not exists(first))
+        assert int(call(kernel, "one", "pid")) != first
+        # A server that starts with the system has no such time unless it is set.
+        assert kernel.service("mcp_two")["generation"] == 1
+
+
+def test_an_eager_server_that_is_added_starts_without_a_call(kernel: RunningKernel) -> None:
+    reload(kernel, one=small(), two=small(start="eager"))
+    wait_until(lambda: kernel.service("mcp_two")["state"] == "ready")
