@@ -118,7 +118,7 @@ class _Kernel:
             extra.append(config.chaos_module)
         declared = ops.load(extra)
         own = ops.Table(op for op in declared.values() if op.service not in self.unserved)
-        mounted = catalog.mounted(config)
+        mounted = mounts.mounted(config)
         table = ops.Table((*own.values(), *mounts.operations(mounted, config)))
         # Pools have several processes; a mounted server has one.
         every = (*self.entries, *mounted.values())
@@ -127,7 +127,7 @@ class _Kernel:
         self.audit = Audit(config.data_dir, max_bytes=log.max_bytes, files=log.files) if log.enabled else None
         self.router = Router(
             table,
-            {entry.service: entry.limits for entry in first},
+            {entry.service: mounts.limits_of(entry) for entry in first},
             {name: [entry.spec.name for entry in pool] for name, pool in pools.items()},
             fronts=(FRONT,),
             read_only=config.read_only,

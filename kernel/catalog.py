@@ -11,8 +11,6 @@ import msgspec
 from msgspec import structs
 
 from linckia.kernel import manifests
-from linckia.kernel.config import Config
-from linckia.kernel.router.instance import Limits
 from linckia.kernel.settings import ConfigError
 from linckia.kernel.supervisor.spec import Restart, ServiceSpec, ZygoteSpec
 from linckia.proto.front import SERVICE as FRONT
@@ -20,7 +18,6 @@ from linckia.proto.json_types import Layer
 from linckia.proto.launch import HEAPS
 from linckia.proto.machine import usable_cores
 from linckia.proto.manifest import MAX_WORKERS, THREADS_A_CORE, TORCH, Manifest, Roots, Zygote
-from linckia.proto.mounts import TABLE
 from linckia.proto.suggestions import nearest
 
 DISK_LIMIT = "disk_limit_bytes"
@@ -59,10 +56,6 @@ class ServiceEntry(msgspec.Struct, frozen=True):
     """Name of the mounted server that it runs, if any."""
     table: Layer | None = None
     """Settings of a service that was made from the settings."""
-
-    @property
-    def limits(self) -> Limits:
-        return Limits(self.spec.in_flight, self.spec.queue, self.spec.calls_wait_s)
 
     @property
     def service(self) -> str:
@@ -147,20 +140,6 @@ def pools(
             followed = every if entry.manifest.watches else follows[entry.service]
             given = configured(entry, own, rest_after_s=rest_after_s, standbys=standbys, follows=followed)
             found[entry.service] = pool(given, workers(entry, own))
-    return found
-
-
-def mounted(config: Config) -> dict[str, ServiceEntry]:
-    """Return the services of the mounted servers, by the servers' names. Raises ConfigError."""
-    (template,) = (each for each in manifests.templates(config.flags.packages) if each.template.table == TABLE)
-    found = {}
-    for name, table in config.mounts.items():
-        try:
-            made = entry(template.made(name, table))
-        except ValueError as error:
-            raise ConfigError(f"settings: {error}") from None
-        given = configured(made, table, rest_after_s=config.rest_after_s, standbys=config.standbys)
-        found[name] = structs.replace(given, mount=name, table=table)
     return found
 
 

@@ -13,11 +13,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 import trio
+from msgspec import structs
 
 from linckia.kernel import catalog, manifests
 from linckia.kernel.catalog import ServiceEntry
 from linckia.kernel.config import Config, load
+from linckia.kernel.router.instance import Limits
 from linckia.kernel.router.router import Router
+from linckia.kernel.settings import ConfigError
 from linckia.kernel.supervisor.supervisor import Supervisor
 from linckia.proto.mounts import TABLE, Mount, MountTable, ToolChoice, service_of
 from linckia.proto.operation import Operation
@@ -69,7 +72,7 @@ class LiveMounts:
             return self._apply(config)
 
     def _apply(self, config: Config) -> MountsReloaded:
-        old, new = self.entries, catalog.mounted(config)
+        old, new = self.entries, mounted(config)
         removed = [name for name in old if name not in new]
         added = [name for name in new if name not in old]
         changed = [name for name in new if name in old and new[name] != old[name]]
@@ -86,7 +89,7 @@ class LiveMounts:
         for name in (*added, *changed):
             entry = new[name]
             self.launched[entry.spec.name] = entry
-            self.router.add(entry.service, entry.limits)
+            self.router.add(entry.service, limits_of(entry))
             (self.supervisor.add if name in added else self.supervisor.replace)(entry.spec)
         self._version += 1
         self._changed.unpark_all()
@@ -95,11 +98,32 @@ class LiveMounts:
         return reloaded
 
 
+def mounted(config: Config) -> dict[str, ServiceEntry]:
+    """Return the services of the mounted servers, by the servers' names. Raises ConfigError."""
+    found = {}
+    for name, table in config.mounts.items():
+        try:
+            made = catalog.entry(_template(config).made(name, table))
+        except ValueError as error:
+            raise ConfigError(f"settings: {error}") from None
+        given = catalog.configured(made, table, rest_after_s=config.rest_after_s, standbys=config.standbys)
+        found[name] = structs.replace(given, mount=name, table=table)
+    return found
+
+
+def limits_of(entry: ServiceEntry) -> Limits:
+    """Return the router's limits for a service."""
+    return Limits(entry.spec.in_flight, entry.spec.queue, entry.spec.calls_wait_s)
+
+
+def _template(config: Config) -> manifests.PackagedTemplate:
+    return next(each for each in manifests.templates(config.flags.packages) if each.template.table == TABLE)
+
+
 def operations(entries: Mapping[str, ServiceEntry], config: Config) -> Iterator[Operation[object]]:
     """Yield the operations of mounted servers."""
-    (template,) = (each for each in manifests.templates(config.flags.packages) if each.template.table == TABLE)
     for name in entries:
-        yield from template.template.operations(name).values()
+        yield from _template(config).template.operations(name).values()
 
 
 def _for_fronts(entry: ServiceEntry) -> Mount:

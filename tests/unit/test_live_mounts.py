@@ -11,7 +11,7 @@ import tomlkit
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from linckia.kernel import catalog, mounts
+from linckia.kernel import mounts
 from linckia.kernel.config import load
 from linckia.kernel.mounts import LiveMounts
 from linckia.kernel.ports import ServiceState
@@ -41,7 +41,7 @@ class Live:
         self.router.add(FRONT, Limits(1, 1))
         self.supervisor = Supervisor((front,), (), self.router, launch_config_of, Stage())
         self.mounts = LiveMounts(
-            config=config, entries=catalog.mounted(config), own=own, launched={}, router=self.router,
+            config=config, entries=mounts.mounted(config), own=own, launched={}, router=self.router,
             supervisor=self.supervisor, replace_table=self.replace,
         )  # fmt: skip
 
