@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Raw, UnsetType
 
+from linckia.proto.json_types import Layer
 from linckia.proto.operation import CLIENT, OPERATOR, Access, Operation, Params, Role
 
 TABLE: Final = "mcp"
@@ -209,6 +210,19 @@ def service_of(mount: str) -> str:
 def is_name(text: str) -> bool:
     """Return whether a mount may be named so."""
     return re.fullmatch(NAME_PATTERN, text) is not None
+
+
+def settings_of(name: str, table: Layer) -> MountSettings:
+    """Return the settings of a mount. Raises ValueError, which names the setting."""
+    if not is_name(name):
+        raise ValueError(f"mcp.{name}: a mount's name must match {NAME_PATTERN}")
+    try:
+        settings = msgspec.convert(table, MountSettings)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"mcp.{name}: {error}") from None
+    if bool(settings.command) == bool(settings.url):
+        raise ValueError(f"mcp.{name}: set either `command` or `url`")
+    return settings
 
 
 READ: Final = "read"

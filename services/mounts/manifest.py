@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
 from linckia.proto.json_types import Layer
 from linckia.proto.manifest import GIB, LIGHT, MCP, STALL_S, Keep, Manifest, Store, Template
-from linckia.proto.mounts import NAME_PATTERN, REGISTRY, TABLE, MountSettings, is_name, operations_of, service_of
+from linckia.proto.mounts import REGISTRY, TABLE, MountSettings, operations_of, service_of, settings_of
 
 MANIFESTS = (
     Manifest(name=REGISTRY, order=95, essential=True, stall_s=STALL_S, rests=True, stores=(Store("", Keep.SOURCE),)),
@@ -18,19 +16,6 @@ MODULE = "adapter"
 
 START_TRIES = 3
 """This many failed starts in a row are a crash loop: each may take minutes, and calls wait meanwhile."""
-
-
-def settings_of(name: str, table: Layer) -> MountSettings:
-    """Return the settings of a mount. Raises ValueError, which names the setting."""
-    if not is_name(name):
-        raise ValueError(f"mcp.{name}: a mount's name must match {NAME_PATTERN}")
-    try:
-        settings = msgspec.convert(table, MountSettings)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"mcp.{name}: {error}") from None
-    if bool(settings.command) == bool(settings.url):
-        raise ValueError(f"mcp.{name}: set either `command` or `url`")
-    return settings
 
 
 def adapter(name: str, table: Layer) -> Manifest:
