@@ -17,6 +17,7 @@ import anyio
 import httpx2
 import msgspec
 import trio
+from mcp.client.auth.exceptions import OAuthFlowError
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.inbound import (
@@ -30,10 +31,9 @@ from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, jsonrpc_message_adapter
 from msgspec import UNSET
 
-from linckia.proto.mounts import MountSettings
 from linckia.services.mounts import messages
 from linckia.services.mounts.connections import Connect, Connection
-from linckia.services.mounts.environment import Secrets, headers_of
+from linckia.services.mounts.environment import AdapterSettings, Secrets, headers_of, secret_of
 from linckia.services.mounts.handshake import MODERN_VERSIONS
 from linckia.services.mounts.links import Begun, LinkEnded
 from linckia.services.mounts.messages import Message
@@ -147,7 +147,14 @@ class HttpLink:
                     async for item in read:
                         if isinstance(item, SessionMessage):
                             await self._into.send(_from_sdk(item))
-        except* (httpx2.HTTPError, OSError, ValueError, anyio.BrokenResourceError, anyio.ClosedResourceError) as group:
+        except* (
+            httpx2.HTTPError,
+            OAuthFlowError,
+            OSError,
+            ValueError,
+            anyio.BrokenResourceError,
+            anyio.ClosedResourceError,
+        ) as group:
             self._cause = f"lost the connection: {_reason(group)}" if is_open else f"cannot connect: {_reason(group)}"
         if not is_open:
             task_status.started()
@@ -228,7 +235,21 @@ class HttpConnection(Connection):
         return self._watch.status in _OLDER
 
 
-def to_url(settings: MountSettings, given: Mapping[str, str], secrets: Secrets, folder: Path) -> list[Connect]:
+def _auth(settings: AdapterSettings, given: Mapping[str, str], secrets: Secrets, folder: Path) -> httpx2.Auth | None:
+    """Return what authorizes requests, if the settings say so. Raises SettingProblem."""
+    if settings.oauth is None:
+        return None
+    # These imports take a while, and few servers need them.
+    from linckia.services.mounts.oauth import provider_for
+
+    source = settings.oauth.client_secret_from
+    secret = secret_of("oauth.client_secret_from", source, given, secrets) if source else ""
+    return provider_for(
+        settings.url, settings.oauth, mount=settings.mount, secret=secret, folder=folder, secrets=secrets
+    )
+
+
+def to_url(settings: AdapterSettings, given: Mapping[str, str], secrets: Secrets, folder: Path) -> list[Connect]:
     """Return ways to connect to a URL, in the order in which they are tried. Raises SettingProblem."""
     for name in ("httpx2", "httpcore2", "mcp"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -237,8 +258,10 @@ def to_url(settings: MountSettings, given: Mapping[str, str], secrets: Secrets, 
     host = httpx2.URL(url).netloc.decode()
     timeout = httpx2.Timeout(CONNECT_S, read=None)
 
-    def client(watch: Watch, **options: Any) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(transport=watch, **{**options, "headers": headers, "timeout": timeout})
+    auth = _auth(settings, given, secrets, folder)
+
+    def client(watch: Watch) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(transport=watch, headers=headers, timeout=timeout, auth=auth)
 
     @asynccontextmanager
     async def streamable(watch: Watch) -> AsyncIterator[Streams]:
@@ -250,7 +273,7 @@ def to_url(settings: MountSettings, given: Mapping[str, str], secrets: Secrets, 
 
     def sse(watch: Watch) -> AbstractAsyncContextManager[Streams]:
         def factory(headers: Any = None, timeout: Any = None, auth: Any = None) -> httpx2.AsyncClient:
-            return client(watch, auth=auth)
+            return client(watch)
 
         return sse_client(url, httpx_client_factory=factory)
 

@@ -1,8 +1,9 @@
 """MCP servers over HTTP, for tests. Run as a script: `http_server.py legacy|sse|sdk PORT`.
 
 `legacy` is written by hand: Streamable HTTP of 2025-06-18 with sessions. Its tools: `echo`, `forget` (ends all
-sessions), `headers`, `drop` (closes the connection without a reply), `pid`. `sdk` is a server of the SDK, with the
-tools `add` and `pid`; `sse` the same over the older transport.
+sessions), `headers`, `drop` (closes the connection without a reply), `pid`, `grants`. With the
+variable OAUTH, it issues tokens, and requires them. `sdk` is a server of the SDK with the tools
+`add` and `pid`; `sse` the same over the older transport.
 """
 
 from __future__ import annotations
@@ -13,8 +14,20 @@ import sys
 import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+ENDPOINTS = (("authorization", "authorize"), ("token", "token"), ("registration", "register"))
 
 sessions: set[str] = set()
+issued: set[str] = set()
+grants: list[str] = []
+
+
+def message_of(body: str) -> dict[str, Any]:
+    if body.startswith("{"):
+        found: dict[str, Any] = json.loads(body)
+        return found
+    return {name: values[0] for name, values in parse_qs(body).items()}
 
 
 class Legacy(BaseHTTPRequestHandler):
@@ -24,7 +37,32 @@ class Legacy(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self.reply(405)
+        here = f"http://{self.headers['Host']}"
+        parts = urlsplit(self.path)
+        if not os.environ.get("OAUTH"):
+            self.reply(405)
+        elif parts.path.startswith("/.well-known/oauth-protected-resource"):
+            self.reply(200, {"resource": f"{here}/mcp", "authorization_servers": [f"{here}/"]})
+        elif parts.path.startswith("/.well-known/oauth-authorization-server"):
+            ends = {f"{name}_endpoint": f"{here}/{path}" for name, path in ENDPOINTS}
+            kinds = {"response_types_supported": ["code"], "code_challenge_methods_supported": ["S256"]}
+            self.reply(200, {"issuer": f"{here}/", **ends, **kinds})
+        elif parts.path == "/authorize":
+            query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+            given = urlencode({"code": "the-code", "state": query["state"]})
+            self.reply(302, Location=f"{query['redirect_uri']}?{given}")
+        else:
+            self.reply(405 if parts.path == "/mcp" else 404)
+
+    def issue(self, asked: dict[str, Any]) -> None:
+        """Register a client, or issue a token that is about to expire."""
+        if self.path == "/register":
+            self.reply(201, {**asked, "client_id": "registered"})
+            return
+        grants.append(asked["grant_type"])
+        token = uuid.uuid4().hex
+        issued.add(f"Bearer {token}")
+        self.reply(200, {"access_token": token, "token_type": "Bearer", "expires_in": 30, "refresh_token": "again"})
 
     def do_DELETE(self) -> None:
         sessions.discard(self.headers.get("mcp-session-id", ""))
@@ -40,9 +78,14 @@ class Legacy(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_POST(self) -> None:
-        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        message = {} if body[:1] != "{" else json.loads(body)
         number, method = message.get("id"), message.get("method")
-        if self.headers.get("Authorization") != os.environ.get("EXPECTED"):
+        if self.path == "/token" or self.path == "/register":
+            self.issue(message_of(body))
+        elif os.environ.get("OAUTH") and self.headers.get("Authorization") not in issued:
+            self.reply(401, WWW_Authenticate="Bearer")
+        elif not os.environ.get("OAUTH") and self.headers.get("Authorization") != os.environ.get("EXPECTED"):
             self.reply(401)
         elif method == "initialize":
             session = uuid.uuid4().hex
@@ -75,6 +118,8 @@ class Legacy(BaseHTTPRequestHandler):
                 said = json.dumps(dict(self.headers))
             case "pid":
                 said = str(os.getpid())
+            case "grants":
+                said = json.dumps(grants)
             case "drop":
                 self.close_connection = True
                 return

@@ -1,0 +1,183 @@
+"""Tokens for servers that require OAuth, by the SDK's providers; kept in the adapter's folder, readable by its user.
+
+With `authorization_code`, a person opens an address that is written to the log; the answer arrives at a port of this
+machine's loopback interface. Tokens are refreshed before they expire, also those from before a restart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import time
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+import trio
+from mcp.client.auth import OAuthClientProvider
+from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
+from mcp.shared.auth import (
+    AuthorizationCodeResult,
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthMetadata,
+    OAuthToken,
+)
+from pydantic import AnyUrl
+
+from linckia.proto.durable import replace_file
+from linckia.proto.mounts import OAuthClient
+from linckia.services.mounts.environment import Secrets
+
+FILE: Final = "oauth.json"
+EARLY_S: Final = 60.0
+"""A token is refreshed this long before it expires."""
+
+REQUEST_BYTES: Final = 16 * 1024
+_PAGE: Final = b"<!doctype html><title>Linckia</title><p>Authorized. You can close this window."
+
+_log = logging.getLogger("linckia.mount")
+
+
+class _Kept(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The content of the file; tokens and metadata as the SDK's models write them."""
+
+    port: int = 0
+    tokens: dict[str, Any] | None = None
+    client: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    expires_at: float | None = None
+
+
+class Storage:
+    """The SDK's `TokenStorage`, in a file.
+
+    Attributes:
+        provider: whose metadata is kept with the tokens, since refreshing needs it.
+    """
+
+    provider: OAuthClientProvider
+
+    def __init__(self, folder: Path, secrets: Secrets) -> None:
+        self._path = folder / FILE
+        self._secrets = secrets
+        self.kept = _Kept()
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            self.kept = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
+
+    def save(self) -> None:
+        """Write the file (0600). Raises OSError."""
+        replace_file(self._path, msgspec.json.encode(self.kept))
+
+    async def get_tokens(self) -> OAuthToken | None:
+        if self.kept.tokens is None:
+            return None
+        context = self.provider.context
+        if self.kept.metadata is not None:
+            context.oauth_metadata = OAuthMetadata.model_validate(self.kept.metadata)
+        context.token_expiry_time = self.kept.expires_at
+        return self._secret(OAuthToken.model_validate(self.kept.tokens))
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        context = self.provider.context
+        self.kept.tokens = self._secret(tokens).model_dump(mode="json", exclude_none=True)
+        if context.oauth_metadata is not None:
+            self.kept.metadata = context.oauth_metadata.model_dump(mode="json", exclude_none=True)
+        expires_in = tokens.expires_in
+        self.kept.expires_at = None if expires_in is None else time.time() + max(0.0, expires_in - EARLY_S)
+        # The SDK itself would only refresh an expired token.
+        context.token_expiry_time = self.kept.expires_at
+        await trio.to_thread.run_sync(self.save)
+
+    def _secret(self, tokens: OAuthToken) -> OAuthToken:
+        for value in (tokens.access_token, tokens.refresh_token):
+            if value:
+                self._secrets.add(value)
+        return tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return None if self.kept.client is None else OAuthClientInformationFull.model_validate(self.kept.client)
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self.kept.client = client_info.model_dump(mode="json", exclude_none=True)
+        await trio.to_thread.run_sync(self.save)
+
+
+class Loopback:
+    """The end of an authorization on this machine: shows the address to open, and waits for what comes back."""
+
+    def __init__(self, mount: str, port: int) -> None:
+        self._mount = mount
+        self._port = port
+
+    @property
+    def redirect_uri(self) -> str:
+        return f"http://127.0.0.1:{self._port}/callback"
+
+    async def show(self, url: str) -> None:
+        """Write the address to the log."""
+        _log.warning("mcp.%s: open this address in a browser to authorize Linckia: %s", self._mount, url)
+
+    async def wait(self) -> AuthorizationCodeResult:
+        """Wait for the browser. Raises OSError if the port is taken, ValueError if the person refused."""
+        result: dict[str, str] = {}
+        (listener,) = await trio.open_tcp_listeners(self._port, host="127.0.0.1")
+        async with listener:
+            while not ("code" in result or "error" in result):
+                async with await listener.accept() as stream:
+                    result = await _query(stream)
+        if "code" not in result:
+            raise ValueError(f"authorization was refused: {result['error']}")
+        return AuthorizationCodeResult(code=result["code"], state=result.get("state"), iss=result.get("iss"))
+
+
+async def _query(stream: trio.SocketStream) -> dict[str, str]:
+    """Answer a request of the browser, and return its query."""
+    head = b""
+    while b"\r\n\r\n" not in head and len(head) < REQUEST_BYTES and (more := await stream.receive_some(4096)):
+        head += more
+    target = head.split(b" ")[1].decode("latin-1") if head.count(b" ") >= 2 else "/"
+    parts = urlsplit(target)
+    found = {name: values[0] for name, values in parse_qs(parts.query).items()} if parts.path == "/callback" else {}
+    reply = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(
+        _PAGE
+    )
+    with contextlib.suppress(trio.BrokenResourceError):
+        await stream.send_all(reply + _PAGE)
+    return found
+
+
+def provider_for(
+    url: str, client: OAuthClient, *, mount: str, secret: str, folder: Path, secrets: Secrets
+) -> OAuthClientProvider:
+    """Return what authorizes requests to a server.
+
+    Args:
+        secret: the client's, or empty.
+        folder: where tokens are kept.
+
+    Raises OSError.
+    """
+    storage = Storage(folder, secrets)
+    scope = " ".join(client.scopes) or None
+    if client.flow == "client_credentials":
+        storage.provider = ClientCredentialsOAuthProvider(url, storage, client.client_id, secret, scope=scope)
+        return storage.provider
+    if not storage.kept.port:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            storage.kept.port = free.getsockname()[1]
+        storage.save()
+    loopback = Loopback(mount, storage.kept.port)
+    uris: list[AnyUrl] = [AnyUrl(loopback.redirect_uri)]
+    metadata = OAuthClientMetadata(redirect_uris=uris, client_name="Linckia", scope=scope)
+    if client.client_id:
+        storage.kept.client = OAuthClientInformationFull(
+            client_id=client.client_id, client_secret=secret or None, redirect_uris=uris
+        ).model_dump(mode="json", exclude_none=True)
+    storage.provider = OAuthClientProvider(
+        url, metadata, storage, redirect_handler=loopback.show, callback_handler=loopback.wait
+    )
+    return storage.provider

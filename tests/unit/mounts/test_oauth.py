@@ -1,0 +1,52 @@
+"""Servers that require OAuth."""
+
+from __future__ import annotations
+
+import json
+import logging
+import urllib.request
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.unit.mounts.kernel import LIMIT_S, adapter
+from tests.unit.mounts.test_http import free_port, server, url
+
+
+async def test_client_credentials_get_a_token_and_a_new_one_before_it_expires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLIENT_SECRET", "hush-hush")
+    oauth = {"flow": "client_credentials", "client_id": "me", "client_secret_from": "CLIENT_SECRET"}
+    port = free_port()
+    async with server("legacy", port, OAUTH="1"), adapter(tmp_path, url=url(port), oauth=oauth) as running:
+        assert set(json.loads(await running.tool("grants"))) >= {"client_credentials"}
+        kept = tmp_path / "mcp_test" / "oauth.json"
+        assert kept.stat().st_mode & 0o777 == 0o600
+
+
+async def test_an_authorization_is_asked_for_once_and_then_refreshed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    port = free_port()
+
+    async def open_address() -> None:
+        with trio.fail_after(LIMIT_S):
+            # The log is where a person finds it.
+            while not (said := [r.getMessage() for r in caplog.records if "open this address" in r.getMessage()]):  # noqa: ASYNC110
+                await trio.sleep(0.02)
+            address = said[0].rpartition(" ")[2]
+            await trio.to_thread.run_sync(lambda: urllib.request.urlopen(address).close())
+
+    async with server("legacy", port, OAUTH="1"):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(open_address)
+            async with adapter(tmp_path, url=url(port), oauth={}) as running:
+                grants = json.loads(await running.tool("grants"))
+                assert grants[0] == "authorization_code"
+        async with adapter(tmp_path, url=url(port), oauth={}) as running:
+            grants = json.loads(await running.tool("grants"))
+            assert grants.count("authorization_code") == 1
+            assert "refresh_token" in grants
