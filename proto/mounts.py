@@ -61,6 +61,9 @@ class OAuthClient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     client_secret_from: str = ""
     """Name of an environment variable, or path of a file."""
     scopes: list[str] = []
+    issuer: str = ""
+    """With `client_credentials`: the only authorization server that gets the secret; by default the one that the
+    server names."""
 
 
 class MountSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

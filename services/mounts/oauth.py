@@ -10,6 +10,7 @@ import contextlib
 import logging
 import socket
 import time
+import warnings
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
@@ -25,6 +26,7 @@ from mcp.shared.auth import (
     OAuthMetadata,
     OAuthToken,
 )
+from mcp.shared.exceptions import MCPDeprecationWarning
 from pydantic import AnyUrl
 
 from linckia.proto.durable import replace_file
@@ -33,7 +35,7 @@ from linckia.services.mounts.environment import Secrets
 
 FILE: Final = "oauth.json"
 EARLY_S: Final = 60.0
-"""A token is refreshed this long before it expires."""
+"""A token is refreshed this long before it expires, or in the middle of a shorter life."""
 
 REQUEST_BYTES: Final = 16 * 1024
 _PAGE: Final = b"<!doctype html><title>Linckia</title><p>Authorized. You can close this window."
@@ -86,7 +88,8 @@ class Storage:
         if context.oauth_metadata is not None:
             self.kept.metadata = context.oauth_metadata.model_dump(mode="json", exclude_none=True)
         expires_in = tokens.expires_in
-        self.kept.expires_at = None if expires_in is None else time.time() + max(0.0, expires_in - EARLY_S)
+        usable_s = None if expires_in is None else expires_in - min(EARLY_S, expires_in / 2)
+        self.kept.expires_at = None if usable_s is None else time.time() + usable_s
         # The SDK itself would only refresh an expired token.
         context.token_expiry_time = self.kept.expires_at
         await trio.to_thread.run_sync(self.save)
@@ -163,7 +166,12 @@ def provider_for(
     storage = Storage(folder, secrets)
     scope = " ".join(client.scopes) or None
     if client.flow == "client_credentials":
-        storage.provider = ClientCredentialsOAuthProvider(url, storage, client.client_id, secret, scope=scope)
+        with warnings.catch_warnings():
+            # Without `issuer`, the SDK warns that the server itself names who gets the secret.
+            warnings.simplefilter("ignore", MCPDeprecationWarning)
+            storage.provider = ClientCredentialsOAuthProvider(
+                url, storage, client.client_id, secret, scope=scope, issuer=client.issuer or None
+            )
         return storage.provider
     if not storage.kept.port:
         with socket.socket() as free:

@@ -55,14 +55,14 @@ class Legacy(BaseHTTPRequestHandler):
             self.reply(405 if parts.path == "/mcp" else 404)
 
     def issue(self, asked: dict[str, Any]) -> None:
-        """Register a client, or issue a token that is about to expire."""
+        """Register a client, or issue a token."""
         if self.path == "/register":
             self.reply(201, {**asked, "client_id": "registered"})
             return
         grants.append(asked["grant_type"])
         token = uuid.uuid4().hex
         issued.add(f"Bearer {token}")
-        self.reply(200, {"access_token": token, "token_type": "Bearer", "expires_in": 30, "refresh_token": "again"})
+        self.reply(200, {"access_token": token, "token_type": "Bearer", "expires_in": 3600, "refresh_token": "again"})
 
     def do_DELETE(self) -> None:
         sessions.discard(self.headers.get("mcp-session-id", ""))
@@ -81,7 +81,7 @@ class Legacy(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
         message = {} if body[:1] != "{" else json.loads(body)
         number, method = message.get("id"), message.get("method")
-        if self.path == "/token" or self.path == "/register":
+        if self.path in {"/token", "/register"}:
             self.issue(message_of(body))
         elif os.environ.get("OAUTH") and self.headers.get("Authorization") not in issued:
             self.reply(401, WWW_Authenticate="Bearer")
