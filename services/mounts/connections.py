@@ -1,4 +1,4 @@
-"""Connections: a link to a server, and what is known about its process, if it has one here."""
+"""Connections: links to servers, with the server's process if it runs here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Connection:
         return said
 
     async def wait_ended(self) -> None:
-        """Wait for the end of the process; forever if there is none here."""
+        """Wait for the end of the process; forever if it runs elsewhere."""
         await trio.sleep_forever()
 
     def end_now(self) -> None:

@@ -167,7 +167,7 @@ async def _discover(peer: Peer, version: str) -> Greeting | Message:
 
 
 def _named(refusal: object) -> str:
-    """Return a modern revision that the server named when it refused another; empty if there is none."""
+    """Return a modern revision that the server named when it refused another; empty without one."""
     if not isinstance(refusal, Message) or messages.error_of(refusal)[0] != messages.UNSUPPORTED_VERSION:
         return ""
     found = messages.value(refusal.error)

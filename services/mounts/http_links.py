@@ -26,6 +26,9 @@ from mcp.shared.inbound import (
     MCP_PROTOCOL_VERSION_HEADER,
     NAME_BEARING_METHODS,
     encode_header_value,
+    find_invalid_x_mcp_header,
+    mcp_param_headers,
+    x_mcp_header_map,
 )
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, jsonrpc_message_adapter
@@ -59,7 +62,7 @@ class _Identified(msgspec.Struct):
 
 
 class _Outcome(msgspec.Struct):
-    """What became of a request that got no reply of the server."""
+    """The end of a request that got no reply from the server."""
 
     cause: str
     begun: bool
@@ -67,7 +70,7 @@ class _Outcome(msgspec.Struct):
 
 
 class Watch(httpx2.AsyncBaseTransport):
-    """Notes what becomes of each request, by its JSON-RPC id."""
+    """Notes the outcome of each request, by its JSON-RPC id."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, host: str) -> None:
         self._inner = inner
@@ -127,6 +130,9 @@ class HttpLink:
         self._watch = watch
         self._version = ""
         self._begun: dict[int, Begun] = {}
+        self._lists: set[int] = set()
+        self._mirrored: dict[str, dict[tuple[str, ...], str]] = {}
+        """Arguments that tools want to have in headers (`x-mcp-header`), by tool."""
         self._cause = "the connection has ended"
         self._into, self._received = trio.open_memory_channel[Message](0)
         self._write: Any = None
@@ -165,6 +171,8 @@ class HttpLink:
         sent = messages.parse(message)[0]
         if isinstance(sent.id, int) and sent.method is not UNSET:
             self._begun[sent.id] = begun
+            if sent.method == "tools/list":
+                self._lists.add(sent.id)
         begun(True)
         try:
             await self._write.send(
@@ -192,7 +200,18 @@ class HttpLink:
                 name = messages.value(messages.members(message.params).get(key, UNSET))
                 if isinstance(name, str):
                     headers[MCP_NAME_HEADER] = encode_header_value(name)
+                if message.method == "tools/call" and (mirrored := self._mirrored.get(name)):
+                    arguments = messages.value(messages.members(message.params).get("arguments", UNSET))
+                    headers |= mcp_param_headers(mirrored, arguments if isinstance(arguments, dict) else {})
         return headers
+
+    def _learn(self, result: msgspec.Raw | msgspec.UnsetType) -> None:
+        """Note which arguments the listed tools want to have in headers."""
+        tools = messages.value(messages.members(result).get("tools", UNSET))
+        for tool in tools if isinstance(tools, list) else ():
+            schema = tool.get("inputSchema") if isinstance(tool, dict) else None
+            if schema is not None and find_invalid_x_mcp_header(schema) is None:
+                self._mirrored[tool.get("name")] = x_mcp_header_map(schema)
 
     async def receive(self) -> list[Message]:
         try:
@@ -201,6 +220,9 @@ class HttpLink:
             raise LinkEnded(self._cause) from None
         number = message.id if isinstance(message.id, int) and message.method is UNSET else -1
         begun = self._begun.pop(number, None)
+        if number in self._lists:
+            self._lists.discard(number)
+            self._learn(message.result)
         outcome = self._watch.outcomes.pop(number, None)
         code, text = messages.error_of(message)
         if outcome is None and code == CONNECTION_CLOSED and text.startswith("SSE stream "):

@@ -1,7 +1,7 @@
 """One server while it runs: its connection, the calls on it, and the watch over it.
 
 A server that dies, is stopped, takes too much memory or does not answer ends with a cause (`Instance.cause`). Calls in
-flight then raise `peer.Lost`; what follows is decided where they were made.
+flight then raise `peer.Lost`; their makers decide what follows.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ class Instance:
         return {"_meta": self.greeting.meta()} if self.greeting.modern else {}
 
     async def listen(self, method: str, params: dict[str, Any], *, limit_s: float) -> Message:
-        """Make a request that the server is told about when it is cancelled. Raises NoReply or Lost."""
+        """Make a request, and notify the server if it is cancelled. Raises NoReply or Lost."""
         pending = self.peer.open(limit_s)
         try:
             await self.peer.send(pending, method, messages.encode({**params, **self._own_meta()}))

@@ -111,7 +111,7 @@ def error(number: Id, code: int, text: str, data: JsonObject | None = None) -> b
 
 
 def error_of(reply: Message) -> tuple[int, str]:
-    """Return the code and text of an error; (0, "") if the reply is none."""
+    """Return the code and text of an error; (0, "") for any other reply."""
     found = value(reply.error)
     if not isinstance(found, dict):
         return 0, ""

@@ -67,7 +67,7 @@ class Pending:
         return self._scope
 
     def touch(self) -> None:
-        """Start its time anew."""
+        """Restart its time limit."""
         self._expires_at = trio.current_time() + self._limit_s
         self._scope.deadline = math.inf if self._pauses else self._expires_at
 
@@ -187,7 +187,7 @@ class Peer:
 
 
 def _number(token: object) -> int:
-    """Return the number in an id; some servers turn it into a text. -1 if there is none."""
+    """Return the number in an id; some servers turn it into a text. -1 without one."""
     if isinstance(token, int) and not isinstance(token, bool):
         return token
     return int(token) if isinstance(token, str) and token.isdecimal() else -1

@@ -67,7 +67,7 @@ class Remembered:
             self.save()
 
     def tell(self, session: str) -> bool:
-        """Return whether a session must be told that its state is gone; it is told once."""
+        """Return whether a session does not know yet that its state is gone; True only once."""
         if session not in self.state.lost:
             return False
         self.state.lost = [s for s in self.state.lost if s != session]

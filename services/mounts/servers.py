@@ -1,9 +1,9 @@
-"""The servers of a mount: one for all clients, or one for each; and what becomes of calls when one dies.
+"""The servers of a mount: one for all clients, or one for each; and the fate of calls when one dies.
 
 A server that all clients share, and that is a process here, takes the adapter with it: the kernel then starts the next
 generation and decides about the calls in flight. All others are replaced here. A request that the server certainly has
 not acted on is then sent again, and so is one that changes nothing or may be repeated, once. For all others, the client
-is told that they may have been executed. If the server keeps state, nothing is sent again.
+learns that they may have been executed. If the server keeps state, nothing is sent again.
 """
 
 from __future__ import annotations

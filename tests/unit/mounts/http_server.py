@@ -6,14 +6,12 @@ variable OAUTH, it issues tokens, and requires them. `sdk` is a server of the SD
 `add` and `pid`; `sse` the same over the older transport.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
 import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 ENDPOINTS = (("authorization", "authorize"), ("token", "token"), ("registration", "register"))
@@ -131,12 +129,17 @@ class Legacy(BaseHTTPRequestHandler):
 
 def sdk(transport: Any, port: int) -> None:
     from mcp.server import MCPServer
+    from pydantic import Field
 
     server = MCPServer("sdk")
 
     @server.tool()
     def add(a: int, b: int) -> int:
         return a + b
+
+    @server.tool()
+    def place(region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})]) -> str:
+        return region
 
     @server.tool()
     def pid() -> int:

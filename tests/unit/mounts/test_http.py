@@ -118,6 +118,9 @@ async def test_servers_of_the_sdk_are_served(tmp_path: Path, kind: str, path: st
     async with server(kind, port) as process, adapter(tmp_path, url=url(port, path)) as running:
         assert running.info["protocol"] == "2026-07-28"
         assert await running.tool("add", {"a": 1, "b": 2}) == "3"
+        await running.until_put(1)
+        # Over Streamable HTTP, the server requires this argument in a header as well.
+        assert await running.tool("place", {"region": "Süd"}) == "Süd"
         first = await running.tool("pid")
         process.kill()
         process.wait()
