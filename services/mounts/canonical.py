@@ -69,8 +69,13 @@ def checked(given: Definitions) -> Parsed:
                 continue
             items[name][value[key]] = value
             kept[name].append(raw)
-    clean = msgspec.structs.replace(given, **kept)
-    return Parsed(clean, items, given.server_info, flags)
+    objects = {"server_info": given.server_info, "capabilities": given.capabilities}
+    for name, value in objects.items():
+        if beyond := exceeded(canonical(value)):
+            flags.append(Flag(kind="dropped", where=name.replace("_", " "), detail=f"it has {beyond}"))
+            objects[name] = {}
+    clean = msgspec.structs.replace(given, **kept, **objects)
+    return Parsed(clean, items, clean.server_info, flags)
 
 
 def _item(raw: Raw, key: str) -> tuple[dict[str, Any], str]:

@@ -158,7 +158,7 @@ async def test_what_is_no_definition_is_left_out_with_a_flag(tmp_path: Path) -> 
     async with registry(tmp_path) as bench:
         deep = json.loads("[" * 200 + "]" * 200)
         bad = ["text", {"description": "no name"}, {"name": ""}, {"name": 3}, TOOLS[0], {"name": "deep", "x": deep}]
-        await put(bench, [TOOLS[0], *bad, TOOLS[1]], server_info=[], capabilities={"tools": {}})
+        await put(bench, [TOOLS[0], *bad, TOOLS[1]], server_info={"x": deep}, capabilities={"tools": {}})
         assert await seen(bench) == TOOLS
         await restart(bench)
         flags = (await offered(bench)).flags
@@ -168,7 +168,9 @@ async def test_what_is_no_definition_is_left_out_with_a_flag(tmp_path: Path) -> 
         assert "levels" in flags[5].detail or "nest" in flags[5].detail, flags[5]
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b'{"tools": 1}', b'{"tools": [{]}', b" " * (8 * 1024 * 1024 + 1)])
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b'{"tools": 1}', b'{"tools": [{]}', b'{"server_info": []}', b" " * (8 * 1024 * 1024 + 1)]
+)
 async def test_other_input_is_refused_and_changes_nothing(tmp_path: Path, text: bytes) -> None:
     async with registry(tmp_path) as bench:
         await put(bench, TOOLS)
