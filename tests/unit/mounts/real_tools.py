@@ -8,20 +8,10 @@ from typing import Any
 
 import msgspec
 
-from linckia.proto.mounts import MountReply, MountRequest, service_of
-from linckia.proto.operation import Access, Operation
+from linckia.proto.mounts import Definitions, Mount, Offered
+from linckia.services.front.mounted.tools import MountedTool, tools_of
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "mounts"
-
-
-class MountedTool(Operation[MountReply], frozen=True, kw_only=True, dict=True):
-    """A tool of a mounted server; its schema is the server's."""
-
-    schema: dict[str, Any]
-
-    @property
-    def input_schema(self) -> dict[str, Any]:
-        return self.schema
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -32,20 +22,26 @@ class Task(msgspec.Struct, frozen=True):
     held_out: bool
 
 
-def mounted(mount: str, tool: dict[str, Any]) -> MountedTool:
-    """Return a tool as an operation."""
-    return MountedTool(
-        name=f"{mount.replace('-', '_')}_{tool['name']}", title=tool.get("title", ""),
-        description=tool.get("description", ""), schema=tool.get("inputSchema", {}), service=service_of(mount),
-        params=MountRequest, result=MountReply, access=Access.DESTRUCTIVE, idempotent=False, deadline_ms=1000,
-    )  # fmt: skip
+def mounted(mount: str, *tools: dict[str, Any]) -> list[MountedTool]:
+    """Return tools of a mount as the front shows them."""
+    raws = [msgspec.Raw(json.dumps(tool).encode()) for tool in tools]
+    return tools_of(Mount(name=mount), Offered(definitions=Definitions(tools=raws)))
+
+
+def definitions() -> dict[str, Definitions]:
+    """Return what the real servers offer, by name."""
+    files = [path for path in sorted(DATA.glob("*.json")) if path.stem != "tasks"]
+    return {path.stem: msgspec.json.decode(path.read_bytes(), type=Definitions) for path in files}
 
 
 def real_tools() -> dict[str, MountedTool]:
     """Return all tools of the real servers, by name."""
-    servers = {path.stem: json.loads(path.read_text()) for path in sorted(DATA.glob("*.json")) if path.stem != "tasks"}
-    tools = [mounted(name, tool) for name, server in servers.items() for tool in server["tools"]]
-    return {tool.name: tool for tool in tools}
+    every = [
+        tool
+        for name, offered in definitions().items()
+        for tool in tools_of(Mount(name=name), Offered(definitions=offered))
+    ]
+    return {tool.name: tool for tool in every}
 
 
 def tasks() -> list[Task]:
