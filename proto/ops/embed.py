@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from linckia.proto.errors import InvalidParams
+from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.operation import CLIENT, Family, Params, Role
 
 internal = Family("embed", role=Role.INTERNAL, callers=("retrieve", CLIENT), within_roots=True)
@@ -68,7 +69,7 @@ class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
     ) = None
 
 
-@internal.read("embed_texts", deadline_s=120, callers=("knowledge", "retrieve", CLIENT))
+@internal.read("embed_texts", deadline_s=120, callers=("knowledge", "retrieve", FRONT, CLIENT))
 class EmbedTexts(Params[EmbedResult], frozen=True, kw_only=True):
     """Turn texts into unit vectors with the embedding model in use."""
 

@@ -30,6 +30,7 @@ from linckia.services.front.mounted.mounted import Mounted
 from linckia.services.front.prompts import FilePrompts, Folder
 from linckia.services.front.protocol.notifier import Notifier
 from linckia.services.front.scratchpad import Scratchpads
+from linckia.services.front.tool_search import ToolSearches, ToolVectors, embed_through
 
 if TYPE_CHECKING:
     from linckia.services.front.protocol.server import SurfaceServer
@@ -67,6 +68,7 @@ class Gateway:
         self._nursery = nursery
         self._surfaces = {name: Surface(name, table) for name in SURFACES}
         self.mounted = Mounted(table, self._surfaces, dispatcher, self.notifier.publish)
+        self.searches = ToolSearches(ToolVectors(embed_through(dispatcher)))
         self._servers: dict[str, SurfaceServer] = {}
         self.wanted = trio.Event()
         self.opened = trio.Event()
@@ -81,6 +83,7 @@ class Gateway:
             self._nursery.start_soon(self.mounted.catalogue.run)
         else:
             self.mounted.catalogue.loaded.set()
+        self._nursery.start_soon(self.searches.vectors.run)
         self._nursery.start_soon(self.prompts.watch, partial(self.notifier.publish, ListChanged(list="prompts")))
         if SDK not in sys.modules:
             with trio.move_on_after(FIRST_MESSAGE_S):
@@ -114,7 +117,7 @@ class Gateway:
         return self.surface(name)
 
     def _create(self, surface: Surface, kind: type[SurfaceServer]) -> SurfaceServer:
-        composites = Composites(self.dispatcher, surface.steps)
+        composites = Composites(self.dispatcher, surface.steps, self.searches)
         return kind(
             surface, self.table, composites, self.notifier, self.version, self.scratchpads, self.prompts, self.mounted
         )

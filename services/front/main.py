@@ -111,7 +111,7 @@ def _handlers(gateway: Gateway, dispatcher: LinkDispatcher, table: Table) -> Han
     def register(params: type[Params[Any]]) -> None:
         @handlers.handle(params)
         async def answer(request: Params[Any], ctx: Context) -> object:
-            composites = Composites(dispatcher.for_call(ctx.id), steps, plain=True)
+            composites = Composites(dispatcher.for_call(ctx.id), steps, gateway.searches, plain=True)
             client_requests = _ForwardedRequests(ctx)
             return await composites.call(
                 operation_of(params), request, caller=ctx.caller, client_requests=client_requests

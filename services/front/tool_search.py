@@ -16,13 +16,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from operator import mul
 from typing import Final, TypeAlias
 
+import msgspec
 import trio
 
+from linckia.proto.dispatch import Dispatcher
 from linckia.proto.errors import LinckiaError
-from linckia.proto.operation import Operation
+from linckia.proto.front import SERVICE
+from linckia.proto.operation import Operation, operation_of
 from linckia.proto.ops.embed import EmbedResult, EmbedTexts, TextKind
-from linckia.proto.surfaces.finding import Index, parameters_of, split_name
+from linckia.proto.surfaces.finding import Index, is_mounted, parameters_of, split_name
 from linckia.proto.surfaces.shapes import generalized
+from linckia.proto.surfaces.steps import Steps
 
 Embed = Callable[[EmbedTexts], Awaitable[EmbedResult]]
 """Calls `embed_texts`. Raises LinckiaError."""
@@ -137,15 +141,44 @@ class ToolVectors:
         return [numbers[at : at + size] for at in range(0, len(numbers), size)]
 
 
-class ToolSearch:
-    """Searches the operations of one surface. It is made anew when they change, which costs some milliseconds; the
-    vectors stay."""
+def embed_through(dispatcher: Dispatcher) -> Embed:
+    """Return the function that calls `embed_texts` for the front itself."""
 
-    def __init__(self, operations: Mapping[str, Operation[object]], vectors: ToolVectors | None) -> None:
-        self._index = Index(operations)
+    async def embed(params: EmbedTexts) -> EmbedResult:
+        return msgspec.convert(await dispatcher.call(operation_of(EmbedTexts), params, caller=SERVICE), EmbedResult)
+
+    return embed
+
+
+class ToolSearches:
+    """The searches of a front, one for each surface."""
+
+    def __init__(self, vectors: ToolVectors) -> None:
+        self.vectors = vectors
+        self._by_surface: dict[str, tuple[Index, ToolSearch]] = {}
+
+    async def ranked(self, steps: Steps, words: str) -> list[str]:
+        """Return the names of the steps of a surface that fit the task, best first."""
+        index, search = self._by_surface.get(steps.surface, (None, None))
+        if search is None or index is not steps.index:
+            operations = {name: operation for ops in steps.ops.values() for name, operation in ops.items()}
+            # Linckia's own operations have a vocabulary that was made for them, and need no vectors.
+            vectors = self.vectors if any(map(is_mounted, operations.values())) else None
+            search = ToolSearch(operations, vectors, steps.index)
+            self._by_surface[steps.surface] = steps.index, search
+        return await search.ranked(words)
+
+
+class ToolSearch:
+    """Searches some operations. It is made anew when they change; the vectors stay."""
+
+    def __init__(
+        self, operations: Mapping[str, Operation[object]], vectors: ToolVectors | None, index: Index | None = None
+    ) -> None:
+        self._index = Index(operations) if index is None else index
         self.vectors = vectors
         self._names = list(operations)
-        self._texts = [text_of(operation) for operation in operations.values()]
+        self._texts = [] if vectors is None else [text_of(operation) for operation in operations.values()]
         self._services: dict[str, list[int]] = {}
         for number, operation in enumerate(operations.values()):
             self._services.setdefault(operation.service, []).append(number)

@@ -26,6 +26,7 @@ from linckia.services.front.composite.plan import Planned, check, plan
 from linckia.services.front.dispatcher import run_locally
 from linckia.services.front.excerpt import excerpt
 from linckia.services.front.protocol.failures import as_failure
+from linckia.services.front.tool_search import ToolSearches
 
 CallStep = Callable[[Operation[object], Params[object], ClientRequests | None], Awaitable[object]]
 """Calls the operation of one step on behalf of the tool's caller."""
@@ -168,9 +169,12 @@ class Composites:
     Composite tools return `Composed`; with `plain` they return ordinary data, for the operator's command line.
     """
 
-    def __init__(self, dispatcher: Dispatcher, steps: Steps, *, plain: bool = False) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, steps: Steps, searches: ToolSearches | None = None, *, plain: bool = False
+    ) -> None:
         self._dispatcher = dispatcher
         self._steps = steps
+        self._searches = searches
         self._plain = plain
 
     async def call(
@@ -202,7 +206,10 @@ class Composites:
                     mounted = found[1]
                     return await call_step(mounted, mounted.parse(params.arguments), options.get("client_requests"))
                 case Describe():
-                    return describe(self._steps, params.target, params.words)
+                    ranked = None
+                    if self._searches is not None and params.target is None and params.words:
+                        ranked = await self._searches.ranked(self._steps, params.words)
+                    return describe(self._steps, params.target, params.words, ranked)
             raise TypeError(f"{type(params).__name__} is not a composite operation")
 
         value = await run_locally(operation, answer, caller=caller, limit_s=options.get("timeout_s"))

@@ -7,7 +7,9 @@ import time
 from array import array
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -15,15 +17,17 @@ import trio.testing
 from linckia.proto import ops
 from linckia.proto.errors import Unavailable
 from linckia.proto.mounts import Mount, Offered
-from linckia.proto.operation import Operation
+from linckia.proto.operation import Operation, operation_of
 from linckia.proto.ops.embed import Array, EmbedResult, EmbedTexts, TextKind
+from linckia.proto.ops.front import Describe
 from linckia.proto.surfaces.finding import Index
 from linckia.proto.surfaces.steps import Steps
 from linckia.proto.surfaces.surface import Surface
 from linckia.services.embed.main import open_service as open_embed
 from linckia.services.front import tool_search
+from linckia.services.front.composite.run import Composites
 from linckia.services.front.mounted.tools import tools_of
-from linckia.services.front.tool_search import ToolSearch, ToolVectors, text_of
+from linckia.services.front.tool_search import ToolSearch, ToolSearches, ToolVectors, embed_through, text_of
 from tests.in_process import services_in_process
 from tests.unit.mounts.real_tools import definitions, mounted, real_tools, tasks
 from tests.waiting import until
@@ -208,3 +212,41 @@ def test_500_mounted_tools_cost_a_model_nothing_where_few_tools_are_listed(name:
     with_them = Surface(name, ops.Table([*ops.load().values(), *mounted_tools.values()]))
     assert with_them.listed_tools == Surface(name, ops.load()).listed_tools
     assert with_them.steps.index.ranked("take a screenshot of the current page")[0].startswith("playwright")
+
+
+class EmbedOnly:
+    """A dispatcher that reaches the played `embed` and nothing else; results are plain data, as over the link."""
+
+    def __init__(self, embed: PlayedEmbed) -> None:
+        self.embed = embed
+
+    async def call(self, operation: Operation[Any], params: Any, **options: Any) -> object:
+        assert (operation.name, options["caller"]) == ("embed_texts", "front")
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(await self.embed(params)))
+
+
+async def test_describe_finds_mounted_tools_by_meaning_and_follows_their_changes(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    embed = PlayedEmbed()
+    searches = ToolSearches(ToolVectors(embed_through(EmbedOnly(embed))))
+    steps = Steps("compact", ops.load())
+    composites = Composites(EmbedOnly(embed), steps, searches)
+
+    async def first(words: str) -> str:
+        answer = msgspec.to_builtins(await composites.call(operation_of(Describe), Describe(words=words)))
+        return str(answer["ops"][0]["op"]) if answer["ops"] else ""
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(searches.vectors.run)
+        assert await first("undo a deletion") == "restore-files"
+        assert embed.texts == []
+        for described in ("Gives the forecast: rain.", "Shows the sun."):
+            steps.update(ops.Table([*ops.load().values(), *tools(described).values()]))
+            task = "rainfall" if "rain" in described else "sunscreen"
+
+            async def is_first(task: str = task) -> bool:
+                return await first(task) == "sky_t0"
+
+            await until(is_first)
+        nursery.cancel_scope.cancel()
