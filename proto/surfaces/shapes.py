@@ -1,4 +1,4 @@
-"""Recognizes what a task names by its form (`config.ini`, `https://…`, `3 pm`), and says what kind of thing it is.
+"""Recognizes names in a task by their form (`config.ini`, `https://…`, `3 pm`), and the kind of thing they name.
 
 Descriptions of operations speak of "a file", "a URL" and "a time"; tasks name one. `generalized` puts the kind in its
 place, so that words and vectors compare like with like. A form that can be read in two ways gets the likelier kind;
@@ -36,7 +36,7 @@ _KINDS: Final = tuple(
 
 
 def generalized(task: str) -> str:
-    """Return the task with a kind in place of what it names, or the task itself if it names nothing."""
+    """Return the task with kinds in place of names; a task without names is returned unchanged."""
     for form, kind in _KINDS:
         task = form.sub(kind, task)
     return task

@@ -94,7 +94,7 @@ class ToolVectors:
                 vectors = await self._vectors(batch, TextKind.PASSAGE)
             except LinckiaError as error:
                 _log.debug("tool search goes by words: %s", error)
-                # Whoever searches later wants them again, and knows which operations there still are.
+                # The next search asks for them again, and knows which operations still exist.
                 self._wanted.clear()
                 await trio.sleep(RETRY_S)
                 continue
@@ -170,7 +170,7 @@ class ToolSearches:
 
 
 class ToolSearch:
-    """Searches some operations. It is made anew when they change; the vectors stay."""
+    """Searches some operations. A new one is made when they change; the vectors stay."""
 
     def __init__(
         self, operations: Mapping[str, Operation[object]], vectors: ToolVectors | None, index: Index | None = None

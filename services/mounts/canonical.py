@@ -1,7 +1,7 @@
-"""What a server offers, made comparable: checked, as sets by name, and in a canonical form.
+"""Compares the definitions of a server: checked, as sets by name, and in a canonical form.
 
-The texts themselves are kept as the server wrote them. Only what is no definition at all (no object, no name, the same
-name again) is left out, with a flag.
+The texts themselves are kept as the server wrote them. Only entries that are not
+definitions (no object, no name, the same name again) are left out, with a flag.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def parse(data: bytes) -> Parsed:
 
 
 def checked(given: Definitions) -> Parsed:
-    """Leave out what is no definition, with a flag for each."""
+    """Leave out entries that are not definitions, with a flag for each."""
     flags: list[Flag] = []
     kept: dict[str, list[Raw]] = {}
     items: dict[str, dict[str, Any]] = {}
@@ -133,7 +133,7 @@ def _read_by_models(parsed: Parsed) -> list[object]:
 
 
 def differences(before: Parsed, after: Parsed) -> Iterator[MountDifference]:
-    """Yield what changed, in the order of the server's lists."""
+    """Yield the changes, in the order of the server's lists."""
     for name in LISTS:
         old, new = before.items[name], after.items[name]
         for key in (*new, *(key for key in old if key not in new)):

@@ -1,4 +1,4 @@
-"""What is suspicious in a server's definitions: hidden characters, overlong texts, names that look like others.
+"""Flags suspicious definitions: hidden characters, overlong texts, names that look like others.
 
 A flag accuses nobody and changes nothing. It is a reason for a person to look.
 """

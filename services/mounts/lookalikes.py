@@ -1,7 +1,7 @@
 # ruff: noqa: RUF001, RUF002
 """Names that look like other names: `сору` with Cyrillic letters, `read_fi1e` beside `read_file`.
 
-A name's skeleton is what a reader sees. Two different names with one skeleton can be mistaken for each other (Unicode
+A name's skeleton is its shape to a reader. Two different names with one skeleton can be mistaken for each other (Unicode
 Technical Standard 39 calls them confusable). The table here has the letters of Greek and Cyrillic that are drawn like
 Latin ones, which is what attackers use; it is not the whole table of that standard.
 """
@@ -34,13 +34,13 @@ _SCRIPTS = ("LATIN", "GREEK", "CYRILLIC")
 
 @lru_cache(maxsize=65_536)
 def skeleton(name: str) -> str:
-    """Return what a reader sees: names with one skeleton look the same."""
+    """Return the shape of a name: names with one skeleton look the same."""
     drawn = unicodedata.normalize("NFKC", name).translate(_TABLE).translate(_TABLE)
     return drawn.casefold().translate(_TABLE).replace("rn", "m").replace("vv", "w")
 
 
 def disguise_of(name: str) -> str:
-    """Return what is wrong with a name in itself, or "": it mixes scripts, or looks like another in plain letters."""
+    """Return a complaint about a name by itself, or "": it mixes scripts, or looks like another in plain letters."""
     if name.isascii():
         return ""
     plain = unicodedata.normalize("NFKC", name).translate(_TABLE)

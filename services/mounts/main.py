@@ -1,7 +1,7 @@
 """The service `mounts`: the registry of what mounted MCP servers offer, while they rest or are down too.
 
-It keeps what was approved of each (first seen, or approved since) and what the server offers now. Without `pin`,
-clients see the latter; with `pin`, they see the former until somebody approves.
+It keeps the approved definitions of each (first seen, or approved since) and the latest ones. Without `pin`, clients
+see the latest; with `pin`, they see the approved ones until somebody approves the latest.
 """
 
 from __future__ import annotations

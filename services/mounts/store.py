@@ -1,8 +1,8 @@
-"""The files of the registry: one for each mount, `NAME.json`, with what was approved and what its server offers now.
+"""The files of the registry: `NAME.json` has the approved and the latest definitions of a mount.
 
 A change is on disk when a function returns; a kill at any time leaves the old file or the new one. A damaged file is
-kept as `NAME.json.damaged` and said so. If its mount is pinned, nothing is offered until somebody approves, because
-nobody can say any more what had been approved.
+kept as `NAME.json.damaged`, and `status` names it. If its mount is pinned, nothing is offered until somebody approves,
+because the approved definitions are lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     pin: bool = False
     latest: Definitions
     latest_flags: list[Flag] = []
-    """What was dropped from the latest ones; the dropped items themselves are not kept."""
+    """Flags for dropped entries, which are not kept themselves."""
     approved: Definitions | None = None
     """None: the latest ones are approved."""
 
@@ -41,7 +41,7 @@ class Kept:
         self.approved = approved if self.needs_approval else latest
         self.held_back = pin and self.needs_approval
         self.seen = approved if self.held_back else latest
-        """What clients see."""
+        """The definitions that clients see."""
         self.version = version_of(self.seen)
         self.flags = flags_of(self.seen)
         self.latest_flags = self.flags if self.seen is latest else flags_of(latest)
@@ -56,7 +56,7 @@ class Kept:
 
 
 def decoded(data: bytes) -> Kept:
-    """Return what a file's content says. Raises ValueError: it is damaged."""
+    """Decode the content of a file. Raises ValueError if it is damaged."""
     try:
         record = msgspec.json.decode(data, type=Record)
     except RecursionError as error:
@@ -90,7 +90,7 @@ class Store:
         return [str(path) for path in found if self._is_lost(path.name.removesuffix(_DAMAGED))]
 
     def lost_approval(self, mount: str) -> bool:
-        """Return whether nobody knows what had been approved of a mount."""
+        """Return whether the approved definitions of a mount are lost."""
         return self._is_lost(mount) and self._path(mount, _DAMAGED).exists()
 
     def put(self, mount: str, kept: Kept) -> None:

@@ -133,7 +133,7 @@ async def test_vectors_of_another_model_are_never_compared(autojump_clock: trio.
 
 
 def test_the_text_of_a_tool_is_short_and_survives_any_schema() -> None:
-    parameters = {f"someName{n}": {} for n in range(1_000)}
+    parameters: dict[str, object] = {f"someName{n}": {} for n in range(1_000)}
     long = {"name": "createIssue" * 100, "description": "d " * 100_000, "inputSchema": {"properties": parameters}}
     schemas: list[object] = [{}, [], {"properties": []}, {"properties": {"a": True}},
                              {"properties": {"a": {"description": 3}}}]  # fmt: skip
