@@ -1,9 +1,9 @@
 # ruff: noqa: RUF001, RUF002
 """Names that look like other names: `сору` with Cyrillic letters, `read_fi1e` beside `read_file`.
 
-A name's skeleton is its shape to a reader. Two different names with one skeleton can be mistaken for each other (Unicode
-Technical Standard 39 calls them confusable). The table here has the letters of Greek and Cyrillic that are drawn like
-Latin ones, which is what attackers use; it is not the whole table of that standard.
+A name's skeleton is its shape to a reader. Two different names with one skeleton can be mistaken for each other (they
+are confusable, says Unicode Technical Standard 39). The table here has the letters of Greek and Cyrillic that are drawn
+like Latin ones, which is what attackers use; it is not the whole table of that standard.
 """
 
 from __future__ import annotations
