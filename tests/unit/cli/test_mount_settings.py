@@ -19,9 +19,11 @@ def data_dir(tmp_path: Path) -> Path:
     return data_dir
 
 
-def load_in(data_dir: Path, text: str, environment: dict[str, str] | None = None, **flags: Any) -> Config:
+def load_in(
+    data_dir: Path, text: str, environment: dict[str, str] | None = None, config_file: str | None = None
+) -> Config:
     (data_dir / "linckia.toml").write_text(text)
-    return load(Flags(**flags), {"LINCKIA_DATA": str(data_dir), **(environment or {})})
+    return load(Flags(config_file=config_file), {"LINCKIA_DATA": str(data_dir), **(environment or {})})
 
 
 def test_a_mount_gets_its_keys_from_every_layer(data_dir: Path, tmp_path: Path) -> None:
