@@ -44,11 +44,21 @@ def _add(arguments: argparse.Namespace, data_dir: Path) -> int:
 
 
 def _test(arguments: argparse.Namespace, data_dir: Path) -> int:
-    name = known(data_dir, arguments.name)
-    if name not in (there := mounts(data_dir)):
+    name = _known(arguments, data_dir)
+    there = mounts(data_dir)
+    if name not in there and name in written(data_dir):
         raise Usage(f"{name} is disabled; `linckia mcp enable {name}` enables it")
-    tested(data_dir, name, there[name])
+    tested(data_dir, name, there.get(name, {}))
     return 0
+
+
+def _known(arguments: argparse.Namespace, data_dir: Path) -> str:
+    """Return the name of a server that the running kernel serves, or that is in the settings. Raises Usage."""
+    with contextlib.suppress(NoKernel), connect(arguments) as client:
+        # It may come from --mcp or --config.
+        if service_of(arguments.name) in _statuses(client):
+            return str(arguments.name)
+    return known(data_dir, arguments.name)
 
 
 def _list(arguments: argparse.Namespace, data_dir: Path) -> int:
@@ -140,7 +150,7 @@ def _remove(arguments: argparse.Namespace, data_dir: Path) -> int:
 
 
 def _diff(arguments: argparse.Namespace, data_dir: Path) -> int:
-    name = known(data_dir, arguments.name)
+    name = _known(arguments, data_dir)
     with connect(arguments) as client:
         found: JsonObject = client.call(f"{REGISTRY}_diff", {"mount": name})
     if arguments.json:
@@ -166,7 +176,7 @@ def _difference(change: Mapping[str, str]) -> list[Cell]:
 
 
 def _approve(arguments: argparse.Namespace, data_dir: Path) -> int:
-    name = known(data_dir, arguments.name)
+    name = _known(arguments, data_dir)
     with connect(arguments) as client:
         changed = client.call(f"{REGISTRY}_approve", {"mount": name})["changed"]
     say(f"{name}: approved{': ' + ', '.join(changed) if changed else '; nothing had changed'}.")

@@ -95,6 +95,8 @@ def test_servers_in_a_clients_file_are_served(kernel: RunningKernel) -> None:
     assert "listed" in states(kernel)
     assert mcp(kernel, "restart", "listed").returncode == 0
     assert kernel.service("mcp_listed")["state"] == "ready"
+    assert "listed: small 1: 6 tools" in mcp(kernel, "test", "listed").stdout
+    assert mcp(kernel, "diff", "listed").returncode == 0
     assert "the server is mounted as 'listed'" in kernel.log("kernel")
 
 
