@@ -226,7 +226,7 @@ _CODEX_TOOLS: Final = {"enabled_tools": "allow", "disabled_tools": "deny"}
 
 
 def _keep_references(table: Layer) -> None:
-    """Name variables in `env_from` and `headers_from` whose values are passed on as they are."""
+    """Name variables in `env_from` and `headers_from` whose values are passed on unchanged."""
     for literal, source in (("env", "env_from"), ("headers", "headers_from")):
         values = table.get(literal)
         if not isinstance(values, dict):

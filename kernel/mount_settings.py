@@ -72,7 +72,7 @@ class Mounts:
 
 
 def problem_of(name: str) -> str:
-    """Return why no mount may have this name, and what would be right; empty if one may."""
+    """Return why no mount may have this name, with a remedy; empty if one may."""
     if not is_name(name):
         return f"names of servers are lower case, at most 32 letters, digits, - and _ ({NAME_PATTERN})"
     if name in TAKEN:

@@ -1,4 +1,4 @@
-"""`linckia mcp import`: adds the servers that MCP clients have in their settings, which stay as they are.
+"""`linckia mcp import`: adds the servers that MCP clients have in their settings, which do not change.
 
 Values of variables and headers, which are often secret, go to files in the data directory (`mcp/NAME.env`, mode 0600),
 so that `linckia.toml` contains none.
@@ -24,7 +24,7 @@ from linckia.proto.durable import replace_file
 from linckia.proto.json_types import Layer
 
 _SIMPLE = re.compile(r"[^\s\"'#]([^\r\n]*[^\s])?")
-"""A value that a file of `NAME=value` lines can hold as it is."""
+"""A value that a file of `NAME=value` lines can hold without quotes."""
 
 ADVICE = """\
 In the settings of your clients, replace these servers by Linckia, which serves them all:

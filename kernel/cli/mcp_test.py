@@ -1,4 +1,4 @@
-"""Tests of mounted servers: starts one, and shows what it offers or what it said last."""
+"""Tests of mounted servers: starts one, and shows its number of tools, or its last words."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SLACK_S = 10.0
 
 
 def tested(data_dir: Path, name: str, table: Layer) -> None:
-    """Start a server and print what it offers. Raises Failed, with its last words."""
+    """Start a server and print its name and number of tools. Raises Failed, with its last words."""
     begun = time.monotonic()
     with _kernel(data_dir, name, table) as (used, is_temporary):
         try:
@@ -57,7 +57,7 @@ def start_timeout_of(table: Layer) -> float:
 
 
 def offered_by(client: Client, name: str, start_timeout_s: float) -> JsonObject:
-    """Start the server, and return what it offers. Raises CallFailed."""
+    """Start the server, and return its definitions. Raises CallFailed."""
     request = {"method": "tools/list", "params": base64.b64encode(b"{}").decode()}
     client.call(f"{service_of(name)}.read", request, timeout_s=start_timeout_s + SLACK_S)
     give_up_at = time.monotonic() + STORED_S

@@ -1,4 +1,4 @@
-"""Edits `linckia.toml` in place: comments, layout and all other settings stay as they are."""
+"""Edits `linckia.toml` in place: comments, layout and all other settings do not change."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def _serve(data_dir: Path, name: str, session: argparse.Namespace) -> int:
 def _started(data_dir: Path, name: str, session: argparse.Namespace) -> Client:
     """Start a server that has never run here, and return a connection to the kernel.
 
-    Nobody knows yet what it offers, and its clients ask for that only once. A server that does not start is the
+    Its tools are not known yet, and its clients list them only once. A server that does not start is the
     session's to report. Raises Failed, Usage, ControlError.
     """
     from linckia.kernel.cli.mcp_test import offered_by, start_timeout_of
@@ -139,7 +139,7 @@ def _is_text(text: str) -> bool:
 
 
 def name_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> str:
-    """Return the name of the mount: words from the command, and a hash of all that makes the server what it is."""
+    """Return the name of the mount: words from the command, and a hash of everything that distinguishes servers."""
     told = {key: getattr(arguments, key) for key in ("server", "env", "env_from", "share", "eager", "pin", "stateful")}
     whole = json.dumps([told, str(_folder(arguments)), dict(environment)], sort_keys=True)
     digest = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:8]

@@ -1,4 +1,4 @@
-"""`linckia wrap`: which wrapped commands are the same server, and what is stored of them."""
+"""`linckia wrap`: which wrapped commands are the same server, and the settings that they leave."""
 
 from __future__ import annotations
 

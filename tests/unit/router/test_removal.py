@@ -17,8 +17,8 @@ WHY = "the server speaker was removed"
 
 
 async def failures(r: Rig, *calls: Params[Said], in_flight: int = 0) -> list[LinckiaError]:
-    """Make these calls, remove the service once `in_flight` of them run and the others wait; return how they fail, in the order
-    of the calls."""
+    """Make these calls, remove the service once `in_flight` of them run and the others wait; return how they fail,
+    in the order of the calls."""
     found: dict[int, LinckiaError] = {}
 
     async def make(number: int, params: Params[Said]) -> None:
