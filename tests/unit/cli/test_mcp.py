@@ -92,7 +92,7 @@ def test_comments_and_other_settings_stay(data: Path, capsys: pytest.CaptureFixt
     ("argv", "message"),
     [
         (["add", "Own", "--", "x"], "names of servers are lower case"),
-        (["add", "memory", "--", "x"], "such as memory-mcp"),
+        (["add", "core", "--", "x"], "such as core-mcp"),
         (["add", "own"], "name the server"),
         (["add", "own", "--url", "http://localhost", "--", "x"], "not both"),
         (["add", "own", "npx", "-y", "x"], "the server's command goes after `--`: linckia mcp add … -- npx"),

@@ -122,10 +122,10 @@ def test_equal_servers_are_added_once(home: Path, capsys: pytest.CaptureFixture[
 
 def test_other_servers_of_the_same_name_are_renamed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(home / ".claude.json", {**servers(a="1"), "projects": {"/srv/shop": servers(a="2")}})
-    write(home / ".cursor/mcp.json", servers(a="3", memory="4"))
+    write(home / ".cursor/mcp.json", servers(a="3", core="4"))
     run(capsys)
     commands = {name: table["command"] for name, table in tables(home).items()}
-    assert commands == {"a": "1", "a-shop": "2", "a-cursor": "3", "memory-mcp": "4"}
+    assert commands == {"a": "1", "a-shop": "2", "a-cursor": "3", "core-mcp": "4"}
 
 
 def test_linckia_itself_is_left_out(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
