@@ -87,6 +87,11 @@ WORKLOADS = {
             lambda n, result: result["hits"][0]["group"] == f"note-{n % NOTES}" and result["stages"] == ["lexical"],
         ),
         Workload(
+            "mounts",
+            lambda n: ("mounts_offered", {"mount": "never-mounted"}),
+            lambda n, result: result["version"] == "",
+        ),
+        Workload(
             "embed",
             lambda n: ("embed_texts", {"texts": [f"text number {n}"], "kind": "query"}),
             lambda n, result: _vectors_have_shape(result, [1, 384]),
