@@ -221,6 +221,9 @@ def nearest_pairs(matrix: Matrix, threshold: float, limit: int, each: int) -> tu
         first, second = np.minimum(own, near)[enough], np.maximum(own, near)[enough]
         found.append(_keys(scores[enough], first, second, count))
     keys = np.unique(np.concatenate(found))
+    # A pair has two products, which may round differently; the higher one counts.
+    _, first_of_pair = np.unique(keys % count**2, return_index=True)
+    keys = keys[np.sort(first_of_pair)]
     return list(_unpack(keys[:limit], count)), len(keys) > limit
 
 

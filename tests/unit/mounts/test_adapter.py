@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -121,7 +122,9 @@ async def test_a_stopped_server_dies(tmp_path: Path) -> None:
 
 async def test_a_server_that_takes_too_much_memory_dies(tmp_path: Path) -> None:
     async with hand(tmp_path, memory_limit="60MiB") as running:
-        await running.tool("grow", {"kib": 80 * 1024})
+        # The server may die before it has answered.
+        with contextlib.suppress(LinckiaError):
+            await running.tool("grow", {"kib": 80 * 1024})
         await running.ended.wait()
         assert running.failure is not None
         assert cause_of(running.failure).startswith("memory: the server used ")
