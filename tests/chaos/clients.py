@@ -89,9 +89,16 @@ class StdioClient:
 
     @classmethod
     async def start(
-        cls, nursery: trio.Nursery, name: str, data: Path, roots: Sequence[Path], environment: Mapping[str, str]
+        cls,
+        nursery: trio.Nursery,
+        name: str,
+        data: Path,
+        roots: Sequence[Path],
+        environment: Mapping[str, str],
+        *options: str,
     ) -> StdioClient:
-        command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "stdio", "--data", str(data), *map(str, roots)]
+        command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "stdio", "--data", str(data), *options]
+        command += map(str, roots)
         process = await trio.lowlevel.open_process(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
         )
@@ -249,7 +256,7 @@ class HttpClient:
             return CallOutcome("unavailable", executed="no" if "safe" in response.text else "maybe", text=response.text)
         if response.status_code not in (200, 202):
             return CallOutcome(f"http {response.status_code}", executed="maybe", text=response.text[:300])
-        if url.endswith("/mcp"):
+        if url == self._url:
             return _answer(response.text)
         return CallOutcome("ok", response.json())
 

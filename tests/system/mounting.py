@@ -53,9 +53,10 @@ def mounted(
     *,
     services: Sequence[str] = ("yaml",),
     all_ready: bool = True,
+    options: Sequence[str] = ("--no-http",),
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[RunningKernel]:
     """A kernel with these mounted servers."""
     write(data_dir, mounts)
-    with running(data_dir, services=services, environment=environment, all_ready=all_ready) as kernel:
+    with running(data_dir, services=services, environment=environment, all_ready=all_ready, options=options) as kernel:
         yield kernel

@@ -2,7 +2,8 @@
 
     python mcp_server.py [--crash | --slow-start SECONDS | --hang]
 
-Its tools: `echo` (read-only), `pid`, `environment` (its variables), `read` and `write` (a file, at `path`), `die`.
+Its tools: `echo` (read-only), `pid`, `environment` (its variables), `read`, `write` and
+`append` (a file, at `path`), `die`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from typing import Any
 
 HINTS = {"echo": {"readOnlyHint": True}, "pid": {"readOnlyHint": True}, "write": {"idempotentHint": True}}
-TOOLS = ("echo", "pid", "environment", "read", "write", "die")
+TOOLS = ("echo", "pid", "environment", "read", "write", "append", "die")
 
 
 def call(name: str, arguments: dict[str, Any]) -> str:
@@ -33,6 +34,10 @@ def call(name: str, arguments: dict[str, Any]) -> str:
             with open(arguments["path"], "w", encoding="utf-8") as file:
                 file.write("written")
             return "written"
+        case "append":
+            with open(arguments["path"], "a", encoding="utf-8") as file:
+                file.write(f"{arguments['text']}\n")
+            return "appended"
         case "die":
             os.kill(os.getpid(), signal.SIGKILL)
     raise ValueError(f"there is no tool {name}")
