@@ -144,6 +144,9 @@ class Child:
             self._life = -1
         if self._guardian_fd < 0:
             return
+        with contextlib.suppress(ProcessLookupError):
+            # A stopped one would never notice.
+            self._guardian.send_signal(signal.SIGCONT)
         await trio.to_thread.run_sync(self._guardian.wait)
         os.close(self._guardian_fd)
         self._guardian_fd = -1

@@ -3,8 +3,8 @@
     python -m tests.chaos.mounted [--kills N] [--seed N] [--limit SECONDS] [--programs DIR | --small]
 
 DIR has real servers: `server-everything`, `server-filesystem` and `server-memory` in `npm/node_modules`, and
-`mcp-server-time` and `mcp-server-git` in the virtual environment `venv`. Exits with 1 if a call was lost, hung, wrong or
-executed twice, if one failed that could be repeated, if a process was left over, or if a server did not come back.
+`mcp-server-time` and `mcp-server-git` in the virtual environment `venv`. Exits with 1 if a call was lost, hung, wrong
+or executed twice, if one failed that could be repeated, if a process was left over, or if a server did not come back.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import signal
@@ -136,13 +137,11 @@ class Killer:
 
     async def _gone(self, server: Server, before: Tree, kind: Kind) -> None:
         with trio.move_on_after(WHOLE_S):
-            while left := set(before.pids) & set(tree(self.run, server.name).pids):
+            while left := set(before.pids) & set(tree(self.run, server.name).pids):  # noqa: ASYNC110  # other processes
                 await trio.sleep(0.02)
             return
         self.ledger.left_over.append(f"{server.name}: {sorted(left)} outlived {kind.name}")
 
 
 def _encoded(params: str) -> str:
-    import base64
-
     return base64.b64encode(params.encode()).decode()

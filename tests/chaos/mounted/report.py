@@ -81,7 +81,8 @@ def _others(storm: Storm) -> Iterator[str]:
         if made.server not in overlapping:
             (down if overlapping else up).append(made.ended - made.began)
     for what, took in (("while another server was down", down), ("while none was", up)):
-        yield f"calls {what}: {len(took)}, p50 {quantile(took, 0.5) * 1000:.1f} ms, p99 {quantile(took, 0.99) * 1000:.1f} ms"
+        p50, p99 = (quantile(took, part) * 1000 for part in (0.5, 0.99))
+        yield f"calls {what}: {len(took)}, p50 {p50:.1f} ms, p99 {p99:.1f} ms"
 
 
 def _processor() -> str:

@@ -101,7 +101,9 @@ class Storm:
         for server in self.servers:
             probe = server.calls[0]
             with trio.fail_after(LISTED_S):
-                while not (await client.call(f"{server.name}_{probe.tool}", probe.arguments("listed"))).ok:
+                while True:
+                    if (await client.call(f"{server.name}_{probe.tool}", probe.arguments("listed"))).ok:
+                        break
                     await trio.sleep(0.1)
 
     async def _kill(self, killer: Killer) -> None:

@@ -109,6 +109,15 @@ def adapter(folder: Path, mark: str) -> tuple[subprocess.Popen[str], int, list[i
     return process, guardian, pids_in(folder / "pids")
 
 
+async def test_a_stopped_guardian_holds_nothing_up(tmp_path: Path) -> None:
+    with trio.fail_after(LIMIT_S):
+        child, pids = await tree(tmp_path)
+        os.kill(child._guardian.pid, signal.SIGSTOP)
+        os.kill(child.pid, signal.SIGKILL)
+        await child.kill()
+        await until_gone(pids)
+
+
 async def test_the_server_is_killed_when_its_adapter_is_killed(tmp_path: Path) -> None:
     process, guardian, pids = await trio.to_thread.run_sync(adapter, tmp_path, "a")
     process.kill()
