@@ -114,6 +114,10 @@ class StdioClient:
             return CallOutcome("lost", executed="maybe") if answer is None else _read(answer)
         return CallOutcome("hung", executed="maybe")
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     async def leave(self) -> int | None:
         """Disconnect as a client does. Returns the exit code, or None if the process had to be killed."""
         assert self._process.stdin is not None

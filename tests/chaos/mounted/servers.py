@@ -6,6 +6,7 @@ knows how often a call reached the server, whatever the server makes of it.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -16,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from linckia.proto.mounts import CHANGE, READ, REPEAT
 from tests.system.running import REPOSITORY
@@ -52,6 +55,7 @@ class Server:
     calls: Sequence[Call]
     folder: Path
     env: Mapping[str, str] = field(default_factory=dict)
+    is_recorded: bool = True
 
     @property
     def log(self) -> Path:
@@ -60,6 +64,8 @@ class Server:
 
     @property
     def whole_command(self) -> list[str]:
+        if not self.is_recorded:
+            return list(self.command)
         return [shutil.which("bash") or "bash", "-c", _TEE, "bash", str(self.log), *self.command]
 
     def table(self, run: str) -> dict[str, object]:
@@ -172,30 +178,82 @@ def _make_repository(at: Path) -> None:
         subprocess.run(["git", *arguments], cwd=at, check=True)
 
 
+def real(folder: Path, programs: Path, count: int) -> list[Server]:
+    """Return this many real servers, of two kinds in turn, which run without `tee`."""
+    npm = programs / "npm" / "node_modules" / ".bin"
+    kinds = [
+        ("everything", Call("get-sum", READ, lambda mark: {"a": len(mark), "b": 1000}, lambda m: str(len(m) + 1000))),
+        ("memory", Call("search_nodes", READ, lambda mark: {"query": mark}, lambda _: "entities")),
+    ]
+    return [
+        Server(
+            f"{name}{n}",
+            [str(npm / f"mcp-server-{name}")],
+            [call],
+            folder,
+            {"MEMORY_FILE_PATH": str(folder / f"memory{n}.jsonl")},
+            is_recorded=False,
+        )
+        for n in range(count)
+        for name, call in [kinds[n % len(kinds)]]
+    ]
+
+
+class Direct:
+    """A server that is started as a client would start it, and called."""
+
+    def __init__(self, server: Server, environment: Mapping[str, str] | None = None) -> None:
+        self._server = server
+        self._numbers = itertools.count(1)
+        self._process = subprocess.Popen(
+            server.whole_command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **server.env, **(environment or {})},
+        )
+        client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        self._send({"id": next(self._numbers), "method": "initialize", "params": client})
+
+    def call(self, mark: str) -> None:
+        """Call its first tool, and wait for the answer."""
+        self._receive(1)
+        probe, number = self._server.calls[0], next(self._numbers)
+        self._send({"method": "notifications/initialized"})
+        params = {"name": probe.tool, "arguments": probe.arguments(mark)}
+        self._send({"id": number, "method": "tools/call", "params": params})
+        self._receive(number)
+
+    def tree(self) -> list[psutil.Process]:
+        """Return its processes."""
+        process = psutil.Process(self._process.pid)
+        return [process, *process.children(recursive=True)]
+
+    def end(self) -> None:
+        """Kill it."""
+        self._process.kill()
+        self._process.wait(_START_LIMIT_S)
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def _receive(self, number: int) -> None:
+        assert self._process.stdout is not None
+        while json.loads(self._process.stdout.readline()).get("id") != number:
+            pass
+
+
 def direct_start(server: Server) -> float:
     """Start the server as a client would, and return the seconds until its first answer to a call."""
     began = time.monotonic()
-    process = subprocess.Popen(
-        server.whole_command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **server.env},
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
+    direct = Direct(server)
     try:
-        probe = server.calls[0]
-        client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-        call = {"name": probe.tool, "arguments": probe.arguments("directly")}
-        for number, method, params in ((1, "initialize", client), (2, "tools/call", call)):
-            message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-            lines = [message] if number == 1 else [{"jsonrpc": "2.0", "method": "notifications/initialized"}, message]
-            process.stdin.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
-            process.stdin.flush()
-            while json.loads(process.stdout.readline()).get("id") != number:
-                pass
+        direct.call("directly")
         return time.monotonic() - began
     finally:
-        process.kill()
-        process.wait(_START_LIMIT_S)
+        direct.end()
