@@ -11,6 +11,7 @@ import json
 import random
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,9 @@ from tests.system.workloads import turn
 NOTES = 60
 REFUSED = 20
 """Refused documents of each worker that are looked up to verify their absence."""
+
+MOUNTED = "small"
+"""The mounted server of the load."""
 
 NEWS_S = 60
 """Time in which a note's change becomes known even if the notifying frame was dropped."""
@@ -72,6 +76,8 @@ class Worker:
     sets: list[str] = field(default_factory=list)
     maybe_sets: list[str] = field(default_factory=list)
     turns: list[str] = field(default_factory=list)
+    lines: dict[str, CallOutcome] = field(default_factory=dict)
+    """Lines that the mounted server was asked to append to a file, and what it said."""
     places: set[int] = field(default_factory=lambda: {0})
     """The possible places of the worker's file."""
     writes: dict[tuple[str, str], tuple[float, float | None]] = field(default_factory=dict)
@@ -84,6 +90,7 @@ class Worker:
             (4, self.echo), (3, self.set_value), (3, self.get_value), (3, self.add_document), (2, self.get_document),
             (1, self.tag), (2, self.read_note), (2, self.search), (1, self.neighbours), (1, self.make_set),
             (1, self.move), (1, self.status), (1, self.edit_file), (1, self.write_note), (1, self.remember),
+            (2, self.mounted_echo), (1, self.append_line),
         ]  # fmt: skip
         if isinstance(self.client, HttpClient):
             steps += [(4, self.ingest), (1, self.embed)]
@@ -122,6 +129,11 @@ class Worker:
         message = f"{self.which}/{self.number}"
         said = await self.call("mcp.echo", reads=True, message=message)
         self.check(said, said.result == {"message": message}, message)
+
+    async def mounted_echo(self) -> None:
+        text = f"{self.which}/{self.number}"
+        said = await self.call(f"{MOUNTED}_echo", reads=True, text=text)
+        self.check(said, said.result == text, text)
 
     async def read_note(self) -> None:
         n = self.chance.randrange(NOTES)
@@ -225,6 +237,26 @@ class Worker:
         elif not said.not_done_for_sure:
             self.maybe_memories.append(text)
 
+    async def append_line(self) -> None:
+        text = f"line {self.number} of {self.which}"
+        path = str(self._appended)
+        self.lines[text] = await self.call(f"{MOUNTED}_append", repeatable=False, path=path, text=text)
+
+    @property
+    def _appended(self) -> Path:
+        return self.root / f"appended-{self.which}.txt"
+
+    def _compare_lines(self) -> None:
+        """Compare what the mounted server has appended with what it said; no line may be there twice."""
+        there = Counter(self._appended.read_text().splitlines() if self._appended.exists() else ())
+        for text, said in self.lines.items():
+            if said.ok and not there[text]:
+                self.record.lost.append(f"{text!r} of {self._appended.name}")
+            if there[text] > 1 or (there[text] and said.not_done_for_sure):
+                told = "ok" if said.ok else f"{said.kind}, executed: {said.executed}"
+                self.record.wrong.append(f"{text!r} is there {there[text]} times; the client was told {told}")
+        self._settle(text in there for text, said in self.lines.items() if not said.ok and not said.not_done_for_sure)
+
     async def make_set(self) -> None:
         name, begun = f"set-{self.which}-{self.number}", time.time()
         said = await self.call("resource-set-create", repeatable=False, name=name)
@@ -288,6 +320,7 @@ class Worker:
                 lost.append(f"{name} is {there!r}, not {sorted(values)}")
         lost += [f"memory {text!r}" for text in self.memories if text not in kept]
         self._settle(text in kept for text in self.maybe_memories)
+        self._compare_lines()
         tagged = (self.root / f"tagged-{self.which}.md").read_text()
         lost += [f"{tag} of tagged-{self.which}.md" for tag in self.tags if tag not in tagged]
         self._settle(tag in tagged for tag in self.maybe_tags)

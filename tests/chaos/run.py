@@ -16,10 +16,11 @@ from tests.chaos.backups import Backups
 from tests.chaos.clients import Client, HttpClient, StdioClient
 from tests.chaos.clock import Clock
 from tests.chaos.faults import Kind
-from tests.chaos.load import Worker, compare_turns, make_folder
+from tests.chaos.load import MOUNTED, Worker, compare_turns, make_folder
 from tests.chaos.record import Record
 from tests.chaos.storm import Storm
 from tests.chaos.system import System
+from tests.system.mounting import small, write
 from tests.system.running import free_port
 
 STDIO_CLIENTS, HTTP_CLIENTS, WORKERS_EACH = 3, 2, 2
@@ -69,6 +70,7 @@ def make_system(folder: Path) -> System:
     root.mkdir(parents=True)
     make_folder(root, (STDIO_CLIENTS + HTTP_CLIENTS) * WORKERS_EACH)
     data.mkdir(mode=0o700)
+    write(data, {MOUNTED: small(start="eager")})
     clock = None
     if shutil.which("cc"):
         (folder / "clock").mkdir()

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from linckia.proto.control.client import Client, ControlError
+from linckia.proto.mounts import READ, REGISTRY, service_of
+from tests.chaos.load import MOUNTED
 from tests.chaos.record import Fault, Record
 from tests.chaos.system import System
 from tests.system.workloads import WORKLOADS
@@ -95,6 +97,10 @@ def _probe(target: str) -> tuple[str, dict[str, Any]]:
         return "mcp.echo", {"message": "back"}
     if target in WRITES:
         return WRITES[target]
+    if target == service_of(MOUNTED):
+        return f"{target}.{READ}", {"method": "ping"}
+    if target == REGISTRY:
+        return "mounts_offered", {"mount": MOUNTED}
     if target == "yaml":
         # The workload's file is not part of this load.
         return "noyalib_get", {"file": "probe.yaml", "path": "value"}
