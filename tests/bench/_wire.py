@@ -21,8 +21,11 @@ INITIALIZE = {
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
 
-def call_body(number: int) -> bytes:
-    params = {"name": "mcp.echo", "arguments": {"message": "hello, sea star"}}
+ECHO = "mcp.echo"
+
+
+def call_body(number: int, tool: str = ECHO) -> bytes:
+    params = {"name": tool, "arguments": {"message": "hello, sea star"}}
     return json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}).encode()
 
 
@@ -48,7 +51,8 @@ def checked(answer: bytes) -> bytes:
 class Stdio:
     """A server on pipes."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], tool: str = ECHO) -> None:
+        self._tool = tool
         # Read as clients do: in pieces of what the pipe holds.
         self._process = subprocess.Popen(command, bufsize=65536, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
@@ -70,7 +74,7 @@ class Stdio:
     def one_by_one(self, count: int) -> list[float]:
         taken = []
         for number in range(count):
-            body = call_body(number)
+            body = call_body(number, self._tool)
             start = time.perf_counter()
             self._send(body)
             answer = self._out.readline()
@@ -79,7 +83,7 @@ class Stdio:
         return taken
 
     def in_flight(self, count: int, width: int) -> float:
-        bodies = [call_body(number) for number in range(count)]
+        bodies = [call_body(number, self._tool) for number in range(count)]
         start = time.perf_counter()
         for body in bodies[:width]:
             self._send(body)
@@ -96,16 +100,22 @@ class Stdio:
 
 
 class Http:
-    """A server on a port, with persistent connections."""
+    """A server on a port, with persistent connections.
 
-    def __init__(self, port: int) -> None:
+    Args:
+        headers: additional ones, each with its line break.
+    """
+
+    def __init__(self, port: int, *, path: str = "/mcp", tool: str = ECHO, headers: bytes = b"") -> None:
         self._port = port
-        self._headers = b""
+        self._path = path.encode()
+        self._tool = tool
+        self._headers = headers
         self._sockets: list[socket.socket] = []
         head, _ = self._exchange(self._socket(0), json.dumps(INITIALIZE).encode())
         for line in head.split(b"\r\n"):
             if line.lower().startswith(b"mcp-session-id:"):
-                self._headers = line + b"\r\nmcp-protocol-version: " + VERSION.encode() + b"\r\n"
+                self._headers += line + b"\r\nmcp-protocol-version: " + VERSION.encode() + b"\r\n"
         self._exchange(self._socket(0), json.dumps(INITIALIZED).encode())
 
     def _socket(self, number: int) -> socket.socket:
@@ -119,13 +129,13 @@ class Http:
         """Open new connections and use each once: servers close connections that were idle for some seconds."""
         self.close()
         for number in range(width):
-            checked(self._exchange(self._socket(number), call_body(number))[1])
+            checked(self._exchange(self._socket(number), call_body(number, self._tool))[1])
 
     def _request(self, body: bytes) -> bytes:
         return (
-            b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
+            b"POST %b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
             b"Accept: application/json, text/event-stream\r\n%bContent-Length: %d\r\n\r\n%b"
-        ) % (self._port, self._headers, len(body), body)
+        ) % (self._path, self._port, self._headers, len(body), body)
 
     def _exchange(self, connection: socket.socket, body: bytes) -> tuple[bytes, bytes]:
         connection.sendall(self._request(body))
@@ -147,7 +157,7 @@ class Http:
         self._connect(1)
         connection = self._socket(0)
         for number in range(count):
-            body = call_body(number)
+            body = call_body(number, self._tool)
             start = time.perf_counter()
             _, answer = self._exchange(connection, body)
             taken.append(time.perf_counter() - start)
@@ -155,7 +165,7 @@ class Http:
         return taken
 
     def in_flight(self, count: int, width: int) -> float:
-        requests = [self._request(call_body(number)) for number in range(count)]
+        requests = [self._request(call_body(number, self._tool)) for number in range(count)]
         received: dict[int, bytes] = {}
         sent = done = 0
         self._connect(width)

@@ -1,0 +1,1 @@
+"""Mounted servers compared with other gateways."""
