@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
-from linckia.services.mounts.child import Child, start_child
+from linckia.services.mounts.child import PATIENCE_S, Child, start_child
 from linckia.services.mounts.links import Link, PipeLink
 
 CAUSE_S = 1.0
@@ -36,7 +36,7 @@ class Connection:
         return said
 
     async def wait_ended(self) -> None:
-        """Wait for the end of the process; forever if it runs elsewhere."""
+        """Wait until the process ends or cannot be reached any more; forever if it runs elsewhere."""
         await trio.sleep_forever()
 
     def end_now(self) -> None:
@@ -55,12 +55,19 @@ class ChildConnection(Connection):
         self.is_patient = True
 
     async def cause(self, said: str) -> str:
-        with trio.move_on_after(CAUSE_S):
+        is_deaf = self.pipes.is_deaf.is_set()
+        with trio.move_on_after(PATIENCE_S if is_deaf else CAUSE_S):
             await self.child.ended.wait()
-        return self.child.cause or said
+        return self.child.cause or ("the server closed its stdin" if is_deaf else said)
 
     async def wait_ended(self) -> None:
-        await self.child.ended.wait()
+        async def wait(event: trio.Event) -> None:
+            await event.wait()
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait, self.child.ended)
+            nursery.start_soon(wait, self.pipes.is_deaf)
 
     def end_now(self) -> None:
         self.is_patient = False

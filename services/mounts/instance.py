@@ -167,8 +167,9 @@ class Instance:
             self.fail(await self._connection.cause(str(error)))
 
     async def _wait_ended(self) -> None:
-        """Notice the end of a process whose pipes are held open."""
+        """Notice the end of a process whose pipes are held open, and one that has closed its stdin."""
         await self._connection.wait_ended()
+        self.is_dying = True
         self.fail(await self._connection.cause("the server ended"))
 
     # Calls

@@ -44,12 +44,17 @@ class Link(Protocol):
 
 
 class PipeLink:
-    """The link to a server by its stdin and stdout. `run_writer` must run."""
+    """The link to a server by its stdin and stdout. `run_writer` must run.
+
+    Attributes:
+        is_deaf: set once the server does not read its stdin any more, although it may live on.
+    """
 
     def __init__(self, child: Child) -> None:
         self._child = child
         self._buffer = bytearray()
         self._searched = 0
+        self.is_deaf = trio.Event()
         self._waiting, self._queue = trio.open_memory_channel[tuple[bytes, Begun]](QUEUE)
 
     async def send(self, message: bytes, begun: Begun) -> None:
@@ -66,8 +71,8 @@ class PipeLink:
                 try:
                     await self._child.stdin.send_all(message + b"\n")
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    # Its end is reported where it is waited for; it may also live on, and only have closed its stdin.
                     begun(False)
+                    self.is_deaf.set()
                     return
 
     async def receive(self) -> list[Message]:

@@ -60,6 +60,10 @@ def tool(number: Any, params: dict[str, Any]) -> None:  # noqa: C901, PLR0912, P
         case "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         case "hang":
+            if arguments.get("deaf"):
+                os.close(0)
+                text(number, "deaf")
+                signal.pause()
             if arguments.get("whole"):
                 signal.pause()
         case "garbage":

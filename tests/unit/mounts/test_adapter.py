@@ -120,6 +120,16 @@ async def test_a_stopped_server_dies(tmp_path: Path) -> None:
         assert "stopped" in cause_of(running.failure)
 
 
+async def test_a_server_that_closes_its_stdin_dies_with_the_next_call(tmp_path: Path) -> None:
+    async with hand(tmp_path) as running:
+        assert await running.tool("hang", {"deaf": True}) == "deaf"
+        with trio.fail_after(30), pytest.raises(LinckiaError):
+            await running.tool("echo")
+        await running.ended.wait()
+        assert running.failure is not None
+        assert cause_of(running.failure) == "the server closed its stdin"
+
+
 async def test_a_server_that_takes_too_much_memory_dies(tmp_path: Path) -> None:
     async with hand(tmp_path, memory_limit="60MiB") as running:
         # The server may die before it has answered.
