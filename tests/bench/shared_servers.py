@@ -35,7 +35,7 @@ LISTED_S = 120.0
 
 
 class Use(NamedTuple):
-    """What the servers of all clients need."""
+    """The processes and the memory of the servers of all clients."""
 
     trees: int
     processes: int
@@ -43,7 +43,7 @@ class Use(NamedTuple):
     further_bytes: int
     """Memory of everything else: the kernel with its services, and the clients' `linckia stdio`."""
     took_s: float
-    """Until every client has called every server."""
+    """Time until every client has called every server."""
 
 
 def pss(pids: Sequence[int]) -> int:
@@ -59,7 +59,7 @@ def pss(pids: Sequence[int]) -> int:
 
 
 def shared(folder: Path, servers: Sequence[Server], clients: int) -> Use:
-    """Start the clients on one kernel, and return what that needs."""
+    """Measure clients that share one kernel."""
     run = folder.name
     tables = {server.name: server.table(run) for server in servers}
     with mounted(folder / "data", tables, services=SERVICES) as kernel:
@@ -92,14 +92,17 @@ async def _call_all(kernel: RunningKernel, run: str, servers: Sequence[Server], 
 async def _call(client: StdioClient, server: Server) -> None:
     probe = server.calls[0]
     with trio.fail_after(LISTED_S):
-        while not (said := await client.call(f"{server.name}_{probe.tool}", probe.arguments(client.name))).ok:
+        while True:
+            said = await client.call(f"{server.name}_{probe.tool}", probe.arguments(client.name))
+            if said.ok:
+                break
             # Its tools are not known before it has started once.
             await trio.sleep(0.1)
     assert probe.expected(client.name) in str(said.result), said
 
 
 def own(folder: Path, servers: Sequence[Server], clients: int) -> Use:
-    """Start every server for every client, and return what that needs."""
+    """Measure clients that start every server themselves."""
     began = time.monotonic()
     started: list[Direct] = []
     try:

@@ -77,7 +77,7 @@ class Worker:
     maybe_sets: list[str] = field(default_factory=list)
     turns: list[str] = field(default_factory=list)
     lines: dict[str, CallOutcome] = field(default_factory=dict)
-    """Lines that the mounted server was asked to append to a file, and what it said."""
+    """Lines that the mounted server was asked to append to a file, with its answers."""
     places: set[int] = field(default_factory=lambda: {0})
     """The possible places of the worker's file."""
     writes: dict[tuple[str, str], tuple[float, float | None]] = field(default_factory=dict)
@@ -247,7 +247,7 @@ class Worker:
         return self.root / f"appended-{self.which}.txt"
 
     def _compare_lines(self) -> None:
-        """Compare what the mounted server has appended with what it said; no line may be there twice."""
+        """Compare the appended lines with the answers; no line may be there twice."""
         there = Counter(self._appended.read_text().splitlines() if self._appended.exists() else ())
         for text, said in self.lines.items():
             if said.ok and not there[text]:

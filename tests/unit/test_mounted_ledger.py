@@ -1,4 +1,4 @@
-"""The ledgers of mounted servers notice what is lost, repeated, hung or wrong."""
+"""The ledgers of mounted servers notice lost, repeated, hung and wrong calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def server(tmp_path: Path) -> Server:
 
 
 def found(server: Server, tool: str, outcome: CallOutcome, *, reached: int = 0, killed: bool = True) -> list[str]:
-    """What is wrong if a call with the mark `m-1` ends so."""
+    """Return the defects if a call with the mark `m-1` ends so."""
     call = next(each for each in server.calls if each.tool == tool)
     request = {"method": "tools/call", "params": {"name": tool, "arguments": call.arguments("m-1")}}
     server.log.write_text(f"{json.dumps(request)}\n" * reached)

@@ -91,11 +91,17 @@ class Killer:
     chance: random.Random
     ledger: Ledger
 
-    async def kill(self, server: Server) -> Outage:
-        """Kill a server in one way, and wait until it answers again and nothing is left of the earlier process."""
+    async def kill(self, server: Server) -> Outage | None:
+        """Kill a server in one way, and wait until it answers again and nothing is left of the earlier process.
+
+        Returns None if it did not run, which is recorded.
+        """
         kind = self.chance.choices(KINDS, [each.weight for each in KINDS])[0]
         async with connection(self.data) as line:
-            adapter, before = await self._whole(line, server)
+            if (whole := await self._whole(line, server)) is None:
+                self.ledger.unexpected.append(f"{server.name} does not run: {tree(self.run, server.name)}")
+                return None
+            adapter, before = whole
             if self.chance.random() < 0.5:
                 with trio.move_on_after(FOR_A_CHANGE_S):
                     await self.ledger.began_to_change(server.name).wait()
@@ -123,9 +129,9 @@ class Killer:
             self.ledger.unexpected.append(f"{server.name}: the probe failed: {answer.failure}")
             await trio.sleep(0.1)
 
-    async def _whole(self, line: Connection, server: Server) -> tuple[int, Tree]:
-        """Return the adapter and the processes of a server that runs."""
-        with trio.fail_after(BACK_S):
+    async def _whole(self, line: Connection, server: Server) -> tuple[int, Tree] | None:
+        """Return the adapter and the processes of a server that runs; None if it does not."""
+        with trio.move_on_after(BACK_S):
             while True:
                 status: Any = (await line.call("kernel_status", {})).result
                 name = service_of(server.name)
@@ -134,6 +140,7 @@ class Killer:
                 if service["state"] == "ready" and service["pid"] and found.is_whole and found.others:
                     return service["pid"], found
                 await trio.sleep(0.05)
+        return None
 
     async def _gone(self, server: Server, before: Tree, kind: Kind) -> None:
         with trio.move_on_after(WHOLE_S):

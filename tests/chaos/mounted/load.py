@@ -90,7 +90,7 @@ class Worker:
 
 
 def check(ledger: Ledger, servers: Sequence[Server]) -> list[str]:
-    """Compare what clients were told with what reached the servers. Returns what is wrong."""
+    """Compare the answers to clients with the requests that reached the servers. Returns the defects."""
     wrong = []
     counts = {server.name: _counted(server, ledger) for server in servers}
     for made in ledger.made:

@@ -59,7 +59,7 @@ class Server:
 
     @property
     def log(self) -> Path:
-        """What its processes were sent."""
+        """The requests that its processes were sent."""
         return self.folder / f"{self.name}.requests"
 
     @property

@@ -25,7 +25,7 @@ LISTED_S = 120.0
 
 @dataclass
 class Storm:
-    """What a run does, and what came out.
+    """The parameters and the results of a run.
 
     Args:
         limit_s: the kills end after this time.
@@ -49,7 +49,7 @@ class Storm:
     took_s: float = 0.0
 
     def run(self) -> None:
-        """Run everything. `wrong` then has what must not happen."""
+        """Run everything; defects are in `wrong` afterwards."""
         name = f"{self.folder.name}-{self.chance.randrange(1_000_000_000)}"
         data, port = self.folder / "data", free_port()
         tables = {server.name: server.table(name) for server in self.servers}
@@ -115,8 +115,8 @@ class Storm:
             if self.measure_every and number // len(self.servers) % self.measure_every == 0:
                 took = await trio.to_thread.run_sync(direct_start, server)
                 self.starts.setdefault(server.name, []).append(took)
-            outage = await killer.kill(server)
-            self.told(f"{number + 1}: {_line(outage)}")
+            if (outage := await killer.kill(server)) is not None:
+                self.told(f"{number + 1}: {_line(outage)}")
             await trio.sleep(self.chance.uniform(0, self.pause_s))
 
 
