@@ -324,7 +324,11 @@ class KernelOperations:
         return {"in_flight": lane.instances[name].in_flight, "queued": lane.queued if name == lane.service else 0}
 
     async def _restart(self, params: ops.KernelRestart, caller: str) -> ops.Done:
-        if params.service not in self.mounts:
+        if params.service in self.mounts:
+            await self._reload_mounts(ops.KernelReloadMounts(), caller)
+            if params.service not in self.mounts:
+                return ops.Done(message=f"{params.service} is no longer in the settings, and has ended")
+        else:
             self._reload_table(params.service)
         # One after the other, so that the other processes of a pool keep serving.
         done = [await self._begun(name, self.supervisor.restart) for name in self._processes_of(params.service)]

@@ -225,6 +225,8 @@ def settings_of(name: str, table: Layer) -> MountSettings:
         raise ValueError(f"mcp.{name}: {error}") from None
     if bool(settings.command) == bool(settings.url):
         raise ValueError(f"mcp.{name}: set either `command` or `url`")
+    if settings.url and not re.match(r"https?://[^/]", settings.url):
+        raise ValueError(f"mcp.{name}.url: expected an address that starts with http:// or https://")
     return settings
 
 

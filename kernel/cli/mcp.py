@@ -17,7 +17,7 @@ from linckia.kernel.cli.terminal import Cell, complain, connect, say, show_answe
 from linckia.kernel.mount_settings import problem_of
 from linckia.proto.control.client import CallFailed, Client, NoKernel
 from linckia.proto.json_types import JsonObject, Layer
-from linckia.proto.mounts import REGISTRY, TABLE, service_of
+from linckia.proto.mounts import PREFIX, REGISTRY, TABLE, service_of
 
 _HEADERS = ("NAME", "STATE", "TOOLS", "FLAGS", "COMMAND OR URL")
 
@@ -56,8 +56,8 @@ def _known(arguments: argparse.Namespace, data_dir: Path) -> str:
     """Return the name of a server that the running kernel serves, or that is in the settings. Raises Usage."""
     with contextlib.suppress(NoKernel), connect(arguments) as client:
         # It may come from --mcp or --config.
-        if service_of(arguments.name) in _statuses(client):
-            return str(arguments.name)
+        if (name := _names(client).get(service_of(arguments.name))) is not None:
+            return name
     return known(data_dir, arguments.name)
 
 
@@ -72,8 +72,9 @@ def _list(arguments: argparse.Namespace, data_dir: Path) -> int:
         for name, table in sorted(tables.items()):
             found.append(_described(client, name, table, status.pop(service_of(name), None)))
         # Those that the kernel got by --mcp or --config.
+        names = _names(client)
         for service, state in sorted(status.items()):
-            found.append(_described(client, service.removeprefix("mcp_"), {}, state))
+            found.append(_described(client, names.get(service, service.removeprefix(PREFIX)), {}, state))
     if not found and not arguments.json:
         say("There are no servers; `linckia mcp add --help` shows how to add one.")
         return 0
@@ -84,7 +85,13 @@ def _list(arguments: argparse.Namespace, data_dir: Path) -> int:
 def _statuses(client: Client | None) -> dict[str, JsonObject]:
     """Return the status of the mounts' services, by name."""
     services = [] if client is None else client.call("kernel_status", {})["services"]
-    return {each["name"]: each for each in services if each["name"].startswith("mcp_")}
+    return {each["name"]: each for each in services if each["name"].startswith(PREFIX)}
+
+
+def _names(client: Client | None) -> dict[str, str]:
+    """Return the names of the servers that the kernel serves, by service."""
+    mounts = [] if client is None else client.call("kernel_mounts", {"version": -1})["mounts"]
+    return {service_of(each["name"]): each["name"] for each in mounts}
 
 
 def _described(client: Client | None, name: str, table: Layer, status: JsonObject | None) -> JsonObject:

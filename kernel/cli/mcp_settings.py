@@ -112,6 +112,10 @@ def table_of(arguments: argparse.Namespace) -> Layer:
     url = getattr(arguments, "url", None)
     if bool(arguments.server) == bool(url):
         raise Usage("name the server: `-- COMMAND ARG…`" + (", or --url URL, not both" if "url" in arguments else ""))
+    for option in ("env", "env_from", "cwd") if url else ("headers", "headers_from"):
+        if getattr(arguments, option, None):
+            name = {"headers": "header", "headers_from": "header-env"}.get(option, option.replace("_", "-"))
+            raise Usage(f"--{name} is for a server {'with a command' if url else 'with --url'}")
     table: Layer = {"url": url} if url else _command(arguments.server, arguments.cwd)
     pairs = ("env", "headers", "headers_from")
     for key, given in ((key, getattr(arguments, key, None)) for key in pairs):

@@ -172,7 +172,7 @@ class KernelTokens(Params[TokenTable], frozen=True, kw_only=True):
     version: int
 
 
-@internal.read("kernel_mounts", deadline_s=60, callers=(FRONT,))
+@internal.read("kernel_mounts", deadline_s=60, callers=(FRONT, OPERATOR))
 class KernelMounts(Params[MountTable], frozen=True, kw_only=True):
     """Return the mounted servers once they differ from `version`, or after a while."""
 

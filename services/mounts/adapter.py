@@ -19,15 +19,17 @@ from linckia.services.mounts.connections import Connect, to_command
 from linckia.services.mounts.environment import (
     AdapterSettings,
     Secrets,
+    SettingProblem,
     environment_of,
     folder_of,
     settings_from,
     size_bytes,
 )
-from linckia.services.mounts.instance import Limits
+from linckia.services.mounts.instance import Limits, StartFailed
 from linckia.services.mounts.processes import kill_leftovers
 from linckia.services.mounts.remembered import Remembered
 from linckia.services.mounts.servers import Servers
+from linckia.services.runtime.ending import ProgramEnded
 from linckia.services.runtime.handlers import Context, Environment, Handlers
 
 _log = logging.getLogger("linckia.mount")
@@ -58,7 +60,23 @@ def _connects(settings: AdapterSettings, mark: str, env: Environment) -> list[Co
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Start the server. Raises SettingProblem or StartFailed, whose message is the cause."""
+    """Start the server. Raises ProgramEnded if that fails, whose message is the cause."""
+    try:
+        servers = await _opened(env)
+    except (SettingProblem, StartFailed) as error:
+        raise ProgramEnded(str(error)) from None
+    handlers = Handlers()
+    for kind, operation in operations_of(servers.mount).items():
+        handlers.handle_operation(operation, _handler(servers, kind))
+    try:
+        yield handlers
+    finally:
+        with trio.CancelScope(shield=True):
+            await servers.close()
+
+
+async def _opened(env: Environment) -> Servers:
+    """Start the server. Raises SettingProblem or StartFailed."""
     settings = settings_from(env.settings)
     remembered = await trio.to_thread.run_sync(Remembered, env.data_dir)
     if killed := await trio.to_thread.run_sync(kill_leftovers, remembered.state.mark):
@@ -72,14 +90,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     connects = _connects(settings, remembered.state.mark, env)
     servers = Servers(env, settings, connects, limits, remembered, is_local=bool(settings.command))
     await servers.open()
-    handlers = Handlers()
-    for kind, operation in operations_of(settings.mount).items():
-        handlers.handle_operation(operation, _handler(servers, kind))
-    try:
-        yield handlers
-    finally:
-        with trio.CancelScope(shield=True):
-            await servers.close()
+    return servers
 
 
 def _handler(servers: Servers, kind: str) -> Callable[[MountRequest, Context], Awaitable[Written]]:

@@ -19,6 +19,9 @@ from linckia.services.mounts.processes import MARKER
 SECRET_CHARS = 6
 """Shorter values are not removed from logs: they would match everywhere."""
 
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+"""Names of variables whose values are probably secret, even if the settings contain them."""
+
 _OWN = re.compile(r"LINCKIA_|MALLOC_ARENA_MAX$|SQLITE_TMPDIR$")
 """Variables that are for Linckia's processes only."""
 
@@ -102,6 +105,9 @@ def environment_of(settings: MountSettings, given: Mapping[str, str], mark: str,
             found.update(_variables_in(_read("env_from", source), secrets))
         else:
             found[source] = secrets.add(_variable("env_from", source, given))
+    for name, value in settings.env.items():
+        if _SECRET_NAME.search(name):
+            secrets.add(value)
     return {**found, **settings.env, MARKER: mark}
 
 

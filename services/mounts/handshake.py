@@ -124,14 +124,15 @@ async def _negotiate(peer: Peer) -> Greeting:
             nursery.cancel_scope.cancel()
 
     greeting: Greeting | None = None
-    refusal: Refused | None = None
+    refusal: Refused | Lost | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask, nursery)
         with trio.move_on_after(HINT_S):
             await asked.wait()
         try:
             greeting = await _initialize(peer)
-        except Refused as error:
+        except (Refused, Lost) as error:
+            # Raised below: a nursery would wrap it.
             refusal = error
         nursery.cancel_scope.cancel()
     if isinstance(found, Greeting):
@@ -139,6 +140,8 @@ async def _negotiate(peer: Peer) -> Greeting:
         return found
     if greeting is not None:
         return greeting
+    if isinstance(refusal, Lost):
+        raise refusal
     # It may have taken the first question as the beginning, and answered it too late.
     version = _named(refusal.reply if refusal else None) or _named(found)
     if version and isinstance(found := await _discover(peer, version), Greeting):

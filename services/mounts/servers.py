@@ -67,6 +67,9 @@ class Starting:
 class Servers:
     """All servers of one mount.
 
+    Attributes:
+        mount: its name.
+
     Args:
         connects: ways to connect, in the order in which they are tried.
         is_local: whether the server is a process here.
@@ -82,6 +85,7 @@ class Servers:
         *,
         is_local: bool,
     ) -> None:
+        self.mount = settings.mount
         self._env = env
         self._settings = settings
         self._connects = connects
@@ -271,6 +275,7 @@ class Servers:
         if self._settings.stateful:
             self._remembered.lose(None if self._settings.is_shared else [key])
         if self._dies_with:
+            self._env.ends_because = instance.cause
             with trio.move_on_after(FLUSH_S):
                 if self._settings.stateful:
                     # The calls fail with a message, which must get out.

@@ -128,6 +128,7 @@ class Environment:
         settings: the service's settings table, `[services.NAME]`, merged with the environment.
         background: for tasks that live as long as the service. If one raises, the process ends and is restarted.
         ending: set once the service should end; a call that only waits should then return what it has.
+        ends_because: why the service ends by itself, for the calls that it was serving.
         shown: what `status` shows for this service.
         backlogs: progress of background work by name, for `status` and `/metrics`; None means it is done.
         resting: called each time the service becomes idle after work.
@@ -151,6 +152,7 @@ class Environment:
         self.settings = launch.settings
         self.background = background
         self.ending = ending
+        self.ends_because = ""
         self.shown: dict[str, str] = {}
         self.backlogs: dict[str, Callable[[], frames.Backlog | None]] = {}
         self.resting: list[GiveBack] = []

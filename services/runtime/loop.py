@@ -276,6 +276,7 @@ class ServiceLoop:
             return frames.Unfinished(call.id, begun=True, failure=served.operation.failure(error).failure)
         if error is not None:
             return frames.Fault(call.id, served.operation.failure(error).failure)
-        said = f"service {self._launch.service} ended while serving {call.op}"
+        because = f" ({self._env.ends_because})" if self._env is not None and self._env.ends_because else ""
+        said = f"service {self._launch.service} ended{because} while serving {call.op}"
         ended = errors.Unavailable(said, executed=errors.Executed.MAYBE)
         return frames.Unfinished(call.id, begun=True, failure=served.operation.failure(ended).failure)
