@@ -79,7 +79,20 @@ def _list(arguments: argparse.Namespace, data_dir: Path) -> int:
         say("There are no servers; `linckia mcp add --help` shows how to add one.")
         return 0
     show_answer(arguments.json, found, _HEADERS, [_row(each) for each in found])
+    if not arguments.json:
+        for each in found:
+            say(*_remarks(each))
     return 0
+
+
+def _remarks(found: JsonObject) -> list[Cell]:
+    """Return lines about a server that needs somebody's attention."""
+    name = found["name"]
+    if found["login"]:
+        return [f"{name} needs a login: open this address in a browser: {found['login']}"]
+    if found["tools"] is None and found["last_death"]:
+        return [f"{name} has not started: {found['last_death']}; see: linckia mcp logs {name}"]
+    return []
 
 
 def _statuses(client: Client | None) -> dict[str, JsonObject]:
@@ -103,12 +116,14 @@ def _described(client: Client | None, name: str, table: Layer, status: JsonObjec
     flags = [each["kind"].replace("_", " ") for each in offered.get("flags", ())]
     if offered.get("held_back"):
         flags.insert(0, "held back")
-    if (status or {}).get("info", {}).get("login"):
+    if login := (status or {}).get("info", {}).get("login", ""):
         flags.insert(0, "needs login")
     return {
         "name": name,
         "state": state,
         "reason": (status or {}).get("reason", ""),
+        "last_death": (status or {}).get("last_death") or "",
+        "login": login,
         "tools": len(offered["definitions"].get("tools", ())) if offered.get("version") else None,
         "flags": list(dict.fromkeys(flags)),
         "server": server_of(table),

@@ -17,7 +17,7 @@ from typing import Any
 from linckia.kernel.cli import Failed
 from linckia.kernel.cli.settings_file import SettingsFile, edited
 from linckia.kernel.cli.stdio import SERVE
-from linckia.kernel.cli.terminal import duration, say
+from linckia.kernel.cli.terminal import complain, duration, say
 from linckia.proto.control.address import last_lines, log_dir
 from linckia.proto.control.client import CallFailed, Client, ControlError, NoKernel
 from linckia.proto.json_types import JsonObject, Layer
@@ -37,6 +37,9 @@ STORED_S = 5.0
 """How long the definitions may take from the adapter to the registry."""
 
 SLACK_S = 10.0
+
+LOOK_S = 2.0
+"""Interval of looks at a server that does not answer yet."""
 
 
 def tested(data_dir: Path, name: str, table: Layer) -> None:
@@ -59,13 +62,39 @@ def start_timeout_of(table: Layer) -> float:
 def offered_by(client: Client, name: str, start_timeout_s: float) -> JsonObject:
     """Start the server, and return its definitions. Raises CallFailed."""
     request = {"method": "tools/list", "params": base64.b64encode(b"{}").decode()}
-    client.call(f"{service_of(name)}.read", request, timeout_s=start_timeout_s + SLACK_S)
+    _start(client, name, request, start_timeout_s + SLACK_S)
     give_up_at = time.monotonic() + STORED_S
     while True:
         found: JsonObject = client.call(f"{REGISTRY}_offered", {"mount": name})
         if found["version"] or time.monotonic() > give_up_at:
             return found
         time.sleep(POLL_S)
+
+
+def _start(client: Client, name: str, request: JsonObject, limit_s: float) -> None:
+    """Make the request, and meanwhile show the address of a login that the server needs. Raises CallFailed."""
+    give_up_at = time.monotonic() + limit_s
+    shown = ""
+    while True:
+        left_s = give_up_at - time.monotonic()
+        try:
+            client.call(f"{service_of(name)}.read", request, timeout_s=max(POLL_S, min(LOOK_S, left_s)))
+        except CallFailed as error:
+            if error.failure.get("kind") != "timeout" or left_s <= LOOK_S:
+                raise
+            if (address := login_of(client, name)) not in ("", shown):
+                shown = address
+                complain(f"{name} needs a login: open this address in a browser: {address}")
+        else:
+            return
+
+
+def login_of(client: Client, name: str) -> str:
+    """Return the address of the login that a server waits for; empty if it waits for none."""
+    for each in client.call("kernel_status", {})["services"]:
+        if each["name"] == service_of(name):
+            return str(each.get("info", {}).get("login", ""))
+    return ""
 
 
 def summary(offered: JsonObject) -> str:
@@ -86,7 +115,8 @@ def _last_words(data_dir: Path, name: str, why: str, *, is_temporary: bool) -> s
     words = f"{name} does not work: {why}"
     with contextlib.suppress(OSError):
         lines = last_lines(log_dir(data_dir) / f"{service_of(name)}.log", LOOKED_AT)
-        if said := [line for line in lines if not _OURS.match(line)][-WORDS:]:
+        # Each start repeats them.
+        if said := list(dict.fromkeys(line for line in lines if line not in why and not _OURS.match(line)))[-WORDS:]:
             words += "\nits last words:\n  " + "\n  ".join(said)
     if not is_temporary:
         words += f"\nSee: linckia mcp logs {name}"

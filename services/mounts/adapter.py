@@ -55,7 +55,11 @@ def _connects(settings: AdapterSettings, mark: str, env: Environment) -> list[Co
     # The SDK takes a third of a second and much memory, which servers here do not need.
     from linckia.services.mounts.http_links import to_url
 
-    return to_url(settings, os.environ, secrets, env.data_dir)
+    def login(address: str) -> None:
+        env.info(login=address)
+        env.report()
+
+    return to_url(settings, os.environ, secrets, env.data_dir, login)
 
 
 @contextlib.asynccontextmanager

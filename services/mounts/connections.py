@@ -31,6 +31,10 @@ class Connection:
         """Whether the server was reached, but may need another transport."""
         return False
 
+    def redact(self, text: str) -> str:
+        """Return a text without the server's secrets."""
+        return text
+
     async def cause(self, said: str) -> str:
         """Return why the link ended, with what the link itself `said`."""
         return said
@@ -46,13 +50,17 @@ class Connection:
 class ChildConnection(Connection):
     """A link to a process that this adapter has started."""
 
-    def __init__(self, child: Child) -> None:
-        link = PipeLink(child)
+    def __init__(self, child: Child, redact: Callable[[str], str]) -> None:
+        link = PipeLink(child, redact)
         super().__init__(link)
+        self._redact = redact
         self.pipes = link
         self.pid = child.pid
         self.child = child
         self.is_patient = True
+
+    def redact(self, text: str) -> str:
+        return self._redact(text)
 
     async def cause(self, said: str) -> str:
         is_deaf = self.pipes.is_deaf.is_set()
@@ -84,7 +92,7 @@ def to_command(
     @asynccontextmanager
     async def connect() -> AsyncIterator[Connection]:
         child = await start_child(command, cwd=cwd, environment=environment)
-        connection = ChildConnection(child)
+        connection = ChildConnection(child, redact)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(child.watch, redact)
             nursery.start_soon(connection.pipes.run_writer)

@@ -257,7 +257,9 @@ class HttpConnection(Connection):
         return self._watch.status in _OLDER
 
 
-def _auth(settings: AdapterSettings, given: Mapping[str, str], secrets: Secrets, folder: Path) -> httpx2.Auth | None:
+def _auth(
+    settings: AdapterSettings, given: Mapping[str, str], secrets: Secrets, folder: Path, login: Callable[[str], None]
+) -> httpx2.Auth | None:
     """Return what authorizes requests, if the settings say so. Raises SettingProblem."""
     if settings.oauth is None:
         return None
@@ -267,12 +269,25 @@ def _auth(settings: AdapterSettings, given: Mapping[str, str], secrets: Secrets,
     source = settings.oauth.client_secret_from
     secret = secret_of("oauth.client_secret_from", source, given, secrets) if source else ""
     return provider_for(
-        settings.url, settings.oauth, mount=settings.mount, secret=secret, folder=folder, secrets=secrets
+        settings.url,
+        settings.oauth,
+        mount=settings.mount,
+        secret=secret,
+        folder=folder,
+        secrets=secrets,
+        login=login,
     )
 
 
-def to_url(settings: AdapterSettings, given: Mapping[str, str], secrets: Secrets, folder: Path) -> list[Connect]:
-    """Return ways to connect to a URL, in the order in which they are tried. Raises SettingProblem."""
+def to_url(
+    settings: AdapterSettings, given: Mapping[str, str], secrets: Secrets, folder: Path, login: Callable[[str], None]
+) -> list[Connect]:
+    """Return ways to connect to a URL, in the order in which they are tried. Raises SettingProblem.
+
+    Args:
+        folder: where tokens are kept.
+        login: shows the address that a person must open, and "" once that is done.
+    """
     for name in ("httpx2", "httpcore2", "mcp"):
         logging.getLogger(name).setLevel(logging.WARNING)
     headers = headers_of(settings, given, secrets)
@@ -280,7 +295,7 @@ def to_url(settings: AdapterSettings, given: Mapping[str, str], secrets: Secrets
     host = httpx2.URL(url).netloc.decode()
     timeout = httpx2.Timeout(CONNECT_S, read=None)
 
-    auth = _auth(settings, given, secrets, folder)
+    auth = _auth(settings, given, secrets, folder, login)
 
     def client(watch: Watch) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(transport=watch, headers=headers, timeout=timeout, auth=auth)

@@ -317,7 +317,7 @@ class Instance:
                 if (asker := self.exchanges.asker()) is not None:
                     asker.ctx.log(level, text)  # type: ignore[arg-type]  # checked by `log_line`
                 else:
-                    _log.info("%s: %s", level, text)
+                    _log.info("%s: %s", level, self._connection.redact(text))
             case "notifications/cancelled":
                 self._questions.withdraw(params.get("requestId"))
             case "notifications/resources/updated" if isinstance(uri := params.get("uri"), str):

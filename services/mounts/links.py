@@ -50,8 +50,9 @@ class PipeLink:
         is_deaf: set once the server does not read its stdin any more, although it may live on.
     """
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: Child, redact: Callable[[str], str]) -> None:
         self._child = child
+        self._redact = redact
         self._buffer = bytearray()
         self._searched = 0
         self.is_deaf = trio.Event()
@@ -83,7 +84,8 @@ class PipeLink:
             try:
                 return messages.parse(line)
             except NotJson:
-                await write_log(f"stdout: {line[:GARBAGE_CHARS].decode('utf-8', 'replace')}\n")
+                text = line[:GARBAGE_CHARS].decode("utf-8", "replace")
+                await write_log(f"stdout: {self._redact(text)}\n")
 
     async def _line(self) -> bytes:
         buffer = self._buffer

@@ -11,6 +11,7 @@ import logging
 import socket
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
@@ -39,6 +40,9 @@ EARLY_S: Final = 60.0
 
 REQUEST_BYTES: Final = 16 * 1024
 _PAGE: Final = b"<!doctype html><title>Linckia</title><p>Authorized. You can close this window."
+
+Login = Callable[[str], None]
+"""Shows the address of a login that is waited for; empty: none is."""
 
 _log = logging.getLogger("linckia.mount")
 
@@ -111,16 +115,18 @@ class Storage:
 class Loopback:
     """The end of an authorization on this machine: shows the address to open, and waits for what comes back."""
 
-    def __init__(self, mount: str, port: int) -> None:
+    def __init__(self, mount: str, port: int, login: Login) -> None:
         self._mount = mount
         self._port = port
+        self._login = login
 
     @property
     def redirect_uri(self) -> str:
         return f"http://127.0.0.1:{self._port}/callback"
 
     async def show(self, url: str) -> None:
-        """Write the address to the log."""
+        """Write the address to the log and to the status."""
+        self._login(url)
         _log.warning("mcp.%s: open this address in a browser to authorize Linckia: %s", self._mount, url)
 
     async def wait(self) -> AuthorizationCodeResult:
@@ -131,6 +137,7 @@ class Loopback:
             while not ("code" in result or "error" in result):
                 async with await listener.accept() as stream:
                     result = await _query(stream)
+        self._login("")
         if "code" not in result:
             raise ValueError(f"authorization was refused: {result['error']}")
         return AuthorizationCodeResult(code=result["code"], state=result.get("state"), iss=result.get("iss"))
@@ -153,13 +160,14 @@ async def _query(stream: trio.SocketStream) -> dict[str, str]:
 
 
 def provider_for(
-    url: str, client: OAuthClient, *, mount: str, secret: str, folder: Path, secrets: Secrets
+    url: str, client: OAuthClient, *, mount: str, secret: str, folder: Path, secrets: Secrets, login: Login
 ) -> OAuthClientProvider:
     """Return what authorizes requests to a server.
 
     Args:
         secret: the client's, or empty.
         folder: where tokens are kept.
+        login: shows the address that a person must open.
 
     Raises OSError.
     """
@@ -178,7 +186,7 @@ def provider_for(
             free.bind(("127.0.0.1", 0))
             storage.kept.port = free.getsockname()[1]
         storage.save()
-    loopback = Loopback(mount, storage.kept.port)
+    loopback = Loopback(mount, storage.kept.port, login)
     uris: list[AnyUrl] = [AnyUrl(loopback.redirect_uri)]
     metadata = OAuthClientMetadata(redirect_uris=uris, client_name="Linckia", scope=scope)
     if client.client_id:

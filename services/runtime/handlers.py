@@ -191,6 +191,10 @@ class Environment:
         shown = [(name, value[: frames.INFO_CHARS]) for name, value in (self.shown | values).items() if value]
         self.shown = dict(shown[: frames.INFO_ENTRIES])
 
+    def report(self) -> None:
+        """Send what `status` shows before the service is ready; afterwards, the kernel asks for it."""
+        self.outgoing.channel.post(frames.Pong(0, 0, self.shown))
+
     def damaged(self, what: str) -> None:
         """Have `status` and `doctor` report damaged data: what is still served, and what to do."""
         self.info(**{frames.DAMAGE: what})

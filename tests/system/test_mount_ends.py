@@ -83,6 +83,7 @@ def test_a_call_in_flight_of_a_server_that_dies_is_not_repeated(kernel: RunningK
     with pytest.raises(CallFailed) as caught:
         call(kernel, "one", "die", "change")
     assert caught.value.failure["executed"] == "maybe"
+    assert "the server was ended by SIGKILL" in str(caught.value)
     assert call(kernel, "one", "echo", text="hello") == "hello"
 
 

@@ -23,7 +23,7 @@ from tests.system.cli.clients import (
     linckia,
     wait_until_ended,
 )
-from tests.system.mounting import SERVER
+from tests.system.mounting import SERVER, call
 from tests.system.running import REPOSITORY, RunningKernel, running, wait_until
 
 SMALL = ("--", sys.executable, str(SERVER))
@@ -33,7 +33,8 @@ SMALL = ("--", sys.executable, str(SERVER))
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     data = tmp_path_factory.mktemp("data")
     listed = data / "client.json"
-    listed.write_text(json.dumps({"mcpServers": {"Listed": {"command": sys.executable, "args": [str(SERVER)]}}}))
+    server = {"command": sys.executable, "args": [str(SERVER)]}
+    listed.write_text(json.dumps({"mcpServers": {"Listed": server, "listed too": server}}))
     with running(data, options=["--no-http", "--mcp", str(listed)], services=["mounts"]) as kernel:
         yield kernel
 
@@ -77,6 +78,8 @@ def test_a_server_that_cannot_start_shows_its_last_words_and_keeps_its_settings(
     assert "Traceback" not in added.stderr
     assert "linckia mcp test broken" in added.stderr
     assert "broken" in states(kernel)
+    assert "linckia." not in added.stderr.replace("linckia.toml", "")
+    assert "broken has not started: exit code 1: the server ended with exit code 1" in mcp(kernel, "list").stdout
     assert "this server cannot start" in mcp(kernel, "logs", "broken", "-n", "200").stdout
     assert mcp(kernel, "test", "broken").returncode == 1
     assert mcp(kernel, "remove", "broken").returncode == 0
@@ -98,6 +101,33 @@ def test_servers_in_a_clients_file_are_served(kernel: RunningKernel) -> None:
     assert "listed: small 1: 6 tools" in mcp(kernel, "test", "listed").stdout
     assert mcp(kernel, "diff", "listed").returncode == 0
     assert "the server is mounted as 'listed'" in kernel.log("kernel")
+    assert "listed-too: small 1: 6 tools" in mcp(kernel, "test", "listed-too").stdout
+    assert states(kernel)["listed-too"] == ("ready", 6)
+
+
+def test_a_restart_reads_the_settings_again(kernel: RunningKernel) -> None:
+    assert mcp(kernel, "add", "edited", "--no-test", *SMALL).returncode == 0
+    path = kernel.data_dir / "linckia.toml"
+    path.write_text(path.read_text() + 'env = {WORD = "new"}\n')
+    assert mcp(kernel, "restart", "edited").returncode == 0
+    assert json.loads(call(kernel, "edited", "environment", "change"))["WORD"] == "new"
+    assert mcp(kernel, "remove", "edited").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--url", "example.org/mcp"], "url: expected an address that starts with http:// or https://"),
+        (["--url", "http://127.0.0.1:9/", "--env", "A=b"], "--env is for a server with a command"),
+        (["--header", "A=b", *SMALL], "--header is for a server with --url"),
+        (["--header-env", "A=B", *SMALL], "--header-env is for a server with --url"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(kernel: RunningKernel, options: list[str], said: str) -> None:
+    refused = mcp(kernel, "add", "wrong", "--no-test", *options)
+    assert refused.returncode != 0
+    assert said in refused.stderr
+    assert "wrong" not in states(kernel)
 
 
 def test_without_a_kernel_a_server_is_tested_in_one_of_its_own(tmp_path: Path) -> None:

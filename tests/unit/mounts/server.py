@@ -49,6 +49,11 @@ def tool(number: Any, params: dict[str, Any]) -> None:  # noqa: C901, PLR0912, P
             text(number, os.environ.get(arguments["name"], "-"))
         case "seen":
             text(number, json.dumps(seen))
+        case "leak":
+            value = os.environ[arguments["name"]]
+            sys.stdout.write(f"{value} on stdout\n")
+            print(f"{value} on stderr", file=sys.stderr, flush=True)
+            text(number, value)
         case "raw":
             content = '[{"type":"hologram","x":1.10,"big":123456789012345678901}]'
             result = f'{{"content":{content},"_meta":{{"a/b":[null]}},"unknown":"\\u00e9"}}'

@@ -73,6 +73,36 @@ async def test_progress_and_log_reach_the_client_of_the_call(tmp_path: Path) -> 
         assert client.logged == [("notice", "step 1"), ("notice", "step 2")]
 
 
+@pytest.mark.parametrize("settings", [{"env": {"MY_KEY": "hush-hush"}}, {"env_from": ["MY_KEY"]}])
+async def test_secrets_that_the_server_writes_are_not_logged(
+    tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MY_KEY", "hush-hush")
+    async with hand(tmp_path, **settings) as running:
+        assert await running.tool("leak", {"name": "MY_KEY"}) == "hush-hush"
+        with pytest.raises(LinckiaError):
+            await running.tool("crash")
+        await running.ended.wait()
+    logged = capfd.readouterr().err
+    assert "stdout: *** on stdout" in logged
+    assert "*** on stderr" in logged
+    assert "hush-hush" not in logged
+
+
+async def test_a_call_that_a_server_leaves_unfinished_says_why_it_ended(tmp_path: Path) -> None:
+    async with hand(tmp_path) as running:
+        with pytest.raises(LinckiaError, match=r"mcp_test ended \(the server ended with exit code 7: out of luck\)"):
+            await running.tool("crash")
+
+
+async def test_a_server_that_ends_at_its_handshake_is_a_failed_start_with_its_cause(tmp_path: Path) -> None:
+    code = "import sys; [sys.exit('no licence') for line in sys.stdin if '\"initialize\"' in line]"
+    async with adapter(tmp_path, command=sys.executable, args=["-c", code], is_ready=False) as running:
+        await running.ended.wait()
+        assert running.failure is not None
+        assert cause_of(running.failure) == "the server ended with exit code 1: no licence"
+
+
 async def test_what_is_not_json_on_stdout_ends_nothing(tmp_path: Path) -> None:
     async with hand(tmp_path) as running:
         assert await running.tool("garbage") == "still here"

@@ -42,6 +42,7 @@ async def test_an_authorization_is_asked_for_once_and_then_refreshed(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(open_address)
             async with adapter(tmp_path, url=url(port), oauth={}) as running:
+                assert [bool(each.get("login")) for each in running.reported] == [True, False]
                 assert json.loads(await running.tool("grants")) == ["authorization_code"]
         async with adapter(tmp_path, url=url(port), oauth={}) as running:
             assert json.loads(await running.tool("grants")) == ["authorization_code"]
