@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import os
 from collections.abc import Callable
 from typing import Protocol
 
@@ -15,6 +17,11 @@ from linckia.services.mounts.messages import Message, NotJson
 READ_BYTES = 1024 * 1024
 GARBAGE_CHARS = 2000
 """How much of a line on stdout that is not JSON goes to the log."""
+
+NOT_READ = "the server does not read its stdin any more"
+
+LAST_READ_S = 0.5
+"""How long a server may go on writing after it has closed its stdin."""
 
 QUEUE = 64
 """Messages that wait for a server to read them; then their senders wait."""
@@ -57,24 +64,56 @@ class PipeLink:
         self._searched = 0
         self.is_deaf = trio.Event()
         self._waiting, self._queue = trio.open_memory_channel[tuple[bytes, Begun]](QUEUE)
+        self._to_write = 0
+        self._reading = trio.CancelScope()
+        self._read_until = math.inf
 
     async def send(self, message: bytes, begun: Begun) -> None:
+        rest = message + b"\n"
+        if not self._to_write:
+            # Most messages fit into the pipe: this saves a switch to the writer.
+            begun(True)
+            try:
+                rest = rest[os.write(self._child.stdin.fileno(), rest) :]
+            except BlockingIOError:
+                pass
+            except OSError:
+                self._broken(begun)
+                raise LinkEnded(NOT_READ) from None
+            if not rest:
+                return
+        is_first, self._to_write = not self._to_write, self._to_write + 1
         try:
-            await self._waiting.send((message, begun))
-        except trio.BrokenResourceError:
-            raise LinkEnded("the server does not read its stdin any more") from None
+            if is_first:
+                # The channel is empty, and half a line may be written: no cancellation here.
+                self._waiting.send_nowait((rest, begun))
+            else:
+                await self._waiting.send((rest, begun))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            raise LinkEnded(NOT_READ) from None
+        except trio.Cancelled:
+            self._to_write -= 1
+            raise
 
     async def run_writer(self) -> None:
         """Write whole lines: a sender that is cancelled must not leave half of one."""
         with self._queue:
-            async for message, begun in self._queue:
+            async for line, begun in self._queue:
                 begun(True)
                 try:
-                    await self._child.stdin.send_all(message + b"\n")
+                    await self._child.stdin.send_all(line)
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    begun(False)
-                    self.is_deaf.set()
+                    self._broken(begun)
                     return
+                self._to_write -= 1
+
+    def _broken(self, begun: Begun) -> None:
+        """End the link soon. Replies that are still in the other pipe arrive, and mostly the end of the process."""
+        begun(False)
+        self.is_deaf.set()
+        self._waiting.close()
+        if self._read_until == math.inf:
+            self._read_until = self._reading.deadline = trio.current_time() + LAST_READ_S
 
     async def receive(self) -> list[Message]:
         while True:
@@ -93,10 +132,14 @@ class PipeLink:
             self._searched = len(buffer)
             if len(buffer) > messages.MAX_BYTES:
                 raise LinkEnded(f"the server sent a message of more than {messages.MAX_BYTES >> 20} MiB")
+            data = b""
             try:
-                data = await self._child.stdout.receive_some(READ_BYTES)
+                with trio.CancelScope(deadline=self._read_until) as self._reading:
+                    data = await self._child.stdout.receive_some(READ_BYTES)
+                if self._reading.cancelled_caught:
+                    raise LinkEnded(NOT_READ)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                data = b""
+                pass
             if not data:
                 raise LinkEnded("the server closed its stdout")
             buffer += data

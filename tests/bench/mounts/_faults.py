@@ -128,6 +128,12 @@ def _leak(session: Session, folder: Path) -> tuple[Reply, str]:
     return reply.result(), f"{most // MIB} MiB at most, {_rss_bytes(folder) // MIB} MiB then"
 
 
+def _deaf(session: Session, folder: Path) -> tuple[Reply, str]:
+    """The call after it is the one that is lost."""
+    session.call("deafen", {}, 1.0)
+    return session.call("echo", {}, CALL_LIMIT_S), ""
+
+
 def _first(session: Session, folder: Path) -> tuple[Reply, str]:
     return session.call("echo", {"message": "first"}, CALL_LIMIT_S), ""
 
@@ -139,6 +145,7 @@ FAULTS = (
     Fault(name="answers with 50 MB", cause=_big),
     Fault(name="writes garbage to stdout", cause=_call("garbage")),
     Fault(name="closes its stdin and stdout", cause=_call("close")),
+    Fault(name="closes only its stdin", cause=_deaf),
     Fault(name="leaks 1 GB", cause=_leak),
 )
 

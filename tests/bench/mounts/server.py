@@ -28,6 +28,7 @@ TOOLS: dict[str, dict[str, bool]] = {
     "big": READ_ONLY,
     "garbage": READ_ONLY,
     "hang": {},
+    "deafen": {},
     "close": {},
     "leak": {},
 }
@@ -52,6 +53,10 @@ def call(name: str, arguments: dict[str, Any]) -> str:
         case "garbage":
             sys.stdout.buffer.write(b"Downloading model: 37 %\n\xff\xfe\x00 not text\n{ not JSON\n[1, 2]\n\n")
         case "hang":
+            while True:
+                time.sleep(3600)
+        case "deafen":
+            os.close(0)
             while True:
                 time.sleep(3600)
         case "close":

@@ -1,7 +1,8 @@
 """A stdio MCP server of the handshake revisions, by hand, which also misbehaves when told to. Run as a script.
 
 Tools: `echo`, `pid`, `raw` (a result with unusual members), `crash`, `stop`, `hang`, `garbage`, `big`, `progress`,
-`ask` (elicitation), `roots`, `grow`, `change_list`, `touch` (a resource), `count`, `slow` (waits for `release`).
+`ask` (elicitation), `roots`, `grow`, `change_list`, `touch` (a resource), `count`, `slow` (waits for `release`),
+`deafen` (stdin is closed).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 TOOLS = [
     "echo", "pid", "raw", "crash", "stop", "hang", "garbage", "big", "progress", "ask", "roots", "grow", "change_list",
-    "touch", "count", "slow", "release", "env", "seen",
+    "touch", "count", "slow", "release", "env", "seen", "deafen",
 ]  # fmt: skip
 PAGE = 7
 kept: list[bytearray] = []
@@ -71,6 +72,10 @@ def tool(number: Any, params: dict[str, Any]) -> None:  # noqa: C901, PLR0912, P
                 signal.pause()
             if arguments.get("whole"):
                 signal.pause()
+        case "deafen":
+            os.close(0)
+            text(number, "deaf")
+            signal.pause()
         case "garbage":
             sys.stdout.write("Listening on port 1\n{broken\n[1,2]\n\n\x1b[0m\n")
             text(number, "still here")

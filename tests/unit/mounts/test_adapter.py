@@ -56,13 +56,13 @@ async def test_parameters_arrive_as_the_client_wrote_them(tmp_path: Path) -> Non
 async def test_all_pages_of_lists_are_sent_to_the_registry_and_again_once_after_changes(tmp_path: Path) -> None:
     async with hand(tmp_path) as running:
         found = await running.until_put(1)
-        assert len(found.tools) == 19
+        assert len(found.tools) == 20
         assert b'"vendor":1.5' in bytes(found.tools[0]) or b'"vendor": 1.5' in bytes(found.tools[0])
         assert len(found.resources) == 1
         assert (found.protocol_version, found.instructions) == ("2025-06-18", "Be kind.")
         assert found.server_info == {"name": "hand", "version": "1", "more": [1]}
         await running.tool("change_list")
-        assert len((await running.until_put(2)).tools) == 20
+        assert len((await running.until_put(2)).tools) == 21
 
 
 async def test_progress_and_log_reach_the_client_of_the_call(tmp_path: Path) -> None:
@@ -107,6 +107,30 @@ async def test_what_is_not_json_on_stdout_ends_nothing(tmp_path: Path) -> None:
     async with hand(tmp_path) as running:
         assert await running.tool("garbage") == "still here"
         assert len(await running.tool("big", {"size": 20_000_000})) == 20_000_000
+
+
+async def test_a_server_that_closes_its_stdin_dies_and_what_it_wrote_arrives(tmp_path: Path) -> None:
+    async with hand(tmp_path) as running:
+        assert await running.tool("deafen") == "deaf"
+        with pytest.raises(LinckiaError), trio.fail_after(30):
+            await running.tool("echo")
+        await running.ended.wait()
+        assert running.failure is not None
+        assert cause_of(running.failure) == "the server does not read its stdin any more"
+
+
+async def test_messages_larger_than_the_pipe_arrive_whole_and_in_order(tmp_path: Path) -> None:
+    async with hand(tmp_path) as running:
+        results: dict[int, Any] = {}
+
+        async def echo(number: int) -> None:
+            arguments = {"n": number, "text": "x" * (3_000_000 if number % 3 == 0 else 10)}
+            results[number] = json.loads(await running.tool("echo", arguments)) == arguments
+
+        async with trio.open_nursery() as nursery:
+            for number in range(12):
+                nursery.start_soon(echo, number)
+        assert results == dict.fromkeys(range(12), True)
 
 
 async def test_a_shared_server_that_ends_takes_the_adapter_with_it_and_the_cause_is_known(tmp_path: Path) -> None:
