@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import trio
 
 from linckia.services.mounts.child import PATIENCE_S, Child, start_child
-from linckia.services.mounts.links import Link, PipeLink
+from linckia.services.mounts.links import NOT_READ, Link, PipeLink
 
 CAUSE_S = 1.0
 """Time for the end of a process to be known after its pipes have closed."""
@@ -66,7 +66,7 @@ class ChildConnection(Connection):
         is_deaf = self.pipes.is_deaf.is_set()
         with trio.move_on_after(PATIENCE_S if is_deaf else CAUSE_S):
             await self.child.ended.wait()
-        return self.child.cause or ("the server closed its stdin" if is_deaf else said)
+        return self.child.cause or (NOT_READ if is_deaf else said)
 
     async def wait_ended(self) -> None:
         async def wait(event: trio.Event) -> None:

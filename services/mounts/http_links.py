@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -123,6 +124,10 @@ def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+SETTLE_S = 1.0
+"""How long a link that ends waits for the replies to its other requests."""
+
+
 class HttpLink:
     """A link by one of the SDK's transports. `run` must run."""
 
@@ -134,6 +139,9 @@ class HttpLink:
         self._mirrored: dict[str, dict[tuple[str, ...], str]] = {}
         """Arguments that tools want to have in headers (`x-mcp-header`), by tool."""
         self._cause = "the connection has ended"
+        self._ended_by = ""
+        """Why the link ends, while other requests in flight may still get their own replies."""
+        self._settle_until = math.inf
         self._into, self._received = trio.open_memory_channel[Message](0)
         self._write: Any = None
 
@@ -166,8 +174,8 @@ class HttpLink:
             task_status.started()
 
     async def send(self, message: bytes, begun: Begun) -> None:
-        if self._write is None:
-            raise LinkEnded(self._cause)
+        if self._write is None or self._ended_by:
+            raise LinkEnded(self._ended_by or self._cause)
         sent = messages.parse(message)[0]
         if isinstance(sent.id, int) and sent.method is not UNSET:
             self._begun[sent.id] = begun
@@ -214,10 +222,21 @@ class HttpLink:
                 self._mirrored[tool.get("name")] = x_mcp_header_map(schema)
 
     async def receive(self) -> list[Message]:
-        try:
-            message = await self._received.receive()
-        except trio.EndOfChannel:
-            raise LinkEnded(self._cause) from None
+        while True:
+            if self._ended_by and not self._begun:
+                raise LinkEnded(self._ended_by)
+            with trio.CancelScope(deadline=self._settle_until) as settling:
+                try:
+                    message = await self._received.receive()
+                except trio.EndOfChannel:
+                    raise LinkEnded(self._ended_by or self._cause) from None
+            if settling.cancelled_caught:
+                raise LinkEnded(self._ended_by)
+            if found := self._take(message):
+                return found
+
+    def _take(self, message: Message) -> list[Message]:
+        """Return the message as the client gets it; an empty list if it ends the link."""
         number = message.id if isinstance(message.id, int) and message.method is UNSET else -1
         begun = self._begun.pop(number, None)
         if number in self._lists:
@@ -231,7 +250,10 @@ class HttpLink:
             if outcome.ends_link:
                 if begun is not None:
                     begun(outcome.begun)
-                raise LinkEnded(outcome.cause)
+                # Each request in flight learns from its own reply whether it was delivered.
+                self._ended_by = self._ended_by or outcome.cause
+                self._settle_until = min(self._settle_until, trio.current_time() + SETTLE_S)
+                return []
             if code == INTERNAL_ERROR and text == "Server returned an error response":
                 return messages.parse(messages.error(message.id or 0, code, outcome.cause))
         return [message]

@@ -18,7 +18,7 @@ READ_BYTES = 1024 * 1024
 GARBAGE_CHARS = 2000
 """How much of a line on stdout that is not JSON goes to the log."""
 
-NOT_READ = "the server does not read its stdin any more"
+NOT_READ = "the server closed its stdin"
 
 LAST_READ_S = 0.5
 """How long a server may go on writing after it has closed its stdin."""
@@ -110,7 +110,6 @@ class PipeLink:
     def _broken(self, begun: Begun) -> None:
         """End the link soon. Replies that are still in the other pipe arrive, and mostly the end of the process."""
         begun(False)
-        self.is_deaf.set()
         self._waiting.close()
         if self._read_until == math.inf:
             self._read_until = self._reading.deadline = trio.current_time() + LAST_READ_S
@@ -137,6 +136,7 @@ class PipeLink:
                 with trio.CancelScope(deadline=self._read_until) as self._reading:
                     data = await self._child.stdout.receive_some(READ_BYTES)
                 if self._reading.cancelled_caught:
+                    self.is_deaf.set()
                     raise LinkEnded(NOT_READ)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 pass

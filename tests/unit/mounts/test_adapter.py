@@ -109,16 +109,6 @@ async def test_what_is_not_json_on_stdout_ends_nothing(tmp_path: Path) -> None:
         assert len(await running.tool("big", {"size": 20_000_000})) == 20_000_000
 
 
-async def test_a_server_that_closes_its_stdin_dies_and_what_it_wrote_arrives(tmp_path: Path) -> None:
-    async with hand(tmp_path) as running:
-        assert await running.tool("deafen") == "deaf"
-        with pytest.raises(LinckiaError), trio.fail_after(30):
-            await running.tool("echo")
-        await running.ended.wait()
-        assert running.failure is not None
-        assert cause_of(running.failure) == "the server does not read its stdin any more"
-
-
 async def test_messages_larger_than_the_pipe_arrive_whole_and_in_order(tmp_path: Path) -> None:
     async with hand(tmp_path) as running:
         results: dict[int, Any] = {}
