@@ -144,6 +144,11 @@ class Greeter:
         return self._surface.server_info or self._own_info
 
     @property
+    def _instructions(self) -> JsonObject:
+        """The member with the instructions; some mounted servers have none."""
+        return {"instructions": self._surface.instructions} if self._surface.instructions else {}
+
+    @property
     def _lists_are_complete(self) -> bool:
         return self._surface.is_known and self.is_complete()
 
@@ -169,7 +174,7 @@ class Greeter:
                     "protocolVersion": version,
                     "capabilities": offered(self._surface),
                     "serverInfo": self._info,
-                    "instructions": self._surface.instructions,
+                    **self._instructions,
                 }
             case "ping" if session.modern is False:
                 msgspec.convert(params, _Nothing)
@@ -185,7 +190,7 @@ class Greeter:
                     "resultType": "complete",
                     "supportedVersions": list(MODERN_VERSIONS),
                     "capabilities": offered(self._surface),
-                    "instructions": self._surface.instructions,
+                    **self._instructions,
                     "ttlMs": LIST_FRESH_MS,
                     "cacheScope": "public",
                     "_meta": {"io.modelcontextprotocol/serverInfo": self._info},

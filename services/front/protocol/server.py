@@ -115,7 +115,7 @@ class SurfaceServer:
                 NAME,
                 version=version,
                 title=TITLE,
-                instructions=surface.instructions,
+                instructions=surface.instructions or None,
                 cache_hints=_FRESHNESS,
                 get_tool_input_schema=self._input_schema,
                 **handlers,

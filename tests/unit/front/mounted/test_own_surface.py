@@ -50,6 +50,13 @@ async def test_the_handshake_is_the_servers() -> None:
         assert "logging" not in result["capabilities"]
 
 
+async def test_a_server_without_instructions_gives_none() -> None:
+    async with mounted_gateway(x=offered(tools=[])) as (gateway, _), connected(gateway, "x") as wire:
+        assert "instructions" not in await wire.initialize()
+    async with mounted_gateway(x=offered(tools=[])) as (gateway, _), connected(gateway, "x") as wire:
+        assert "instructions" not in await wire.open_modern()
+
+
 async def test_definitions_are_listed_as_the_server_wrote_them() -> None:
     async with mounted_gateway(x=TOOLS) as (gateway, _), connected(gateway, "x") as wire:
         await wire.initialize()
