@@ -110,22 +110,25 @@ class Killer:
             kind.strike(before, adapter)
             ended = None
             with trio.move_on_after(BACK_S):
-                await self._answered(line, server)
+                await self._answered(line, server, before)
                 ended = time.monotonic()
             outage = Outage(server.name, kind.name, began, ended)
             self.ledger.outages.append(outage)
             await self._gone(server, before, kind)
         return outage
 
-    async def _answered(self, line: Connection, server: Server) -> None:
-        """Wait for an answer to a call that is made from now on."""
+    async def _answered(self, line: Connection, server: Server, before: Tree) -> None:
+        """Wait for an answer of a new process: an old one may serve until its guardian's death is known."""
+        old = {each.pid for each in before.roots}
         probe = server.calls[0]
         params = json.dumps({"name": probe.tool, "arguments": probe.arguments("probe")})
         while True:
             request = {"method": "tools/call", "params": _encoded(params)}
             answer = await line.call(f"{service_of(server.name)}.{READ}", request)
             if answer.failure is None:
-                return
+                if old.isdisjoint(tree(self.run, server.name).pids):
+                    return
+                continue
             self.ledger.unexpected.append(f"{server.name}: the probe failed: {answer.failure}")
             await trio.sleep(0.1)
 
