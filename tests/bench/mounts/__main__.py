@@ -70,9 +70,8 @@ def cost(gateways: Mapping[str, Gateway], rounds: int) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         callers: dict[str, Caller] = {DIRECT: Stdio(server_command(folder / "direct"), "echo")}
         for name, gateway in gateways.items():
-            own = folder / name
-            own.mkdir()
-            served = stack.enter_context(gateway(server_command(folder / f"{name} server"), own))
+            (folder / name).mkdir()
+            served = stack.enter_context(gateway(server_command(folder / f"{name} server"), folder / name))
             if served.stdio:
                 callers[f"{name}, stdio"] = Stdio(served.stdio, "echo")
             headers = "".join(f"{key}: {value}\r\n" for key, value in served.headers.items()).encode()

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import sys
 
-from fastmcp.server import create_proxy
-from fastmcp.server.providers.proxy import ProxyClient
+from fastmcp.server import create_proxy  # type: ignore[import-not-found]  # only in its own environment
+from fastmcp.server.providers.proxy import ProxyClient  # type: ignore[import-not-found]  # as above
 
 
 def main() -> None:

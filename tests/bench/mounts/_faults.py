@@ -43,7 +43,7 @@ class Seen(msgspec.Struct):
     def cell(self) -> str:
         """Return the cell of the table."""
         if self.reply is None:
-            return self.note + self._left()
+            return (self.note + self._left()).removeprefix("; ")
         said = (
             self.reply.outcome if self.reply.outcome == SILENT else f"{self.reply.outcome} {self.reply.seconds:.1f} s"
         )
