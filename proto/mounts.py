@@ -130,6 +130,8 @@ class MountRequest(Params["MountReply"], frozen=True, kw_only=True):
     """JSON object: the request's parameters, without the members of `_meta` that belong to the connection."""
     answers: bytes = b""
     """JSON object: what the client has answered to questions of an earlier attempt at this call, by question."""
+    capabilities: bytes = b""
+    """JSON object: the client's own capabilities, for servers that are told them with each request. Empty: unknown."""
     modern: bool = False
     """Whether the client speaks a revision without a handshake (2026-07-28 or later), so that it understands results
     of the type `input_required`."""

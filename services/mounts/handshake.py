@@ -34,6 +34,9 @@ CAPABILITIES: Final[JsonObject] = {
 _META: Final = "io.modelcontextprotocol/"
 SERVER_INFO: Final = _META + "serverInfo"
 LOG_LEVEL: Final = _META + "logLevel"
+CLIENT_CAPABILITIES: Final = _META + "clientCapabilities"
+
+_PASSED: Final = (*CAPABILITIES, "extensions", "experimental")
 
 
 class Refused(Exception):
@@ -88,8 +91,14 @@ def _meta(version: str) -> JsonObject:
     return {
         _META + "protocolVersion": version,
         _META + "clientInfo": client_info(),
-        _META + "clientCapabilities": CAPABILITIES,
+        CLIENT_CAPABILITIES: CAPABILITIES,
     }
+
+
+def passed_capabilities(given: object) -> JsonObject:
+    """Return the capabilities of a client that a server may rely on."""
+    found = given if isinstance(given, dict) else {}
+    return {name: found[name] for name in _PASSED if isinstance(found.get(name), dict)}
 
 
 async def greet(peer: Peer, *, limit_s: float, legacy: bool = False) -> Greeting:

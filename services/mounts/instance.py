@@ -20,7 +20,14 @@ from linckia.services.mounts import messages, processes
 from linckia.services.mounts.child import NotStarted
 from linckia.services.mounts.connections import Connect, Connection
 from linckia.services.mounts.exchange import Exchange, Exchanges, Turns, log_line
-from linckia.services.mounts.handshake import LOG_LEVEL, Greeting, Refused, greet
+from linckia.services.mounts.handshake import (
+    CLIENT_CAPABILITIES,
+    LOG_LEVEL,
+    Greeting,
+    Refused,
+    greet,
+    passed_capabilities,
+)
 from linckia.services.mounts.links import LinkEnded
 from linckia.services.mounts.messages import Message
 from linckia.services.mounts.peer import Lost, NoReply, Peer
@@ -242,6 +249,8 @@ class Instance:
         meta: dict[str, Any] = {"progressToken": exchange.pending.number, **self.greeting.meta()}
         if self.greeting.modern:
             meta[LOG_LEVEL] = REQUEST_LEVEL
+            if exchange.request.capabilities:
+                meta[CLIENT_CAPABILITIES] = passed_capabilities(messages.value(exchange.request.capabilities))
         return messages.with_meta(exchange.request.params, meta)
 
     async def _withdraw(self, exchange: Exchange, reason: str) -> None:

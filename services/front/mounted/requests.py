@@ -98,6 +98,9 @@ class MountedRequests:
         is_list = request.method in LISTS and is_own
         if not is_list and not (request.method in _PASSED and (is_own or self._names)):
             return None
+        if session.modern and request.method in _SUBSCRIBES:
+            # That revision has `subscriptions/listen` instead.
+            return None
         try:
             params = _params(request.envelope)
             passed = None if is_list else self._passed(request.method, params)
@@ -208,6 +211,7 @@ class MountedRequests:
             name=passed.name[:4096],
             params=_encode(_without_connection(params)),
             answers=_encode(answers) if answers else b"",
+            capabilities=_encode(capabilities),
             modern=modern,
         )
         try:

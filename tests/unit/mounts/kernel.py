@@ -80,13 +80,14 @@ class Adapter:
 
     async def call(
         self, method: str, params: object = None, *, kind: str = CHANGE, session: str = "s", modern: bool = False,
-        answers: object = None, client: Client | None = None, ask: Ask | None = None, limit_s: float = LIMIT_S,
+        answers: object = None, capabilities: object = None, client: Client | None = None, ask: Ask | None = None, limit_s: float = LIMIT_S,
     ) -> MountReply:  # fmt: skip
         """Make a request as the router would. Raises LinckiaError."""
         written = params if isinstance(params, bytes) else msgspec.json.encode(params or {})
         request = MountRequest(
-            method=method, params=written, modern=modern, answers=msgspec.json.encode(answers) if answers else b""
-        )
+            method=method, params=written, modern=modern, answers=msgspec.json.encode(answers) if answers else b"",
+            capabilities=b"" if capabilities is None else msgspec.json.encode(capabilities),
+        )  # fmt: skip
         body = await self.outgoing.raw(
             self.operations[kind].name, frames.pack_body(request), limit_s=limit_s, session=session,
             client_requests=client or Client(ask),

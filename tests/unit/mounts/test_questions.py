@@ -114,6 +114,18 @@ async def test_a_modern_server_gets_the_envelope_and_the_clients_own_meta(tmp_pa
         assert json.loads(await running.tool("seen"))[0] == "server/discover"
 
 
+async def test_a_modern_server_is_told_what_the_client_can(tmp_path: Path) -> None:
+    async with adapter(tmp_path, **script(MODERN)) as running:
+
+        async def told(capabilities: object) -> Any:
+            result = await running.result("tools/call", {"name": "meta"}, modern=True, capabilities=capabilities)
+            return json.loads(result["content"][0]["text"])["io.modelcontextprotocol/clientCapabilities"]
+
+        assert await told({}) == {}
+        assert await told({"sampling": {"tools": {}}, "tasks": {"list": {}}}) == {"sampling": {"tools": {}}}
+        assert set(await told(None)) == {"roots", "sampling", "elicitation"}
+
+
 async def test_changes_of_a_modern_server_arrive_by_its_listen_request(tmp_path: Path) -> None:
     async with adapter(tmp_path, **script(MODERN)) as running:
         assert (await running.until_put(1)).instructions == "Be modern."

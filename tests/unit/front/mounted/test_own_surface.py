@@ -138,6 +138,26 @@ async def test_a_client_of_2026_gets_results_of_its_revision() -> None:
         assert (await wire.receive())["error"]["code"] == -32022
 
 
+async def test_a_client_of_2026_has_no_requests_to_subscribe() -> None:
+    async with mounted_gateway(repeat, x=TOOLS) as (gateway, mounts), connected(gateway, "x") as wire:
+        await wire.open_modern()
+        for method in ("resources/subscribe", "resources/unsubscribe"):
+            assert (await ask(wire, method, {"uri": "a:b", "_meta": META}))["error"]["code"] == -32601
+        assert mounts.requests == []
+
+
+async def test_the_server_learns_the_clients_capabilities() -> None:
+    async with mounted_gateway(repeat, x=TOOLS) as (gateway, mounts):
+        async with connected(gateway, "x") as wire:
+            await wire.initialize(capabilities={"sampling": {}})
+            await ask(wire, "tools/call", {"name": "echo"})
+        async with connected(gateway, "x") as wire:
+            await wire.open_modern()
+            capabilities = {"io.modelcontextprotocol/clientCapabilities": {"roots": {}}}
+            await ask(wire, "tools/call", {"name": "echo", "_meta": {**META, **capabilities}})
+        assert [request.capabilities for _, request in mounts.requests] == [b'{"sampling":{}}', b'{"roots":{}}']
+
+
 async def test_questions_of_a_server_of_2026_pass_unchanged() -> None:
     asked = {"resultType": "input_required", "inputRequests": {"q": {"method": "roots/list"}}, "requestState": "s"}
 
