@@ -25,6 +25,9 @@ PREFIX: Final = "mcp_"
 NAME_PATTERN: Final = r"^[a-z][a-z0-9_-]{0,31}$"
 """Pattern for names of mounts; `-` becomes `_` in the name of the service."""
 
+SIZE_PATTERN: Final = r"^\s*\d+(\.\d+)?\s*[KMGTkmgt]?(i?[Bb])?\s*$"
+"""Pattern for sizes such as `512MiB` and `4G`."""
+
 REGISTRY: Final = "mounts"
 """Service that keeps what each mount offers."""
 
@@ -91,7 +94,7 @@ class MountSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Whether a confined server may connect to other machines."""
     confine: bool = False
     """Whether the server may write only below `roots` and in its own folder."""
-    memory_limit: str = "4GiB"
+    memory_limit: Annotated[str, Meta(pattern=SIZE_PATTERN)] = "4GiB"
     """Memory of the server and all its processes, after which it is restarted."""
     restart: Literal["permanent", "transient", "temporary"] = "permanent"
     timeout: Seconds = 600.0

@@ -11,7 +11,7 @@ from pathlib import Path
 from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli import logs as service_logs
 from linckia.kernel.cli.mcp_import import import_servers
-from linckia.kernel.cli.mcp_settings import change, known, mounts, remove, server_of, table_of, written
+from linckia.kernel.cli.mcp_settings import change, known, mounts, reload, remove, server_of, table_of, written
 from linckia.kernel.cli.mcp_test import tested
 from linckia.kernel.cli.terminal import Cell, complain, connect, say, show_answer, show_json
 from linckia.kernel.mount_settings import problem_of
@@ -44,12 +44,22 @@ def _add(arguments: argparse.Namespace, data_dir: Path) -> int:
 
 
 def _test(arguments: argparse.Namespace, data_dir: Path) -> int:
+    # The settings may have been edited.
+    _reload(data_dir)
     name = _known(arguments, data_dir)
     there = mounts(data_dir)
     if name not in there and name in written(data_dir):
         raise Usage(f"{name} is disabled; `linckia mcp enable {name}` enables it")
     tested(data_dir, name, there.get(name, {}))
     return 0
+
+
+def _reload(data_dir: Path) -> None:
+    """Let a running kernel read the settings again. Raises Failed."""
+    try:
+        reload(data_dir)
+    except CallFailed as error:
+        raise Failed(str(error)) from None
 
 
 def _known(arguments: argparse.Namespace, data_dir: Path) -> str:
@@ -145,6 +155,7 @@ def _logs(arguments: argparse.Namespace, data_dir: Path) -> int:
 
 
 def _restart(arguments: argparse.Namespace, data_dir: Path) -> int:
+    _reload(data_dir)
     with connect(arguments) as client:
         if service_of(arguments.name) not in _statuses(client):
             raise Usage(f"the running kernel does not serve {known(data_dir, arguments.name)}; see `linckia mcp list`")

@@ -18,6 +18,10 @@ START_TRIES = 3
 """This many failed starts in a row are a crash loop: each may take minutes, and calls wait meanwhile."""
 
 
+OWN_S = 5.0
+"""The adapter itself limits the time of the server's start; it needs some more to begin, and to say what was wrong."""
+
+
 def adapter(name: str, table: Layer) -> Manifest:
     """Return the manifest of a mount's adapter. Raises ValueError, which names the setting."""
     settings = settings_of(name, table)
@@ -35,8 +39,8 @@ def adapter(name: str, table: Layer) -> Manifest:
         open_files=65_536,
         restart=settings.restart,
         start_tries=START_TRIES,
-        startup_timeout_s=settings.start_timeout,
-        calls_wait_s=settings.start_timeout,
+        startup_timeout_s=settings.start_timeout + OWN_S,
+        calls_wait_s=settings.start_timeout + OWN_S,
         lazy=settings.start == "lazy",
         # A standby could not start the server, which takes most of the time.
         standby=False,

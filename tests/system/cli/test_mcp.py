@@ -111,7 +111,26 @@ def test_a_restart_reads_the_settings_again(kernel: RunningKernel) -> None:
     path.write_text(path.read_text() + 'env = {WORD = "new"}\n')
     assert mcp(kernel, "restart", "edited").returncode == 0
     assert json.loads(call(kernel, "edited", "environment", "change"))["WORD"] == "new"
+    path.write_text(path.read_text().replace('"new"', '"newer"'))
+    assert mcp(kernel, "test", "edited").returncode == 0
+    assert json.loads(call(kernel, "edited", "environment", "change"))["WORD"] == "newer"
+    correct = path.read_text()
+    path.write_text(correct + 'memory_limit = "lots"\n')
+    refused = mcp(kernel, "restart", "edited")
+    assert refused.returncode == 1
+    assert "memory_limit" in refused.stderr
+    path.write_text(correct)
     assert mcp(kernel, "remove", "edited").returncode == 0
+
+
+def test_a_server_that_hangs_at_its_start_is_said_to_hang(kernel: RunningKernel) -> None:
+    assert mcp(kernel, "add", "hanging", "--no-test", "--", "sleep", "1000").returncode == 0
+    path = kernel.data_dir / "linckia.toml"
+    path.write_text(path.read_text() + "start_timeout = 0.5\n")
+    failed = mcp(kernel, "test", "hanging")
+    assert failed.returncode == 1
+    assert "did not answer `initialize` within 0.5 s" in failed.stderr
+    assert mcp(kernel, "remove", "hanging").returncode == 0
 
 
 @pytest.mark.parametrize(
