@@ -39,8 +39,8 @@ def declared(*extras: str) -> set[str]:
     return {pin.partition("==")[0].partition("[")[0].lower().replace("_", "-") for pin in wanted}
 
 
-PEERS = {"sentence_transformers"}
-"""What benchmarks compare with, in environments that they make for it."""
+PEERS = {"sentence_transformers", "fastmcp"}
+"""Programs that benchmarks and tests compare with, in environments of their own."""
 
 
 @pytest.mark.slow
