@@ -80,7 +80,8 @@ class Adapter:
 
     async def call(
         self, method: str, params: object = None, *, kind: str = CHANGE, session: str = "s", modern: bool = False,
-        answers: object = None, capabilities: object = None, client: Client | None = None, ask: Ask | None = None, limit_s: float = LIMIT_S,
+        answers: object = None, capabilities: object = None, client: Client | None = None,
+        ask: Ask | None = None, limit_s: float = LIMIT_S,
     ) -> MountReply:  # fmt: skip
         """Make a request as the router would. Raises LinckiaError."""
         written = params if isinstance(params, bytes) else msgspec.json.encode(params or {})

@@ -153,7 +153,7 @@ async def test_the_server_learns_the_clients_capabilities() -> None:
             await ask(wire, "tools/call", {"name": "echo"})
         async with connected(gateway, "x") as wire:
             await wire.open_modern()
-            capabilities = {"io.modelcontextprotocol/clientCapabilities": {"roots": {}}}
+            capabilities: dict[str, Any] = {"io.modelcontextprotocol/clientCapabilities": {"roots": {}}}
             await ask(wire, "tools/call", {"name": "echo", "_meta": {**META, **capabilities}})
         assert [request.capabilities for _, request in mounts.requests] == [b'{"sampling":{}}', b'{"roots":{}}']
 
