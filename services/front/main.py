@@ -111,6 +111,9 @@ def _handlers(gateway: Gateway, dispatcher: LinkDispatcher, table: Table) -> Han
     def register(params: type[Params[Any]]) -> None:
         @handlers.handle(params)
         async def answer(request: Params[Any], ctx: Context) -> object:
+            # Tools of mounted servers are known only once somebody wants them.
+            gateway.wanted.set()
+            await gateway.mounted.complete()
             composites = Composites(dispatcher.for_call(ctx.id), steps, gateway.searches, plain=True)
             client_requests = _ForwardedRequests(ctx)
             return await composites.call(

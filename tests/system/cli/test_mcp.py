@@ -54,6 +54,8 @@ def test_a_server_is_served_as_soon_as_it_is_added_until_it_is_removed(kernel: R
     assert "own-one: small 1: 6 tools, 0 prompts, 0 resources" in added.stdout
     assert "served now" in added.stdout
     assert states(kernel)["own-one"] == ("ready", 6)
+    # No client has come, for whom the front would have learned what servers offer.
+    assert "hello" in linckia(kernel.data_dir, "call", "own-one_echo", '{"text": "hello"}').stdout
     assert "The definitions of own-one have not changed" in mcp(kernel, "diff", "own-one").stdout
     assert mcp(kernel, "approve", "own-one").returncode == 0
     generation = kernel.service("mcp_own_one")["generation"]
