@@ -44,6 +44,8 @@ class FairLimiter:
         self._held: dict[int, tuple[Hashable, float]] = {}
         self._by_client: collections.Counter[Hashable] = collections.Counter()
         self._waiting: dict[Hashable, collections.deque[_Waiter]] = {}
+        # The one waiter that watches the time, so that an expiry does not wake all of them.
+        self._watching: _Waiter | None = None
 
     async def acquire(self, client: Hashable) -> int:
         """Wait for the client's turn; return a token for `release`."""
@@ -72,9 +74,14 @@ class FairLimiter:
         self._waiting.setdefault(client, collections.deque()).append(waiter)
         try:
             while waiter.token is None:
-                with trio.move_on_at(next(iter(self._held.values()))[1]):
-                    await waiter.admitted.wait()
-                self._wake()
+                self._watching = self._watching or waiter
+                if self._watching is waiter:
+                    with trio.move_on_at(next(iter(self._held.values()))[1]):
+                        await waiter.woken.wait()
+                    self._wake()
+                else:
+                    await waiter.woken.wait()
+                    waiter.woken = trio.Event()
         except trio.Cancelled:
             if waiter.token is not None:
                 self.release(waiter.token)
@@ -83,6 +90,12 @@ class FairLimiter:
                 if not self._waiting[client]:
                     del self._waiting[client]
             raise
+        finally:
+            if self._watching is waiter:
+                self._watching = None
+                if self._waiting:
+                    # Another one watches from now on.
+                    next(iter(self._waiting.values()))[0].woken.set()
         return waiter.token
 
     def _expire(self, token: int) -> None:
@@ -96,22 +109,31 @@ class FairLimiter:
         now = trio.current_time()
         while (first := next(iter(self._held), None)) is not None and self._held[first][1] <= now:
             self._expire(first)
-        for client in list(self._waiting):
-            if self._admits(client):
-                waiting = self._waiting.pop(client)
-                waiter = waiting.popleft()
-                waiter.token = self._take(client)
-                waiter.admitted.set()
-                if waiting:
-                    # Queue the client behind the others.
+        while admitted := [client for client in self._waiting if self._admit_one(client)]:
+            for client in admitted:
+                # Queue the client behind the others.
+                if waiting := self._waiting.pop(client):
                     self._waiting[client] = waiting
+
+    def _admit_one(self, client: Hashable) -> bool:
+        """Admit the first waiting request of a client if the limits allow it."""
+        waiting = self._waiting[client]
+        if not waiting or not self._admits(client):
+            return False
+        waiter = waiting.popleft()
+        waiter.token = self._take(client)
+        waiter.woken.set()
+        return True
 
 
 class _Waiter:
-    """A waiting request; `token` is set when it is admitted."""
+    """A waiting request; `token` is set when it is admitted.
+
+    `woken` is set when it is admitted, and when it should watch the time.
+    """
 
     def __init__(self) -> None:
-        self.admitted = trio.Event()
+        self.woken = trio.Event()
         self.token: int | None = None
 
 
