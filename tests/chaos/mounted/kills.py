@@ -126,7 +126,8 @@ class Killer:
             request = {"method": "tools/call", "params": _encoded(params)}
             answer = await line.call(f"{service_of(server.name)}.{READ}", request)
             if answer.failure is None:
-                if old.isdisjoint(tree(self.run, server.name).pids):
+                roots = {each.pid for each in tree(self.run, server.name).roots}
+                if roots and roots.isdisjoint(old):
                     return
                 continue
             self.ledger.unexpected.append(f"{server.name}: the probe failed: {answer.failure}")
