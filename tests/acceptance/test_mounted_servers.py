@@ -42,15 +42,20 @@ class Mounts:
         return [*command, "--data", str(self.kernel.data_dir), "--surface", surface]
 
 
-@pytest.fixture(scope="module")
-def mounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounts]:
+def opened(tmp_path_factory: pytest.TempPathFactory, *names: str) -> Iterator[Mounts]:
+    """A kernel with those of the named servers that are installed."""
     found = {server.name: server for server in servers(tmp_path_factory.mktemp("servers"))}
-    there = {name: server for name, server in found.items() if Path(server.command[0]).exists()}
+    there = {name: found[name] for name in names if Path(found[name].command[0]).exists()}
     if shutil.which("chromium") is None:
         there.pop("playwright", None)
     tables = {name: server.table() for name, server in there.items()}
     with mounted(tmp_path_factory.mktemp("data"), tables, services=("yaml", "mounts")) as kernel:
         yield Mounts(kernel, there)
+
+
+@pytest.fixture(scope="module")
+def mounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounts]:
+    yield from opened(tmp_path_factory, *NAMES)
 
 
 def all_replies(client: RawClient, requests: list[Request]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from linckia.proto.operation import ALL, CLIENT, CORE, REFERENCES, Operation
 from linckia.proto.ops import Table
 from linckia.proto.surfaces.surface import Surface
 from linckia.services.front.mounted.catalogue import Catalogue
+from linckia.services.front.mounted.listening import Listeners
 from linckia.services.front.mounted.names import RESOURCES, MountedNames
 from linckia.services.front.mounted.surface import MountSurface
 
@@ -44,6 +45,7 @@ class Mounted:
         self.surfaces: dict[str, MountSurface] = {}
         """Surfaces of mounts, by name; those of removed mounts stay, for clients that still use them."""
         self.catalogue = Catalogue(dispatcher, self)
+        self.listeners = Listeners(dispatcher)
 
     def is_complete(self) -> bool:
         """Whether the lists have everything that mounted servers offered last."""

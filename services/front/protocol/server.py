@@ -27,6 +27,7 @@ from linckia.proto.operation import Operation, Params, Role
 from linckia.proto.ops import Table
 from linckia.proto.surfaces.surface import Surface
 from linckia.services.front.mounted.mounted import Mounted
+from linckia.services.front.mounted.surface import MountSurface
 from linckia.services.front.mounted.tools import MountedTool
 from linckia.services.front.prompts import SHOWN_ON, FilePrompts
 from linckia.services.front.protocol import calls
@@ -269,9 +270,17 @@ class SurfaceServer:
             raise MCPError(code=INVALID_PARAMS, message=refusal, data={"uri": uri})
 
     async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:
-        for uri in params.notifications.resource_subscriptions or ():
-            self._check_subscription(str(uri))
-        return await self.listening(ctx, params)
+        uris = [str(uri) for uri in params.notifications.resource_subscriptions or ()]
+        for uri in uris:
+            self._check_subscription(uri)
+        async with self.mounted.listeners.listening(self._mounted_resources(uris)):
+            return await self.listening(ctx, params)
+
+    def _mounted_resources(self, uris: list[str]) -> list[tuple[str, str]]:
+        """Return those of mounted servers, as mounts and their own URIs."""
+        if isinstance(self.surface, MountSurface):
+            return [(self.surface.name, uri) for uri in uris]
+        return [found for uri in uris if (found := self.mounted.names.resource(uri)) is not None]
 
     async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
         self._check_subscription(str(params.uri))

@@ -250,6 +250,31 @@ async def test_updates_of_resources_reach_subscribers_of_that_server_only() -> N
         assert (await ask(other, "ping"))["result"] == {}
 
 
+async def test_what_a_client_of_2026_listens_to_is_subscribed_to_meanwhile() -> None:
+    withdrawn = trio.Event()
+
+    async def serve(kind: str, request: MountRequest, params: dict[str, Any]) -> Any:
+        if request.method == "resources/unsubscribe":
+            withdrawn.set()
+        return {}
+
+    listen = {"notifications": {"resourceSubscriptions": ["a:b"]}, "_meta": META}
+    async with mounted_gateway(serve, x=TOOLS) as (gateway, mounts), connected(gateway, "x") as wire:
+        await wire.open_modern()
+        for number in (7, 8):
+            await wire.send({"jsonrpc": "2.0", "id": number, "method": "subscriptions/listen", "params": listen})
+            assert (await wire.receive())["method"] == "notifications/subscriptions/acknowledged"
+        assert [(each.method, each.params) for _, each in mounts.requests] == [
+            ("resources/subscribe", b'{"uri":"a:b"}')
+        ]
+        for number in (7, 8):
+            assert not withdrawn.is_set()
+            await wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}})
+        with trio.fail_after(10):
+            await withdrawn.wait()
+        assert len(mounts.requests) == 2
+
+
 async def test_a_removed_mount_has_no_surface() -> None:
     async with mounted_gateway(x=TOOLS) as (gateway, mounts):
         mounts.unmount("x")
