@@ -41,6 +41,9 @@ CHANGED: Final = "mcp.mount_changed"
 UPDATED: Final = "mcp.mount_resource_updated"
 """Topic of the event that a resource of a mount has changed; the body is a `MountResourceUpdated`."""
 
+PROGRESS_S: Final = 0.01
+"""Shortest time between two reports of progress that are passed on; a server may report each of its steps."""
+
 MountName = Annotated[str, Meta(pattern=NAME_PATTERN, description="Name of the mounted server")]
 Seconds = Annotated[float, Meta(gt=0)]
 

@@ -15,7 +15,7 @@ import msgspec
 import trio
 from msgspec import UNSET
 
-from linckia.proto.mounts import MountRequest
+from linckia.proto.mounts import PROGRESS_S, MountRequest
 from linckia.services.mounts import messages
 from linckia.services.mounts.messages import Id, JsonObject
 from linckia.services.mounts.peer import Pending
@@ -60,6 +60,7 @@ class Exchange:
                 float(done),
                 float(total) if isinstance(total, int | float) else None,
                 text if isinstance(text, str) else None,
+                interval_s=PROGRESS_S,
             )
 
     def adopt(self, ctx: Context, request: MountRequest) -> None:

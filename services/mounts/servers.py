@@ -41,6 +41,9 @@ FLUSH_S: Final = 1.0
 SHARED: Final = ""
 SPARE: Final = "\0"
 """Key of the server that was started for its lists, until a client takes it."""
+WITH_HANDSHAKE: Final = "\0handshake"
+"""End of the keys of second connections, for clients with a handshake."""
+SUBSCRIBING: Final = frozenset({"resources/subscribe", "resources/unsubscribe"})
 
 _log = logging.getLogger("linckia.mount")
 
@@ -91,7 +94,10 @@ class Servers:
         self._connects = connects
         self._limits = limits
         self._remembered = remembered
+        self._is_local = is_local
         self._dies_with = is_local and settings.is_shared
+        # Assumed of a server without a handshake, until a handshake fails.
+        self._has_two_kinds = True
         self._instances: dict[str, Instance] = {}
         self._starting: dict[str, Starting] = {}
         self._opening = trio.Lock()
@@ -122,7 +128,7 @@ class Servers:
         """Serve a client's request. Raises LinckiaError."""
         has_retried = False
         while True:
-            instance = await self._get(ctx.session)
+            instance = await self._get(ctx.session, with_handshake=self._with_handshake(request))
             if self._settings.stateful:
                 if self._remembered.tell(ctx.session):
                     raise OperationError(
@@ -139,6 +145,15 @@ class Servers:
                 return reply
             finally:
                 self.show()
+
+    def _with_handshake(self, request: MountRequest) -> bool:
+        """Whether a request should reach the server over a connection with a handshake, as its client has.
+
+        A server elsewhere can have one of each kind, and some servers behave differently on them. Subscriptions last
+        longer than a client's connection, so they all use the first one.
+        """
+        can = self._has_two_kinds and not self._is_local
+        return can and not request.modern and request.method not in SUBSCRIBING
 
     async def _on(self, instance: Instance, request: MountRequest, ctx: Context) -> Written:
         match request.method:
@@ -164,15 +179,16 @@ class Servers:
 
     # Servers
 
-    async def _get(self, session: str) -> Instance:
-        key = SHARED if self._settings.is_shared else session
+    async def _get(self, session: str, *, with_handshake: bool) -> Instance:
+        first = SHARED if self._settings.is_shared else session
         while True:
+            key = f"{first}{WITH_HANDSHAKE}" if with_handshake and self._has_two_kinds else first
             if (instance := self._instances.get(key)) is not None:
                 if not instance.is_dying:
                     return instance
                 await instance.removed.wait()
                 continue
-            if SPARE in self._instances:
+            if SPARE in self._instances and key == first:
                 self._instances[key] = self._instances.pop(SPARE)
                 continue
             if key not in self._starting:
@@ -184,6 +200,9 @@ class Servers:
             try:
                 await self._start(key)
             except StartFailed as error:
+                if key != first:
+                    self._has_two_kinds = False
+                    continue
                 raise Unavailable(str(error)) from None
 
     async def _make_room(self) -> None:
@@ -221,7 +240,7 @@ class Servers:
     async def _run(self, key: str, starting: Starting) -> None:
         """Start a server and wait for its end. Raises ProgramEnded if the adapter ends with it."""
         try:
-            instance = await self._started()
+            instance = await self._started(with_handshake=key.endswith(WITH_HANDSHAKE))
         except StartFailed as error:
             starting.failure = str(error)
             return
@@ -229,7 +248,11 @@ class Servers:
             del self._starting[key]
             if starting.failure:
                 starting.done.set()
+        if key.endswith(WITH_HANDSHAKE):
+            await self._run_second(key, instance, starting)
+            return
         self._instances[key] = instance
+        self._has_two_kinds = self._has_two_kinds and instance.greeting.modern
         self._lister = instance
         self._changed.set()
         self._env.info(server=instance.greeting.title, protocol=instance.greeting.version, pid=str(instance.pid or ""))
@@ -244,12 +267,25 @@ class Servers:
         finally:
             instance.removed.set()
 
-    async def _started(self) -> Instance:
+    async def _run_second(self, key: str, instance: Instance, starting: Starting) -> None:
+        """Wait for the end of a second connection to a server elsewhere, the one with a handshake."""
+        if instance.greeting.modern:
+            self._has_two_kinds = False
+            instance.close()
+        else:
+            self._instances[key] = instance
+        starting.done.set()
+        await instance.ended.wait()
+        if self._instances.get(key) is instance:
+            del self._instances[key]
+        instance.removed.set()
+
+    async def _started(self, *, with_handshake: bool) -> Instance:
         """Return a server that has started. Raises StartFailed."""
         state = self._remembered.state
         failure = StartFailed("there is no way to connect")
         for connect in self._connects:
-            for legacy in (True,) if state.legacy else (False, True):
+            for legacy in (True,) if state.legacy or with_handshake else (False, True):
                 instance = Instance(connect, self._limits, self, strict=state.asks and self._settings.is_shared)
                 try:
                     await self._env.background.start(instance.run, legacy)
@@ -261,7 +297,7 @@ class Servers:
                         raise
                     # Some servers end when they are asked anything but `initialize`.
                     continue
-                if state.legacy == instance.greeting.modern:
+                if state.legacy == instance.greeting.modern and not with_handshake:
                     state.legacy = not instance.greeting.modern
                     self._remembered.save()
                 return instance

@@ -80,11 +80,21 @@ class Context:
         """The deadline on trio's clock, when the handler is cancelled."""
         return self.scope.deadline
 
-    def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Report progress to the caller; costs nothing if the caller did not ask for it."""
+    def progress(
+        self,
+        done: float,
+        total: float | None = None,
+        message: str | None = None,
+        *,
+        interval_s: float = PROGRESS_INTERVAL_S,
+    ) -> None:
+        """Report progress to the caller; costs nothing if the caller did not ask for it.
+
+        Reports within `interval_s` of the previous one are dropped, except the last.
+        """
         now = trio.current_time()
         finished = total is not None and done >= total
-        if self._call.progress and (finished or now - self._progressed >= PROGRESS_INTERVAL_S):
+        if self._call.progress and (finished or now - self._progressed >= interval_s):
             self._progressed = now
             self._post(Progress(self._call.id, done, total, message and message[: frames.TEXT_CHARS]))
 

@@ -18,7 +18,7 @@ from msgspec import Raw, UnsetType
 
 from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
 from linckia.proto.json_types import JsonObject
-from linckia.proto.mounts import READ, MountReply, MountRequest, operations_of
+from linckia.proto.mounts import PROGRESS_S, READ, MountReply, MountRequest, operations_of
 from linckia.proto.operation import Operation
 from linckia.services.front.mounted.catalogue import Catalogue
 from linckia.services.front.mounted.content import bounded
@@ -205,6 +205,7 @@ class MountedRequests:
             level=level,
             asks=True,
             answers=answers,
+            interval_s=PROGRESS_S,
         )
         asked = MountRequest(
             method=passed.method,

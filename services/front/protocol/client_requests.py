@@ -68,6 +68,7 @@ class CallRequests:
         level: the lowest level of log lines that the client wants; None for no log lines.
         asks: whether the operation declared `asks=True`.
         answers: what the client has answered so far, by name (2026-07-28).
+        interval_s: shortest time between two progress notifications; in between, later ones replace earlier ones.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class CallRequests:
         level: str | None = None,
         asks: bool = False,
         answers: Mapping[str, Any] | None = None,
+        interval_s: float = PROGRESS_INTERVAL_S,
     ) -> None:
         self._client = client
         self._nursery = nursery
@@ -86,6 +88,7 @@ class CallRequests:
         self._level = LEVELS.index(level) if level in LEVELS else len(LEVELS)
         self._asks = asks
         self._answers = dict(answers or {})
+        self._interval_s = interval_s
         self._asked = 0
         self._open: JsonObject = {}
         self._sent_at = float("-inf")
@@ -105,7 +108,7 @@ class CallRequests:
         text = {} if message is None else {"message": message}
         is_waiting = self._pending is not None
         self._pending = {"progressToken": self._token, **whole, **text}
-        wait_s = self._sent_at + PROGRESS_INTERVAL_S - trio.current_time()
+        wait_s = self._sent_at + self._interval_s - trio.current_time()
         if wait_s <= 0:
             self._flush()
         elif not is_waiting:
