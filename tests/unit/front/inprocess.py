@@ -93,7 +93,9 @@ class _Context(Context):
         self._dispatcher = dispatcher
         self._client_requests = client_requests
 
-    def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+    def progress(
+        self, done: float, total: float | None = None, message: str | None = None, *, interval_s: float = 0.0
+    ) -> None:
         if self._client_requests is not None:
             self._client_requests.progress(done, total, message)
 

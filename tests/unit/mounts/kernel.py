@@ -13,7 +13,7 @@ import trio
 from linckia.proto import frames
 from linckia.proto.channel import Channel
 from linckia.proto.errors import LinckiaError, Unavailable
-from linckia.proto.frames import Bye, ByeAck, Call, Drain, Event, Fault, Log, Progress, Ready, Return, Unfinished
+from linckia.proto.frames import Bye, ByeAck, Call, Drain, Event, Fault, Log, Pong, Progress, Ready, Return, Unfinished
 from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import LinkClosed
 from linckia.proto.mounts import CHANGE, Definitions, MountReply, MountRequest, operations_of, service_of
@@ -55,6 +55,7 @@ class Adapter:
 
     Attributes:
         failure: what ended it, if that was an error.
+        reported: what it sent for `status` before it was ready.
         definitions: what it sent to the registry, in order.
         silenced: whether the client's own `ask` cancels the call, as it does for modern clients.
     """
@@ -66,6 +67,7 @@ class Adapter:
         self.events: list[Event] = []
         self.event = trio.Event()
         self.info: dict[str, str] = {}
+        self.reported: list[dict[str, str]] = []
         self.failure: BaseException | None = None
         self.ended = trio.Event()
         self.ready = trio.Event()
@@ -78,8 +80,8 @@ class Adapter:
 
     async def call(
         self, method: str, params: object = None, *, kind: str = CHANGE, session: str = "s", modern: bool = False,
-        answers: object = None, capabilities: object = None, client: Client | None = None, ask: Ask | None = None,
-        limit_s: float = LIMIT_S,
+        answers: object = None, capabilities: object = None, client: Client | None = None,
+        ask: Ask | None = None, limit_s: float = LIMIT_S,
     ) -> MountReply:  # fmt: skip
         """Make a request as the router would. Raises LinckiaError."""
         written = params if isinstance(params, bytes) else msgspec.json.encode(params or {})
@@ -112,6 +114,8 @@ class Adapter:
                     case Ready(info=info):
                         self.info = info
                         self.ready.set()
+                    case Pong(info=info):
+                        self.reported.append(info)
                     case Return() | Fault() as frame:
                         self.outgoing.answer(frame)
                     case Unfinished(id=number, failure=failure):
