@@ -172,7 +172,9 @@ class Guard:
     def _answer_without_token(self, scope: Scope, headers: Headers, origin: str | None) -> Response | None:
         if scope["method"] == "OPTIONS":
             return _preflight(headers, origin)
-        if self._issuer is not None and scope["path"].startswith(oauth.WELL_KNOWN):
+        if scope["path"].startswith(oauth.WELL_KNOWN):
+            if self._issuer is None:
+                return _error(404, "this server has no OAuth issuer; it takes bearer tokens of its own")
             path = scope["path"].removeprefix(oauth.WELL_KNOWN).rstrip("/")
             if path != oauth.resource_path(path):
                 return _error(404, "unknown resource")

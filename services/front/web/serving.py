@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -140,7 +140,11 @@ async def serve_http(
             endpoints[path] = Endpoint(await gateway.server(name), limit, limits, sessions)
         return endpoints[path]
 
-    guard = Guard(_app(endpoints, mounted, routes, ready), settings, tokens, issuer)
+    def surfaces() -> Iterator[str]:
+        yield from SURFACES
+        yield from gateway.mounted.catalogue.mounts
+
+    guard = Guard(_app(endpoints, mounted, surfaces, routes, ready), settings, tokens, issuer)
 
     async with trio.open_nursery() as nursery:
         await nursery.start(sessions.run)
@@ -160,6 +164,7 @@ async def serve_http(
 def _app(
     endpoints: Mapping[str, ASGIApp],
     mounted: Callable[[str], Awaitable[ASGIApp | None]],
+    surfaces: Callable[[], Iterable[str]],
     routes: Sequence[BaseRoute],
     ready: Callable[[], Awaitable[bool]],
 ) -> ASGIApp:
@@ -182,8 +187,10 @@ def _app(
         if isinstance(route, Route) and "{" not in route.path
         for method in route.methods or ()
     }
-    known = f"unknown surface; the surfaces are: {', '.join(SURFACES)}, and the names of mounted servers"
-    unknown = JSONResponse({"error": known}, status_code=404)
+
+    async def unknown(scope: Scope, receive: Receive, send: Send) -> None:
+        message = f"unknown surface; the surfaces are: {', '.join(surfaces())}"
+        await JSONResponse({"error": message}, status_code=404)(scope, receive, send)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]

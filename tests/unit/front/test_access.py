@@ -106,3 +106,11 @@ async def test_revocation_ends_what_its_token_has_open_and_nothing_else() -> Non
         await trio.testing.wait_all_tasks_blocked()
         assert ended == [SECRET]
         asked.hold.set()
+
+
+async def test_without_an_issuer_there_is_no_protected_resource_metadata() -> None:
+    asked = Asked(token())
+    for path in ("/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp/all"):
+        await asked(None, path)
+    assert asked.statuses == [404, 404]
+    assert asked.served == []
