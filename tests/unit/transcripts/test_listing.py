@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
+import contextlib
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from linckia.proto.errors import InvalidParams
@@ -62,7 +63,9 @@ async def test_what_is_deleted_is_listed_no_more_and_its_title_in_no_file(tmp_pa
             :1
         ]
         assert root["role"] == "user"
-        with sqlite3.connect(tmp_path / "transcripts" / "transcripts.db") as db:
+        # With the service's own SQLite: a second one in this process would drop its locks.
+        database = str(tmp_path / "transcripts" / "transcripts.db")
+        with contextlib.closing(apsw.Connection(database, flags=apsw.SQLITE_OPEN_READONLY)) as db:
             ((first,),) = db.execute("SELECT lower(hex(hash)) FROM node WHERE parent IS NULL")
         await bench.call(TranscriptDelete(hash=first))
         assert [each.title for each in await listed(bench)] == [""]

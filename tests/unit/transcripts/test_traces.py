@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sqlite3
 from pathlib import Path
 
+import apsw
 import pytest
 from msgspec.json import encode
 
@@ -77,8 +77,13 @@ async def test_secrets_of_every_kind_are_in_no_file_and_in_no_answer(tmp_path: P
 
 
 def stored_vector(folder: Path, text: str) -> bytes:
-    """Of the turn that holds `text`, as the search keeps it."""
-    with contextlib.closing(sqlite3.connect(folder / "retrieve" / "transcripts.db")) as db:
+    """Of the turn that holds `text`, as the search keeps it.
+
+    It reads with the service's own SQLite: a second one in this process would drop the locks of the first, and truncate
+    the index of the log that the service has mapped.
+    """
+    path = str(folder / "retrieve" / "transcripts.db")
+    with contextlib.closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)) as db:
         query = "SELECT vector FROM vectors JOIN items USING(item_id) WHERE instr(text, ?)"
         ((vector,),) = db.execute(query, (text,))
     return bytes(vector)
