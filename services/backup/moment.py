@@ -374,7 +374,13 @@ def _linked(found: StoredFile, staged: Path, owner: int | None) -> str:
 def _copy(found: StoredFile, staged: Path) -> None:
     """Copy an entry on a file system without hard links. Raises OSError."""
     if stat.S_ISLNK(found.status.st_mode):
-        os.symlink(os.readlink(found.name, dir_fd=found.folder), staged)
+        try:
+            target = os.readlink(found.name, dir_fd=found.folder)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            raise OSError(errno.EACCES, "is no longer the link that it was") from None
+        os.symlink(target, staged)
         return
     with open(opened(found.name, found.folder), "rb") as source:
         status = os.fstat(source.fileno())

@@ -24,7 +24,7 @@ CAPABILITIES: dict[str, Any] = {
     "sampling": {"tools": {}, "context": {}},
     "elicitation": {"form": {}, "url": {}},
 }
-"""All that clients can have; some servers list more tools then. This one refuses all questions."""
+"""All that clients can have; some servers list more tools then. This one has no roots and declines the rest."""
 
 
 class RawClient:
@@ -80,11 +80,13 @@ class RawClient:
         while True:
             message = json.loads(self._line(deadline, method))
             if message.get("id") == self._number and "method" not in message:
+                result = message.get("result", {})
+                if result.get("resultType") == "input_required":
+                    return self.ask(method, {**params, **_answers(result)})
                 del message["id"], message["jsonrpc"]
                 return dict(message)
             if "method" in message and "id" in message:
-                refusal = {"code": -32601, "message": "not supported"}
-                self._send({"jsonrpc": "2.0", "id": message["id"], "error": refusal})
+                self._send({"jsonrpc": "2.0", "id": message["id"], "result": _answer(message["method"])})
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -101,6 +103,18 @@ class RawClient:
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
+
+
+def _answer(method: str) -> dict[str, Any]:
+    """Return the answer to a question: there are no roots, and everything else is declined."""
+    return {"roots": []} if method == "roots/list" else {"action": "decline"}
+
+
+def _answers(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters with which a call whose result asks for input is made again."""
+    responses = {name: _answer(each["method"]) for name, each in result.get("inputRequests", {}).items()}
+    state = {"requestState": result["requestState"]} if "requestState" in result else {}
+    return {"inputResponses": responses, **state}
 
 
 def plain(reply: dict[str, Any]) -> dict[str, Any]:

@@ -74,7 +74,11 @@ def test_a_front_that_stands_still_is_replaced(kernel: RunningKernel) -> None:
         before = kernel.service("front")
         os.kill(before["pid"], signal.SIGSTOP)
         send_reads(client, file, range(1, 6))
-        assert sorted(client.receive(5)) == [1, 2, 3, 4, 5]
+        answers = client.receive(5)
+        if 0 in answers:
+            # The front was stopped before it had recorded that it answered `initialize`, so the next one answers again.
+            answers |= client.receive(1)
+        assert set(answers) >= {1, 2, 3, 4, 5}
         after = kernel.service("front")
         hangs = before["deaths"].get("hang", 0)
         assert (after["generation"], after["deaths"]["hang"]) == (before["generation"] + 1, hangs + 1)

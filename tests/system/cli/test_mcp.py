@@ -51,9 +51,9 @@ def states(kernel: RunningKernel) -> dict[str, tuple[str, int | None]]:
 def test_a_server_is_served_as_soon_as_it_is_added_until_it_is_removed(kernel: RunningKernel) -> None:
     added = mcp(kernel, "add", "own-one", *SMALL)
     assert (added.returncode, added.stderr) == (0, "")
-    assert "own-one: small 1: 6 tools, 0 prompts, 0 resources" in added.stdout
+    assert "own-one: small 1: 7 tools, 0 prompts, 0 resources" in added.stdout
     assert "served now" in added.stdout
-    assert states(kernel)["own-one"] == ("ready", 6)
+    assert states(kernel)["own-one"] == ("ready", 7)
     # No client has come, for whom the front would have learned what servers offer.
     assert "hello" in linckia(kernel.data_dir, "call", "own-one_echo", '{"text": "hello"}').stdout
     assert "The definitions of own-one have not changed" in mcp(kernel, "diff", "own-one").stdout
@@ -66,7 +66,7 @@ def test_a_server_is_served_as_soon_as_it_is_added_until_it_is_removed(kernel: R
     assert "mcp_own_one" not in kernel.services()
     assert mcp(kernel, "enable", "own-one").returncode == 0
     # It is remembered, although the server has not started again.
-    assert states(kernel)["own-one"][1] == 6
+    assert states(kernel)["own-one"][1] == 7
     assert mcp(kernel, "remove", "own-one").returncode == 0
     assert "own-one" not in states(kernel)
     assert "mcp_own_one" not in kernel.services()
@@ -100,11 +100,11 @@ def test_servers_in_a_clients_file_are_served(kernel: RunningKernel) -> None:
     assert "listed" in states(kernel)
     assert mcp(kernel, "restart", "listed").returncode == 0
     assert kernel.service("mcp_listed")["state"] == "ready"
-    assert "listed: small 1: 6 tools" in mcp(kernel, "test", "listed").stdout
+    assert "listed: small 1: 7 tools" in mcp(kernel, "test", "listed").stdout
     assert mcp(kernel, "diff", "listed").returncode == 0
     assert "the server is mounted as 'listed'" in kernel.log("kernel")
-    assert "listed-too: small 1: 6 tools" in mcp(kernel, "test", "listed-too").stdout
-    assert states(kernel)["listed-too"] == ("ready", 6)
+    assert "listed-too: small 1: 7 tools" in mcp(kernel, "test", "listed-too").stdout
+    assert states(kernel)["listed-too"] == ("ready", 7)
 
 
 def test_a_restart_reads_the_settings_again(kernel: RunningKernel) -> None:
@@ -155,7 +155,7 @@ def test_without_a_kernel_a_server_is_tested_in_one_of_its_own(tmp_path: Path) -
     data = tmp_path / "data"
     added = linckia(data, "mcp", "add", "own", *SMALL)
     assert (added.returncode, added.stderr) == (0, "")
-    assert "own: small 1: 6 tools" in added.stdout
+    assert "own: small 1: 7 tools" in added.stdout
     assert "from the next start of Linckia" in added.stdout
     assert [path.name for path in data.iterdir()] == ["linckia.toml"]
 
@@ -201,7 +201,7 @@ def test_a_wrapped_server_looks_like_itself_and_is_shared(data: Path, clients: l
     for client in clients:
         assert client.initialize()["serverInfo"]["name"] == "small"
     tools = clients[0].request(1, "tools/list")["result"]["tools"]
-    assert [tool["name"] for tool in tools] == ["echo", "pid", "environment", "read", "write", "die"]
+    assert [tool["name"] for tool in tools] == ["echo", "pid", "environment", "read", "write", "append", "die"]
     pids = {client.text(2, "pid") for client in clients}
     assert len(pids) == 1
     variables = json.loads(clients[0].text(3, "environment"))
