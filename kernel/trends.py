@@ -71,7 +71,7 @@ class Trends:
         return trends([line for line in self._lines if at - WINDOW_S <= line.at <= at] + [new])
 
     def _since(self) -> dict[str, int]:
-        # A service that was removed and added again begins anew.
+        # A service that was removed and added again starts without a history.
         return {name: max(0, count - self._recorded.get(name, 0)) for name, count in self._deaths().items()}
 
     def _held(self) -> dict[str, int]:

@@ -59,7 +59,8 @@ def test_vectors_agree_with_torchs(packaged: ModelFiles, eight_bits: OnnxEncoder
     # A processor without VNNI adds products of bytes up wrongly, and has 32 bits.
     if eight_bits.record.agreement is not None and eight_bits.record.agreement > onnx_encoder.LEAST:
         assert worst_cosine(vectors, reference) > 0.99
-        assert (vectors * reference).sum(axis=1).mean() > 0.995
+        least = 0.998 if "vnni" in Path("/proc/cpuinfo").read_text() else 0.995
+        assert (vectors * reference).sum(axis=1).mean() > least
 
 
 @pytest.mark.slow
