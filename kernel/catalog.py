@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import msgspec
 from msgspec import structs
@@ -13,6 +12,7 @@ from msgspec import structs
 from linckia.kernel import manifests
 from linckia.kernel.settings import ConfigError
 from linckia.kernel.supervisor.spec import Restart, ServiceSpec, ZygoteSpec
+from linckia.proto import extras
 from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.json_types import Layer
 from linckia.proto.launch import HEAPS
@@ -74,16 +74,16 @@ class ServiceEntry(msgspec.Struct, frozen=True):
         return self.manifest.roots is not Roots.NONE or bool(self.follows)
 
 
-def gpu_present() -> bool:
-    """Return whether the NVIDIA driver has created its devices. Asking CUDA itself would take the kernel seconds."""
-    return Path("/dev/nvidiactl").exists() and Path("/dev/nvidia0").exists()
+def gpu_usable() -> bool:
+    """Return whether there is a GPU and torch to use it; whether CUDA works is found out when a model is loaded."""
+    return extras.gpu_present() and extras.is_installed(extras.TORCH)
 
 
 def entry(found: manifests.PackagedManifest) -> ServiceEntry:
     """Return a service as described by its manifest, before settings are applied."""
     manifest = found.manifest
     (module,) = found.modules([manifest.module])
-    modes = tuple(mode for mode in manifest.modes if mode != "cuda" or gpu_present())
+    modes = tuple(mode for mode in manifest.modes if mode != "cuda" or gpu_usable())
     env = {HEAPS: str(usable_cores() + 1)} if manifest.heap_per_core else {}
     threads = manifest.threads + THREADS_A_CORE * (os.cpu_count() or 1)
     same = {name: getattr(manifest, name) for name in _SAME}
@@ -163,7 +163,11 @@ def configured(
         raise ConfigError(f"settings: {what}; it must be a number of bytes, or 0 for no limit")
     given = own.get(manifest.rests_by)
     stated = max(0.0, given) if isinstance(given, int | float) else None
-    by_torch = manifest.torch is not None and manifest.torch.is_needed(own, gpu_present())
+    by_torch = (
+        manifest.torch is not None
+        and extras.is_installed(extras.TORCH)
+        and manifest.torch.is_needed(own, extras.gpu_present())
+    )
     spec = structs.replace(
         spec,
         zygote=TORCH.name if by_torch else spec.zygote,
@@ -235,7 +239,7 @@ def workers(entry: ServiceEntry, settings: Mapping[str, object]) -> int:
     pool = entry.manifest.pool
     asked = settings.get("workers", 1) if pool is not None else 1
     if asked == "auto" and pool is not None:
-        if pool.one_with_gpu and gpu_present():
+        if pool.one_with_gpu and gpu_usable():
             return 1
         return min(pool.most, max(1, usable_cores() // pool.cores_each))
     if not isinstance(asked, int) or isinstance(asked, bool) or not 1 <= asked <= MAX_WORKERS:

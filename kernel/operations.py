@@ -163,7 +163,8 @@ class KernelOperations:
     async def _status(self, params: ops.KernelStatusParams, caller: str) -> ops.KernelStatus:
         pid = os.getpid()
         report = self.supervisor.status()
-        running = [*(each.pid for each in report.services), *(each.pid for each in report.zygotes)]
+        running = [*(each.pid for each in (*report.services, *report.zygotes))]
+        running += [each.standby_pid for each in report.services]
         pids = {pid, *(each for each in running if each is not None)}
         with_programs = {each.pid for each in report.services if each.programs}
         shares = await self._shares_of(pids, with_programs)
@@ -187,6 +188,7 @@ class KernelOperations:
             backup=await self.schedule.status(),
             rss_bytes=processes.resident_bytes(pid) or 0,
             pss_bytes=shares[pid],
+            total_pss_bytes=sum(shares[each] or 0 for each in pids),
             services=[
                 _as(ops.ServiceStatus, each, pss_bytes=shares.get(each.pid or 0), **self._waiting(each.name))
                 for each in report.services

@@ -70,7 +70,8 @@ def heading(answer: Mapping[str, Any], *, secrets: bool = True) -> str:
     private = f"token  {token(answer)}\npage   {answer.get('page_url') or 'off'}\n" if secrets else ""
     return (
         f"Linckia {answer['version']}{mode}, process {answer['pid']}, up {duration(answer['uptime_s'])}, "
-        f"{memory(answer)}, stdio clients: {answer['clients']}\n"
+        f"stdio clients: {answer['clients']}\n"
+        f"memory {memory({'pss_bytes': answer.get('total_pss_bytes')})} in all, {memory(answer)} of it the kernel\n"
         f"http   {answer['http_url'] or 'off'}\n"
         f"{private}"
         f"roots  {roots}\n"

@@ -73,6 +73,8 @@ class Decoded(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any]
     pictures: list[Picture]
     problem: Annotated[str | None, Meta(description="Why something is missing")]
+    is_final: bool = True
+    """False if the same file may decode later, after something else was installed."""
 
 
 @of_media.read("decode_file", deadline_s=TIME_LIMIT_S + 15)

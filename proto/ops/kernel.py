@@ -107,8 +107,9 @@ class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     clients: Annotated[int, Meta(description="Clients connected over stdio")]
     audit: Annotated[AuditStatus | None, Meta(description="Null if switched off")] = None
     backup: Annotated[BackupStatus | None, Meta(description="Null if there is none and none is scheduled")] = None
-    rss_bytes: int
-    pss_bytes: int | None
+    rss_bytes: Annotated[int, Meta(description="Of the kernel")]
+    pss_bytes: Annotated[int | None, Meta(description="Of the kernel")]
+    total_pss_bytes: Annotated[int, Meta(description="Of all processes: the kernel, services, standbys, zygotes")] = 0
     services: list[ServiceStatus]
     zygotes: list[ZygoteStatus] = []
     trends: Annotated[list[Trend], Meta(description="By service")] = []

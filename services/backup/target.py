@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import zstandard
 
+from linckia.proto import zstd
 from linckia.proto.backup import BackupFailed, Manifest
 from linckia.proto.durable import replace_file, sync_folder
 
@@ -54,8 +54,8 @@ def encode(manifest: Manifest) -> bytes:
 def decode(name: str, content: bytes) -> Manifest:
     """Decode a manifest. Raises Damaged, or BackupFailed if it was made by a newer program."""
     try:
-        line, _, rest = zstandard.ZstdDecompressor().decompress(content).partition(b"\n")
-    except zstandard.ZstdError:
+        line, _, rest = zstd.decompress(content).partition(b"\n")
+    except zstd.ZstdError:
         line, rest = b"", b""
     if hashlib.sha256(line).hexdigest().encode() != rest.strip():
         raise Damaged(f"the snapshot {name} is damaged: its checksum does not match")
@@ -66,14 +66,14 @@ def decode(name: str, content: bytes) -> Manifest:
 
 
 def packed(block: bytes) -> bytes:
-    return zstandard.ZstdCompressor(level=1).compress(block)
+    return zstd.Compressor(1).compress(block)
 
 
 def unpacked(name: str, content: bytes) -> bytes:
     """Decompress a chunk. Raises Damaged if it does not have that name."""
     try:
-        block = zstandard.ZstdDecompressor().decompress(content, max_output_size=CHUNK_BYTES)
-    except zstandard.ZstdError:
+        block = zstd.decompress(content, CHUNK_BYTES)
+    except zstd.ZstdError:
         block = b""
     if hashlib.sha256(block).hexdigest() != name:
         raise Damaged(f"the chunk {name} is damaged: its checksum does not match")

@@ -16,6 +16,7 @@ import msgspec
 import trio
 from msgspec import Meta
 
+from linckia.proto import extras
 from linckia.proto.errors import Unavailable
 from linckia.proto.ops import decode as ops
 from linckia.proto.ops.media import MediaBytes, MediaKind
@@ -23,7 +24,6 @@ from linckia.services.decode.images import FORMATS, image, pdf
 from linckia.services.decode.results import TOO_LARGE, NotDecoded, RemoteFile, Result
 from linckia.services.decode.symbols import parse_all
 from linckia.services.decode.text.documents import text_of
-from linckia.services.decode.video import CONTAINERS, audio, video
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 
 T = TypeVar("T")
@@ -40,11 +40,20 @@ BACK_WITHIN_S = 0.6
 
 _DECODERS: dict[MediaKind, Callable[[BinaryIO, Result], None]] = {
     MediaKind.IMAGE: image,
-    MediaKind.VIDEO: video,
-    MediaKind.AUDIO: audio,
     MediaKind.PDF: pdf,
 }
+_CONTAINERS: list[str] = []
 
+if extras.is_installed(extras.VIDEO):
+    from linckia.services.decode.video import CONTAINERS, audio, video
+
+    _DECODERS |= {MediaKind.VIDEO: video, MediaKind.AUDIO: audio}
+    _CONTAINERS += CONTAINERS.split(",")
+
+_WITHOUT_VIDEO = (
+    f"video and sound are not decoded, since PyAV is not installed: run `{extras.command_for(extras.VIDEO)}`, then "
+    "`linckia restart decode`"
+)
 _log = logging.getLogger("linckia.decode")
 
 
@@ -88,6 +97,8 @@ class Decoder:
     @handles(ops.DecodeFile)
     async def decode_file(self, params: ops.DecodeFile, ctx: Context) -> ops.Decoded:
         if (decoder := _DECODERS.get(params.kind)) is None:
+            if params.kind in (MediaKind.VIDEO, MediaKind.AUDIO):
+                return ops.Decoded(metadata={}, pictures=[], problem=_WITHOUT_VIDEO, is_final=False)
             return ops.Decoded(metadata={}, pictures=[], problem=None)
 
         async def ask(offset: int, limit: int) -> bytes:
@@ -108,9 +119,7 @@ class Decoder:
 
     @handles(ops.DecodeFormats)
     async def decode_formats(self, params: ops.DecodeFormats, ctx: Context) -> ops.Formats:
-        return ops.Formats(
-            pictures=list(FORMATS), containers=CONTAINERS.split(","), documents=["PDF", *ops.DOCUMENT_TYPES]
-        )
+        return ops.Formats(pictures=list(FORMATS), containers=_CONTAINERS, documents=["PDF", *ops.DOCUMENT_TYPES])
 
     async def _run(self, work: Callable[[], T], refused: Callable[[str], T]) -> T:
         # The caller may be cancelled; the thread keeps running, as do its limit and its turn.

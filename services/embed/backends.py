@@ -5,9 +5,9 @@
 | onnx | int8 if it agrees with fp32 and is faster, else fp32 | the BERT family | CPU |
 | torch | bf16 if the processor has instructions for it, else fp32 | any: the BERT family packed, others padded | any |
 
-`auto` is ONNX Runtime if it supports the model, since it loads in a third of a second and a search never waits for
-torch, or torch if that was measured to be faster on this processor. This is measured once, when the process has been
-idle for long, and remembered.
+`auto` is ONNX Runtime if it supports the model: it loads in a third of a second, in a third of torch's memory. `fastest`
+also measures torch, once and when the process has been idle for long, and uses it from the next start on if it is faster
+on this processor.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 
+from linckia.proto import extras
 from linckia.proto.durable import replace_file
 from linckia.proto.errors import OperationError
 from linckia.services.embed.encoder import Encoder
@@ -43,6 +44,7 @@ class Backend(enum.StrEnum):
     AUTO = "auto"
     TORCH = "torch"
     ONNX = "onnx"
+    FASTEST = "fastest"
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -72,17 +74,17 @@ def open_encoder(
         OperationError: `device` is `cuda` without a GPU, or the backend is not installed or lacks the precision.
     """
     if chosen(files, backend, device=device, precision=precision, folder=folder) is Backend.TORCH:
+        require_device(device)
         import torch
 
         from linckia.services.embed.torch_encoder import TorchEncoder
 
-        require_device(device)
         torch.set_num_threads(threads)
         return TorchEncoder(files, device=device, precision=precision)
     if not onnx_is_here():
         raise OperationError(
-            "services.embed.backend is onnx, but onnxruntime or onnx cannot be imported: remove .venv and start again, "
-            "or run `pip install onnxruntime onnx`"
+            "services.embed.backend is onnx, but onnxruntime cannot be imported: remove .venv and start again, or run "
+            "`pip install onnxruntime`"
         )
     if precision is Precision.BF16:
         raise OperationError("the precision bf16 requires torch; use auto, int8 or fp32 with the backend onnx")
@@ -92,18 +94,18 @@ def open_encoder(
 
 
 def chosen(files: ModelFiles, backend: Backend, *, device: str, precision: Precision, folder: Path) -> Backend:
-    """Return the backend that `auto` selects for this model, or the one given."""
+    """Return the backend that `auto` or `fastest` selects for this model, or the one given."""
     if device != "cpu":
         return Backend.TORCH
     if not supports(files.config):
         if backend is Backend.ONNX:
             _log.warning("%s belongs to a family that only torch supports; the backend onnx is not used", files.name)
         return Backend.TORCH
-    if backend is not Backend.AUTO:
+    if backend in (Backend.TORCH, Backend.ONNX):
         return backend
     if precision is Precision.BF16 or not onnx_is_here():
         return Backend.TORCH
-    trial = stored_trial(files, folder) if precision is Precision.AUTO else None
+    trial = stored_trial(files, folder) if is_tried(backend, precision) else None
     return trial.winner if trial is not None else Backend.ONNX
 
 
@@ -111,7 +113,12 @@ def onnx_is_here() -> bool:
     """True if ONNX Runtime is installed."""
     # From 1.29 on it would report to its vendor; the version installed may differ from ours.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-    return all(importlib.util.find_spec(name) is not None for name in ("onnxruntime", "onnx"))
+    return importlib.util.find_spec("onnxruntime") is not None
+
+
+def is_tried(backend: Backend, precision: Precision) -> bool:
+    """Return whether torch is measured with these settings."""
+    return backend is Backend.FASTEST and precision is Precision.AUTO and extras.is_installed(extras.TORCH)
 
 
 def stored_trial(files: ModelFiles, folder: Path) -> Trial | None:

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from linckia.services.embed.onnx_file import FLOAT, INT32, Attribute, Constant, Node, Value, encoded
 from linckia.services.embed.weights import MASK, STATES, WORDS, first_position
 
 Floats = npt.NDArray[np.float32]
@@ -36,21 +37,21 @@ class _Graph:
     """Nodes and constants under construction."""
 
     def __init__(self) -> None:
-        self.nodes: list[NodeProto] = []
-        self.constants: list[TensorProto] = []
+        self.nodes: list[Node] = []
+        self.constants: list[Constant] = []
 
     def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> str:
         name = f"c{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.array(value, dtype=dtype, order="C"), name))
+        self.constants.append(Constant(name=name, value=np.array(value, dtype=dtype, order="C")))
         return name
 
-    def add(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+    def add(self, kind: str, *inputs: str, domain: str = "", **attributes: Attribute) -> str:
         """Add a node. Returns the name of its output."""
         name = f"n{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, list(inputs), [name], domain=domain, **attributes))
+        self.nodes.append(Node(kind=kind, inputs=inputs, output=name, domain=domain, attributes=attributes))
         return name
 
-    def fused(self, kind: str, *inputs: str, **attributes: Any) -> str:
+    def fused(self, kind: str, *inputs: str, **attributes: Attribute) -> str:
         return self.add(kind, *inputs, domain=_MICROSOFT, **attributes)
 
 
@@ -130,8 +131,8 @@ class _EightBits:
         return self.graph.add("Mul", product, scale)
 
 
-def build(config: Mapping[str, Any], take: Take, ranges: Ranges | None = None) -> ModelProto:
-    """Build the encoder's graph: in 8 bits if `ranges` are given, otherwise in 32 bits, with their tensors as further
+def build(config: Mapping[str, Any], take: Take, ranges: Ranges | None = None) -> bytes:
+    """Build the encoder's graph as an ONNX file: in 8 bits if `ranges` are given, otherwise in 32 bits, with their tensors as further
     outputs."""
     graph = _Graph()
     products = _Exact(graph) if ranges is None else _EightBits(graph, ranges)
@@ -160,22 +161,15 @@ def build(config: Mapping[str, Any], take: Take, ranges: Ranges | None = None) -
         up = _activated(graph, str(config.get("hidden_act", "gelu")), found_up, bias + plus)
         weight, bias = pair(f"{layer}output.dense")
         x = normalised(products.activated(up, weight), x, f"{layer}output.LayerNorm", bias)
-    graph.nodes[-1].output[0] = STATES
-    shape: list[str | int | None] = ["count", "length", int(config["hidden_size"])]
+    graph.nodes[-1] = msgspec.structs.replace(graph.nodes[-1], output=STATES)
+    shape: list[str | int] = ["count", "length", int(config["hidden_size"])]
     outputs = [STATES, *(products.read if isinstance(products, _Exact) else ())]
-    return helper.make_model(
-        helper.make_graph(
-            graph.nodes,
-            "encoder",
-            [
-                helper.make_tensor_value_info(WORDS, TensorProto.FLOAT, shape),
-                helper.make_tensor_value_info(MASK, TensorProto.INT32, shape[:2]),
-            ],
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in outputs],
-            graph.constants,
-        ),
-        opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(_MICROSOFT, 1)],
-        ir_version=9,
+    return encoded(
+        graph.nodes,
+        graph.constants,
+        inputs=[Value(name=WORDS, type=FLOAT, shape=shape), Value(name=MASK, type=INT32, shape=shape[:2])],
+        outputs=[Value(name=name, type=FLOAT, shape=shape) for name in outputs],
+        operators={"": 17, _MICROSOFT: 1},
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import msgspec
 import trio
 
+from linckia.proto import extras
 from linckia.proto.durable import replace_file
 from linckia.proto.errors import InvalidParams, OperationError
 from linckia.proto.ops.embed import (
@@ -27,7 +27,7 @@ from linckia.proto.ops.embed import (
     MaxSimResult,
     TextKind,
 )
-from linckia.services.embed.backends import Backend, onnx_is_here, open_encoder, stored_trial, try_torch
+from linckia.services.embed.backends import Backend, is_tried, onnx_is_here, open_encoder, stored_trial, try_torch
 from linckia.services.embed.samples import COMPARED
 from linckia.services.embed.serving import EmbedSettings, Loaded, Serving
 from linckia.services.embed.weights import AUTO, resolve, supports
@@ -101,9 +101,16 @@ def prepare(settings: Mapping[str, Any]) -> None:
     with contextlib.suppress(ModelMissing, ValueError):
         files = resolve(str(settings.get("model", AUTO)))
         if not supports(files.config):
-            importlib.import_module("transformers")
+            if extras.is_installed(extras.TORCH):
+                importlib.import_module("transformers")
         elif Backend(settings.get("backend", Backend.AUTO)) is not Backend.TORCH and onnx_is_here():
             importlib.import_module("linckia.services.embed.onnx_encoder")
+
+
+def unused_gpu() -> dict[str, str]:
+    """Return the command that makes use of the GPU, if there is one that only lacks torch."""
+    unused = extras.gpu_present() and not extras.is_installed(extras.TORCH)
+    return {"remedy": extras.command_for(extras.TORCH)} if unused else {}
 
 
 @contextlib.asynccontextmanager
@@ -117,9 +124,9 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     model = service.serving.model
     env.info(
         model=model.model, fingerprint=model.fingerprint, device=model.device, precision=model.precision,
-        backend=loaded.encoder.backend,
+        backend=loaded.encoder.backend, **unused_gpu(),
     )  # fmt: skip
-    if settings.backend is Backend.AUTO and settings.precision is Precision.AUTO and loaded.encoder.backend == "onnx":
+    if is_tried(settings.backend, settings.precision) and loaded.encoder.backend == "onnx":
         env.background.start_soon(service.try_torch, env.data_dir)
     yield Handlers(service)
 
@@ -139,7 +146,7 @@ class EmbedService:
     async def try_torch(self, folder: Path) -> None:
         """Run `backends.try_torch` once per model and processor, after a long idle time."""
         loaded = self.serving.loaded
-        if importlib.util.find_spec("torch") is None or stored_trial(loaded.files, folder) is not None:
+        if stored_trial(loaded.files, folder) is not None:
             return
         # Each call postpones it, without having to wake this task: most processes end earlier.
         while (rests_at := self._last_call + TRIAL_AFTER_S) > trio.current_time():  # noqa: ASYNC110

@@ -158,12 +158,12 @@ class Graphs:
         tokenizer = TextTokenizer(self._files)
         seen, compared = (sorted(tokenizer.encode(texts, TextKind.PASSAGE).ids, key=len) for texts in (SEEN, COMPARED))
         take = self._take
-        exact = graph.build(self._files.config, take).SerializeToString()
+        exact = graph.build(self._files.config, take)
         session = self.open(exact)
         best, chosen, agreement = exact, Precision.FP32, None
         speeds = {Precision.FP32: self._tokens_per_s(session, compared)}
         if precision is not Precision.FP32:
-            bytes_ = graph.build(self._files.config, take, self._ranges(session, seen)).SerializeToString()
+            bytes_ = graph.build(self._files.config, take, self._ranges(session, seen))
             reduced = self.open(bytes_)
             cosines = (self._vectors(reduced, compared) * self._vectors(session, compared)).sum(axis=1)
             agreement = float(cosines.min())

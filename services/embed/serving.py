@@ -35,7 +35,12 @@ class EmbedSettings(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fie
     """Settings of `[services.embed]`."""
 
     model: Annotated[str, Meta(description="`auto`, a folder, or an id in the local cache")] = AUTO
-    backend: Annotated[Backend, Meta(description="auto: the fastest on this processor; torch, or onnx")] = Backend.AUTO
+    backend: Annotated[
+        Backend,
+        Meta(
+            description="auto: onnx on a CPU if it supports the model, else torch; torch; onnx; or fastest: measures both once"
+        ),
+    ] = Backend.AUTO
     max_tokens: Annotated[int, Meta(ge=8, description="Read at most this many tokens of a text")] | None = None
     query_prefix: Annotated[str, Meta(description="Replaces the model's own")] | None = None
     passage_prefix: Annotated[str, Meta(description="Replaces the model's own")] | None = None

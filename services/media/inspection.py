@@ -115,6 +115,8 @@ class Inspection:
             made = Decoded(metadata=await self._read(path, version, counts), pictures=[], problem=None)
         else:
             made = await self._decoded(path, version, kind, hash_.hex(), ctx)
+        if not made.is_final:
+            return Content(hash_, made.metadata, made.problem, time.time(), [])
         return await self._database.write(lambda db: cache.store_result(db, hash_, made, self._cache_bytes))
 
     async def _decoded(self, path: str, version: str, kind: MediaKind, hash_: str, ctx: Context) -> Decoded:

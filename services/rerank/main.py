@@ -16,6 +16,7 @@ import msgspec
 import trio
 from msgspec import Meta
 
+from linckia.proto import extras
 from linckia.proto.errors import Unavailable
 from linckia.proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from linckia.services.rerank.checkpoint import AUTO, NONE, Pair, PairTokenizer, resolve
@@ -90,7 +91,9 @@ def warm_up() -> None:
 
 def prepare(settings: Mapping[str, Any]) -> None:
     """Import only the model's code, if there is one: its weights would be in memory twice."""
-    if (model := settings.get("model", AUTO)) not in (AUTO, NONE) or resolve(model) is not None:
+    if extras.is_installed(extras.TORCH) and (
+        (model := settings.get("model", AUTO)) not in (AUTO, NONE) or resolve(model) is not None
+    ):
         importlib.import_module("transformers")
 
 
@@ -98,10 +101,17 @@ def prepare(settings: Mapping[str, Any]) -> None:
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Open the service; ready once the model has computed scores, or is known to be missing."""
     settings = env.settings_as(RerankSettings)
+    if not extras.is_installed(extras.TORCH) and resolve(settings.model) is not None:
+        command = extras.command_for(extras.TORCH)
+        env.info(model="none", remedy=command)
+        yield Handlers(
+            WithoutModel(f"cross-encoders need torch, which is not installed: run `{command}`, then restart")
+        )
+        return
     loaded = await trio.to_thread.run_sync(load, settings, env.mode or "cpu")
     if loaded is None:
         env.info(model="none", **({} if settings.model == NONE else {"remedy": "linckia models"}))
-        yield Handlers(WithoutModel())
+        yield Handlers(WithoutModel(NO_MODEL))
         return
     encoder = loaded.encoder
     env.info(model=loaded.files.name, device=encoder.device, precision=encoder.precision.value)
@@ -159,15 +169,18 @@ class RerankService:
 
 
 class WithoutModel:
-    """The operations of `rerank` on a machine without a model."""
+    """The operations of `rerank` without a model, or without the library that computes it."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
 
     @handles(RerankPairs)
     async def rerank_pairs(self, params: RerankPairs, ctx: Context) -> RerankResult:
-        raise Unavailable(NO_MODEL)
+        raise Unavailable(self._reason)
 
     @handles(RerankModelParams)
     async def rerank_model(self, params: RerankModelParams, ctx: Context) -> RerankModel:
-        return RerankModel(available=False, reason=NO_MODEL)
+        return RerankModel(available=False, reason=self._reason)
 
 
 def alike(left: Rows, right: Rows) -> bool:

@@ -15,9 +15,9 @@ import apsw
 import brotli  # type: ignore[import-untyped]  # it ships neither types nor stubs
 import msgspec
 import trio
-import zstandard
 from msgspec import Meta
 
+from linckia.proto import zstd
 from linckia.proto.ops.transcripts_intake import (
     MAX_BODY_BYTES,
     IngestResult,
@@ -178,7 +178,7 @@ def decoded(body: bytes, encoding: str, max_bytes: int = MAX_DECODED_BYTES) -> b
                 data += piece
                 if len(data) > max_bytes:
                     raise Unreadable(f"the decoded body exceeds {max_bytes} bytes and is not stored")
-        except (zlib.error, brotli.error, zstandard.ZstdError) as error:
+        except (zlib.error, brotli.error, zstd.ZstdError) as error:
             raise Unreadable(f"the body does not match its Content-Encoding ({name}): {error}") from None
         body = bytes(data)
     return body
@@ -214,8 +214,7 @@ def _brotli(body: bytes) -> Iterator[bytes]:
 
 
 def _zstd(body: bytes) -> Iterator[bytes]:
-    with zstandard.ZstdDecompressor().stream_reader(body, read_across_frames=True) as stream:
-        yield from iter(partial(stream.read, _PIECE_BYTES), b"")
+    return zstd.pieces(body, _PIECE_BYTES)
 
 
 _DECODERS: dict[str, Callable[[bytes], Iterator[bytes]]] = {

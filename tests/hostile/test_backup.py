@@ -13,10 +13,10 @@ from pathlib import Path
 
 import apsw
 import pytest
-import zstandard
 
 from linckia.kernel.cli.findings import Verdict
 from linckia.kernel.cli.repair import repaired
+from linckia.proto import zstd
 from linckia.proto.backup import Made
 from tests.system.running import RunningKernel
 from tests.system.test_hostile import attack, kernel
@@ -65,7 +65,7 @@ def outside(tmp_path: Path) -> Iterator[Path]:
 
 def holds_secret(to: Path) -> bool:
     chunks = (path.read_bytes() for path in (to / "chunks").glob("*/*"))
-    return any(SECRET in zstandard.ZstdDecompressor().decompress(chunk) for chunk in chunks)
+    return any(SECRET in zstd.decompress(chunk) for chunk in chunks)
 
 
 def saved(data: Path, to: Path) -> Made:

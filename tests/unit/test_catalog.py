@@ -10,7 +10,7 @@ import pytest
 from linckia.kernel import catalog
 from linckia.kernel.settings import ConfigError
 from linckia.kernel.supervisor.spec import check
-from linckia.proto import ops
+from linckia.proto import extras, ops
 
 
 def served(settings: Mapping[str, Mapping[str, object]], rest_after_s: float = 60) -> tuple[catalog.ServiceEntry, ...]:
@@ -32,7 +32,7 @@ def test_a_pool_is_as_many_supervised_processes_of_one_service() -> None:
 
 
 def test_the_size_is_what_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "gpu_present", lambda: False)
+    monkeypatch.setattr(extras, "gpu_present", lambda: False)
     monkeypatch.setattr(catalog, "usable_cores", lambda: 33)
     embed = BY_NAME["embed"]
     assert catalog.workers(embed, {}) == 1
@@ -61,7 +61,7 @@ def test_a_service_that_may_be_left_out_is_left_out_where_the_settings_say_so() 
 
 
 def test_torch_is_loaded_only_for_who_computes_by_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(catalog, "gpu_present", lambda: False)
+    monkeypatch.setattr(extras, "gpu_present", lambda: False)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
 
     def by_torch(settings: dict[str, dict[str, object]]) -> set[str]:
@@ -78,7 +78,7 @@ def test_torch_is_loaded_only_for_who_computes_by_it(monkeypatch: pytest.MonkeyP
     (snapshot / "config.json").write_text("{}")
     assert by_torch({}) == {"rerank"}
     assert by_torch({"rerank": {"model": "none"}}) == set()
-    monkeypatch.setattr(catalog, "gpu_present", lambda: True)
+    monkeypatch.setattr(extras, "gpu_present", lambda: True)
     assert by_torch({"rerank": {"model": "none"}}) == {"embed"}
 
 

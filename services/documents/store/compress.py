@@ -10,7 +10,7 @@ import functools
 import hashlib
 from threading import get_ident
 
-import zstandard
+from linckia.proto import zstd
 
 LEVEL = 3
 DICTIONARY_FOR_BYTES = 64 * 1024
@@ -25,18 +25,15 @@ class Codec:
     """Packs and unpacks blocks; usable from several threads at once."""
 
     def __init__(self) -> None:
-        self._dictionaries: dict[int, zstandard.ZstdCompressionDict] = {}
+        self._dictionaries: dict[int, zstd.ZstdDict] = {}
         self.current = 0
         """Number of the dictionary for new blocks; 0 while there is none."""
         # Cached by dictionary number and thread, as a compressor must not be used by two threads at once.
         self._compressor = functools.lru_cache(64)(self._new_compressor)
-        self._decompressor = functools.lru_cache(64)(self._new_decompressor)
 
     def take(self, number: int, data: bytes) -> None:
         """Use this dictionary, already stored under `number`, from now on."""
-        dictionary = zstandard.ZstdCompressionDict(data)
-        dictionary.precompute_compress(level=LEVEL)
-        self._dictionaries[number] = dictionary
+        self._dictionaries[number] = zstd.ZstdDict(data)
         self.current = max(self.current, number)
 
     def pack(self, data: bytes | memoryview) -> tuple[int, bytes]:
@@ -55,8 +52,8 @@ class Codec:
         if block is None:
             return None
         try:
-            data = self._decompressor(number, get_ident()).decompress(block, max_output_size=max(1, size))
-        except (zstandard.ZstdError, DamagedContent) as error:
+            data = zstd.decompress(block, size, self._dictionary(number))
+        except (zstd.ZstdError, DamagedContent) as error:
             raise DamagedContent(f"{name}: {error}") from None
         if len(data) != size:
             raise DamagedContent(f"{name}: {len(data)} bytes instead of {size}")
@@ -64,11 +61,10 @@ class Codec:
             raise DamagedContent(f"{name}: hash mismatch")
         return data
 
-    def _new_compressor(self, number: int, thread: int) -> zstandard.ZstdCompressor:
-        dictionary = self._dictionaries.get(number)
-        return zstandard.ZstdCompressor(level=LEVEL, write_checksum=True, dict_data=dictionary)
+    def _new_compressor(self, number: int, thread: int) -> zstd.Compressor:
+        return zstd.Compressor(LEVEL, checksum=True, dictionary=self._dictionary(number))
 
-    def _new_decompressor(self, number: int, thread: int) -> zstandard.ZstdDecompressor:
+    def _dictionary(self, number: int) -> zstd.ZstdDict | None:
         if number and number not in self._dictionaries:
             raise DamagedContent(f"dictionary {number} is lost")
-        return zstandard.ZstdDecompressor(dict_data=self._dictionaries.get(number))
+        return self._dictionaries.get(number)

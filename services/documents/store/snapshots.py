@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import apsw
 import msgspec
-import zstandard
 
+from linckia.proto import zstd
 from linckia.proto.errors import OperationError
 from linckia.proto.ops.documents.reading import Snapshot
 from linckia.proto.suggestions import did_you_mean
@@ -57,7 +57,7 @@ def take(
 
 
 def packed(entries: Sequence[SnapshotEntry]) -> bytes:
-    return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(msgspec.msgpack.encode(entries))
+    return zstd.Compressor(3, checksum=True).compress(msgspec.msgpack.encode(entries))
 
 
 _COLUMNS = "SELECT id, label, directory, collection, created_ns, files, bytes FROM snapshot"
@@ -88,7 +88,7 @@ def find(db: apsw.Connection, id_: str) -> Snapshot:
 
 def entries(db: apsw.Connection, id_: str) -> Iterator[SnapshotEntry]:
     listing = db.execute("SELECT listing FROM snapshot WHERE id=?", (id_,)).get
-    listed = _decoder.decode(zstandard.ZstdDecompressor().decompress(listing))
+    listed = _decoder.decode(zstd.decompress(listing))
     query = "SELECT id, hash FROM carray(?) AS wanted JOIN object ON object.id = wanted.value"
     hashes: dict[int, bytes] = dict(db.execute(query, (tables.ids(one.object for one in listed),)))
     for one in listed:

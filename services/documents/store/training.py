@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import trio
-import zstandard
 
+from linckia.proto import zstd
 from linckia.services.documents.store.compress import DICTIONARY_FOR_BYTES
 from linckia.services.documents.store.databases import Store
 
@@ -59,7 +59,7 @@ def train(samples: Sequence[bytes]) -> bytes | None:
     if len(samples) < MIN_SAMPLES or sum(map(len, samples)) < TRAIN_FROM_BYTES:
         return None
     try:
-        return zstandard.train_dictionary(DICTIONARY_BYTES, list(samples), k=1024, d=8).as_bytes()
-    except zstandard.ZstdError:
+        return zstd.train(list(samples), DICTIONARY_BYTES)
+    except zstd.ZstdError:
         # The samples have nothing in common, so no dictionary would help.
         return None

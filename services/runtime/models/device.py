@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from linckia.proto import extras
 from linckia.proto.errors import OperationError
 from linckia.proto.machine import usable_cores
 
@@ -45,7 +46,10 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def require_device(device: str) -> None:
-    """Raise OperationError if `device` is `cuda` and no CUDA device is available."""
+    """Raise OperationError if torch is not installed, or `device` is `cuda` and no CUDA device is available."""
+    if not extras.is_installed(extras.TORCH):
+        command = extras.command_for(extras.TORCH)
+        raise OperationError(f"this model or device needs torch, which is not installed: run `{command}`, then restart")
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():

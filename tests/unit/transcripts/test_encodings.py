@@ -10,11 +10,11 @@ from pathlib import Path
 
 import brotli  # type: ignore[import-untyped]  # it ships neither types nor stubs
 import pytest
-import zstandard
 
 from linckia.proto import bounds
 from linckia.proto.ops.transcripts import TranscriptHistories
 from linckia.proto.ops.transcripts_intake import Problem, TranscriptRecord
+from linckia.proto.zstd import zstd
 from linckia.services.transcripts import ingest
 from linckia.services.transcripts.providers.wire import MESSAGES, Unreadable, decode
 from tests.unit.transcripts.rig import payload, serving, user
@@ -33,10 +33,10 @@ ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "deflate": zlib.compress,
     "Deflate": _deflated,
-    "zstd": zstandard.compress,
+    "zstd": zstd.compress,
     "br": brotli.compress,
     "GZIP": lambda data: gzip.compress(data[:20]) + gzip.compress(data[20:]),
-    "gzip, zstd": lambda data: zstandard.compress(gzip.compress(data)),
+    "gzip, zstd": lambda data: zstd.compress(gzip.compress(data)),
 }
 
 
@@ -74,8 +74,8 @@ def _unfinished_brotli(data: bytes) -> bytes:
 
 
 def _unfinished_zstd(data: bytes) -> bytes:
-    stream = zstandard.ZstdCompressor().compressobj()
-    return stream.compress(data) + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    stream = zstd.ZstdCompressor()
+    return stream.compress(data, stream.FLUSH_BLOCK)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""Optional parts of the installation, and the command that adds one to the installation that is running."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import sys
+from pathlib import Path
+from typing import Final
+
+TORCH: Final = "torch"
+"""Models on GPUs, cross-encoders, and model families other than BERT."""
+VIDEO: Final = "video"
+"""Metadata and frames of video and audio files."""
+
+CPU_INDEX: Final = "https://download.pytorch.org/whl/cpu"
+"""Has torch without CUDA's libraries, which are gigabytes."""
+
+_MODULES: Final = {TORCH: ("torch", "transformers"), VIDEO: ("av",)}
+
+
+def is_installed(extra: str) -> bool:
+    """Return whether the extra's packages are installed. Imports nothing."""
+    return all(importlib.util.find_spec(module) is not None for module in _MODULES[extra])
+
+
+def gpu_present() -> bool:
+    """Return whether the NVIDIA driver has created its devices. Asking CUDA itself would take seconds."""
+    return Path("/dev/nvidiactl").exists() and Path("/dev/nvidia0").exists()
+
+
+def command_for(extra: str) -> str:
+    """Return the shell command that adds an extra, according to how Linckia was installed."""
+    wanted = shlex.quote(f"linckia[{extra}]")
+    cpu_only = extra == TORCH and not gpu_present()
+    environment = Path(sys.prefix)
+    if (script := checkout_script()) is not None:
+        return f"LINCKIA_EXTRA={extra} {shlex.quote(str(script))} doctor"
+    if (environment / "uv-receipt.toml").exists():
+        return f"uv tool install {wanted}" + (" --torch-backend auto" if extra == TORCH else "")
+    index = f"--extra-index-url {CPU_INDEX}"
+    if (environment / "pipx_metadata.json").exists():
+        return f"pipx install --force {wanted}" + (f" --pip-args={shlex.quote(index)}" if cpu_only else "")
+    return f"{shlex.quote(sys.executable)} -m pip install {wanted}" + (f" {index}" if cpu_only else "")
+
+
+def checkout_script() -> Path | None:
+    """Return `scripts/linckia` if this code runs from a checkout, else None."""
+    root = Path(__file__).resolve().parent.parent
+    script = root / "scripts" / "linckia"
+    return script if script.is_file() and (root / "pyproject.toml").is_file() else None
