@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import msgspec
 from msgspec import structs

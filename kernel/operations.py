@@ -163,7 +163,7 @@ class KernelOperations:
     async def _status(self, params: ops.KernelStatusParams, caller: str) -> ops.KernelStatus:
         pid = os.getpid()
         report = self.supervisor.status()
-        running = [*(each.pid for each in (*report.services, *report.zygotes))]
+        running = [*(each.pid for each in report.services), *(each.pid for each in report.zygotes)]
         running += [each.standby_pid for each in report.services]
         pids = {pid, *(each for each in running if each is not None)}
         with_programs = {each.pid for each in report.services if each.programs}

@@ -21,7 +21,7 @@ class Compressor:
 
     def __init__(self, level: int, *, checksum: bool = False, dictionary: ZstdDict | None = None) -> None:
         key = zstd.CompressionParameter
-        options = {key.compression_level: level, key.checksum_flag: int(checksum)}
+        options: dict[int, int] = {key.compression_level: level, key.checksum_flag: int(checksum)}
         # Digested once and kept by the dictionary, for all compressors of this level.
         digested = None if dictionary is None else dictionary.as_digested_dict
         self._compressor = zstd.ZstdCompressor(options=options, zstd_dict=digested)

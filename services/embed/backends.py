@@ -5,9 +5,9 @@
 | onnx | int8 if it agrees with fp32 and is faster, else fp32 | the BERT family | CPU |
 | torch | bf16 if the processor has instructions for it, else fp32 | any: the BERT family packed, others padded | any |
 
-`auto` is ONNX Runtime if it supports the model: it loads in a third of a second, in a third of torch's memory. `fastest`
-also measures torch, once and when the process has been idle for long, and uses it from the next start on if it is faster
-on this processor.
+`auto` is ONNX Runtime if it supports the model: it loads in a third of a second, in a third of torch's memory.
+`fastest` also measures torch, once and when the process has been idle for long, and uses it from the next start on if
+it is faster on this processor.
 """
 
 from __future__ import annotations

@@ -132,8 +132,8 @@ class _EightBits:
 
 
 def build(config: Mapping[str, Any], take: Take, ranges: Ranges | None = None) -> bytes:
-    """Build the encoder's graph as an ONNX file: in 8 bits if `ranges` are given, otherwise in 32 bits, with their tensors as further
-    outputs."""
+    """Build the encoder's graph as an ONNX file: in 8 bits if `ranges` are given, otherwise in 32 bits, with their
+    tensors as further outputs."""
     graph = _Graph()
     products = _Exact(graph) if ranges is None else _EightBits(graph, ranges)
     heads, epsilon = int(config["num_attention_heads"]), float(config.get("layer_norm_eps", 1e-12))

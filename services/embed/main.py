@@ -33,7 +33,6 @@ from linckia.services.embed.serving import EmbedSettings, Loaded, Serving
 from linckia.services.embed.weights import AUTO, resolve, supports
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 from linckia.services.runtime.models.checkpoint import ModelMissing
-from linckia.services.runtime.models.device import Precision
 
 TRIAL_AFTER_S = 90.0
 """Idle time after which torch is tried, if it never was: nobody should have to wait for that."""

@@ -1,7 +1,7 @@
 """Encodes a graph of operators as an ONNX file.
 
-It writes only the messages and fields that such a graph needs; field numbers are those of `onnx/onnx.proto`. The package
-`onnx`, which writes all of the format, takes 35 MB on disk.
+It writes only the messages and fields that such a graph needs; field numbers are those of `onnx/onnx.proto`. The
+package `onnx`, which writes all of the format, takes 35 MB on disk.
 """
 
 from __future__ import annotations

@@ -36,10 +36,7 @@ class EmbedSettings(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fie
 
     model: Annotated[str, Meta(description="`auto`, a folder, or an id in the local cache")] = AUTO
     backend: Annotated[
-        Backend,
-        Meta(
-            description="auto: onnx on a CPU if it supports the model, else torch; torch; onnx; or fastest: measures both once"
-        ),
+        Backend, Meta(description="auto: on a CPU onnx if it supports the model, else torch; fastest: measures both")
     ] = Backend.AUTO
     max_tokens: Annotated[int, Meta(ge=8, description="Read at most this many tokens of a text")] | None = None
     query_prefix: Annotated[str, Meta(description="Replaces the model's own")] | None = None

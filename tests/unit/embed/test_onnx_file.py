@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from linckia.services.embed.onnx_file import FLOAT, INT32, Constant, Node, Value, encoded
 
 TABLE = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
-CONSTANTS = {
+CONSTANTS: dict[str, npt.NDArray[np.generic]] = {
     "table": TABLE,
     "columns": np.asfortranarray(TABLE),
     "bytes": np.array([0, 127, 128, 255], np.uint8),
