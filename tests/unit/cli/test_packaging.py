@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from scripts.install import pinned
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 OURS = {"linckia", "tests", "scripts"}
@@ -36,8 +39,11 @@ def imported(folder: str) -> Iterator[tuple[str, Path]]:
 def declared(*extras: str) -> set[str]:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [*project["dependencies"], *(pin for extra in extras for pin in project["optional-dependencies"][extra])]
-    return {pin.partition("==")[0].partition("[")[0].lower().replace("_", "-") for pin in wanted}
+    return {pinned(re.split(r"[\[>=<;]", requirement)[0])[0].replace(".", "-") for requirement in wanted}
 
+
+LATER = {"compression"}
+"""Modules that newer Pythons have in their standard library."""
 
 PEERS = {"sentence_transformers", "fastmcp"}
 """Programs that benchmarks and tests compare with, in environments of their own."""
@@ -46,7 +52,7 @@ PEERS = {"sentence_transformers", "fastmcp"}
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "extras"),
-    [("proto", ()), ("kernel", ()), ("services", ("onnx",)), ("tests", ("dev",))],
+    [("proto", ()), ("kernel", ()), ("services", ("torch", "video")), ("tests", ("dev", "torch", "video"))],
     ids=str,
 )
 def test_every_import_is_of_a_declared_dependency(folder: str, extras: tuple[str, ...]) -> None:
@@ -55,10 +61,10 @@ def test_every_import_is_of_a_declared_dependency(folder: str, extras: tuple[str
     undeclared = {
         f"{name} ({path.relative_to(REPOSITORY)})"
         for name, path in imported(folder)
-        if name not in PEERS
+        if name not in PEERS | LATER
         and not any(
             candidate in there or BROUGHT_ALONG.get(candidate) in there
-            for candidate in (found.lower().replace("_", "-") for found in distributions.get(name, [name]))
+            for candidate in (pinned(found)[0] for found in distributions.get(name, [name]))
         )
     }
     assert undeclared == set()
