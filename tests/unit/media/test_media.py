@@ -17,6 +17,7 @@ import pypdfium2 as pdfium  # type: ignore[import-untyped]  # it has no types
 import pytest
 from PIL import Image
 
+from linckia.proto import extras
 from linckia.proto.errors import Forbidden, LinckiaError, OperationError, Quarantined, Unavailable
 from linckia.proto.ops.decode import (
     DecodeCode,
@@ -36,6 +37,7 @@ from linckia.proto.ops.media import (
     MediaInspection,
     MediaKind,
 )
+from linckia.services.decode import main as decode
 from linckia.services.decode.main import open_service as open_decode
 from linckia.services.media.main import open_service as open_media
 from linckia.services.runtime.handlers import Context, Environment, Handlers
@@ -149,6 +151,21 @@ async def test_video_has_a_poster_and_five_frames_spread_over_its_length(tmp_pat
                 reds.append(pixel[0])
     assert reds[0] > 200
     assert reds[1] < 60
+
+
+async def test_without_pyav_a_video_names_the_command_that_adds_it_and_is_decoded_after_that(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = video(root / "a.mp4")
+    async with media(tmp_path / "data", root) as bench:
+        with monkeypatch.context() as without:
+            without.delitem(decode._DECODERS, MediaKind.VIDEO)
+            found = await bench.call(MediaInspect(path=str(file)))
+            assert (found.kind, found.artifacts) == (MediaKind.VIDEO, [])
+            assert extras.command_for(extras.VIDEO) in str(found.problem)
+        found = await bench.call(MediaInspect(path=str(file)))
+        assert found.problem is None
+        assert found.artifacts
 
 
 @pytest.mark.parametrize("share", [0.2, 0.9])

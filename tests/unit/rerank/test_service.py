@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from linckia.proto import extras
 from linckia.proto.errors import InvalidParams, OperationError, Unavailable
 from linckia.proto.ops.rerank import RerankModelParams, RerankPairs
 from linckia.services.rerank import main as rerank
@@ -79,3 +80,15 @@ async def test_a_wrong_setting_is_named(tmp_path: Path) -> None:
         async with services_in_process({"rerank": rerank.open_service}, tmp_path, settings={"rerank": {"modell": "x"}}):
             pass
     assert caught.group_contains(InvalidParams, match="modell")
+
+
+async def test_without_torch_it_is_ready_and_names_the_command_that_adds_it(
+    tmp_path: Path, settings: dict[str, dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extras, "is_installed", lambda extra: False)
+    async with services_in_process({"rerank": rerank.open_service}, tmp_path, settings=settings) as bench:
+        model = await bench.call(RerankModelParams())
+        assert not model.available
+        assert extras.command_for(extras.TORCH) in model.reason
+        with pytest.raises(Unavailable, match="need torch"):
+            await bench.call(RerankPairs(query="who purr", texts=TEXTS))
