@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,10 +27,8 @@ def test_frames_come_back_whole_and_in_pieces(blocks: list[bytes], piece_bytes: 
 def test_a_changed_byte_is_an_error_or_changes_nothing(at: int, value: int) -> None:
     frame = bytearray(COMPRESSOR.compress(TEXT))
     frame[at % len(frame)] = value
-    try:
+    with contextlib.suppress(zstd.ZstdError):
         assert zstd.decompress(bytes(frame)) == TEXT
-    except zstd.ZstdError:
-        pass
 
 
 def test_no_more_is_decompressed_than_the_caller_allows() -> None:
