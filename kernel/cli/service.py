@@ -8,7 +8,9 @@ so systemd leaves the unit alone.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from pathlib import Path
 from linckia.kernel.cli import EXIT_HELD, EXIT_USAGE, Failed, Usage
 from linckia.kernel.cli.stdio import real_root
 from linckia.kernel.cli.terminal import say
+from linckia.proto.durable import replace_file
 
 SYSTEM_UNITS = Path("/etc/systemd/system")
 
@@ -58,15 +61,41 @@ def service(arguments: argparse.Namespace) -> int:
     if arguments.action == "show":
         say(*text.splitlines())
         return 0
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    _systemctl("daemon-reload", system=arguments.system)
-    _systemctl("enable", "--now", path.name, system=arguments.system)
+    _install(path, text, system=arguments.system)
     manage = "systemctl" if arguments.system else "systemctl --user"
     say(f"{path} is installed and started; see `{manage} status {path.stem}` and `linckia status`.")
     if not arguments.system:
-        say("It runs while you are logged in; `loginctl enable-linger` makes it start with the machine.")
+        say(f"It runs while you are logged in; `loginctl enable-linger {_user()}` makes it start with the machine.")
     return 0
+
+
+def _install(path: Path, text: str, *, system: bool) -> None:
+    """Write the unit, enable and start it. If systemd refuses, everything is as before. Raises Failed, OSError."""
+    _require_systemctl(system=system)
+    earlier = path.read_bytes() if path.exists() else None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, text.encode())
+    try:
+        _systemctl("daemon-reload", system=system)
+        _systemctl("enable", "--now", path.name, system=system)
+    except Failed as failure:
+        if earlier is None:
+            with contextlib.suppress(Failed):
+                _systemctl("disable", "--now", path.name, system=system)
+            path.unlink()
+        else:
+            replace_file(path, earlier)
+        with contextlib.suppress(Failed):
+            _systemctl("daemon-reload", system=system)
+        state = "removed again" if earlier is None else "as before"
+        raise Failed(f"{failure}\nNothing was installed: {path} is {state}") from None
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def unit(arguments: argparse.Namespace) -> str:
@@ -90,6 +119,7 @@ def _quoted(word: str) -> str:
 def _remove(path: Path, *, system: bool) -> int:
     if not path.exists():
         raise Failed(f"{path} does not exist; nothing was changed")
+    _require_systemctl(system=system)
     _systemctl("disable", "--now", path.name, system=system)
     path.unlink()
     _systemctl("daemon-reload", system=system)
@@ -104,10 +134,26 @@ def _units(*, system: bool) -> Path:
     return (Path(configuration) if os.path.isabs(configuration) else Path.home() / ".config") / "systemd" / "user"
 
 
-def _systemctl(*words: str, system: bool) -> None:
-    command = ["systemctl", *([] if system else ["--user"]), *words]
+def _require_systemctl(*, system: bool) -> None:
+    """Raise Failed, with the remedy, if systemd cannot be reached: nothing should be written then."""
     if shutil.which("systemctl") is None:
         raise Failed("this machine has no systemctl: `linckia service show` prints the unit")
+    command = ["systemctl", *([] if system else ["--user"]), "show-environment"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    said = done.stderr.strip() or f"exit code {done.returncode}"
+    if system:
+        raise Failed(f"systemd does not answer ({said}); nothing was changed")
+    raise Failed(
+        f"your user has no running systemd ({said}); nothing was changed. Run `sudo loginctl enable-linger {_user()}`, "
+        f"which starts one and keeps it running without a login, then `export XDG_RUNTIME_DIR=/run/user/{os.getuid()}` "
+        "and the same command again. Or install it for the whole system: `sudo linckia service install --system`"
+    )
+
+
+def _systemctl(*words: str, system: bool) -> None:
+    command = ["systemctl", *([] if system else ["--user"]), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise Failed(f"{' '.join(command)} failed: {done.stderr.strip() or f'exit code {done.returncode}'}")
