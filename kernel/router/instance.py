@@ -28,7 +28,7 @@ class Instance(msgspec.Struct, eq=False):
     generation: Generation | None = None
     """The latest generation that was READY; None before the first."""
     used: bool = False
-    """Whether a client's call was sent to it since the last check."""
+    """Whether a client's call was sent to it, or made by it, since the last check."""
     tries_until: float = -math.inf
     """Exclusive-use deadline for a suspect call sent to it."""
     busy_at: float = -math.inf

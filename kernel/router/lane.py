@@ -88,7 +88,7 @@ class Lane:
         return sum(each.in_flight for each in self.instances.values())
 
     def was_used(self, instance: str) -> bool:
-        """Return whether this process has had a client's call in flight since the last check."""
+        """Return whether this process has had or made a client's call since the last check."""
         live = self.instances[instance]
         calls = () if live.generation is None else live.generation.calls.values()
         used = live.used or any(call.for_client for call in calls)
@@ -101,9 +101,11 @@ class Lane:
         makes_calls = live.generation is not None and live.generation.made
         return None if live.in_flight or makes_calls or self.queued else live.busy_at
 
-    def was_busy(self, instance: str) -> None:
-        """Note that it has just made a call, or received a reply to one."""
-        self.instances[instance].busy_at = trio.current_time()
+    def was_busy(self, instance: str, *, for_client: bool = False) -> None:
+        """Note that it has just made a call, or received a reply to one; a front's calls are for its clients."""
+        live = self.instances[instance]
+        live.busy_at = trio.current_time()
+        live.used = live.used or for_client
 
     @property
     def queued(self) -> int:

@@ -371,7 +371,7 @@ class Router:
             return
         lane = self._lane_of(call.op)
         # Even if the call fails at once: the service's work is not finished.
-        self._lanes[generation.service].was_busy(generation.service)
+        self._lanes[generation.service].was_busy(generation.service, for_client=generation.client is not None)
         generation.made[frame.id] = call
         try:
             lane.submit(call)

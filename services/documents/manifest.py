@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linckia.proto.manifest import GIB, Keep, Manifest, Roots, Store, Zygote
+from linckia.proto.manifest import GIB, Keep, Manifest, Roots, Store
 
 PACKS_VERSION = 4
 INDEX_VERSION = 8
@@ -11,7 +11,6 @@ MANIFESTS = (
     Manifest(
         name="documents",
         order=110,
-        zygote=Zygote(name="documents", order=30),
         # The store is on disk, and large files are processed in pieces.
         memory_limit_bytes=2 * GIB,
         roots=Roots.WRITE,

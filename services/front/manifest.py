@@ -19,8 +19,6 @@ MANIFESTS = (
         open_files=8192,
         handoff=True,
         standby_first_s=4.0,
-        # Never rests, because clients wait for it.
-        standby_rests_after_s=None,
         roots=Roots.READ,
         connections=True,
         # A call over HTTP takes 0.55 ms of a core in a front, 0.17 in the kernel and 0.14 in the service: a busy front

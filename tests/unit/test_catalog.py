@@ -92,8 +92,6 @@ def test_only_what_does_nothing_unless_it_is_called_rests_and_after_the_time_tha
         "front", "retrieve", "knowledge", "documents", "files", "watch"
     }  # fmt: skip
     assert {spec.rests_after_s for spec in specs.values()} == {None, 60}
-    # A client waits for the front, whatever else rests.
-    assert specs.pop("front").standby_rests_after_s is None
     assert {spec.standby_rests_after_s for spec in specs.values()} == {60}
     assert {entry.spec.rests_after_s for entry in served({}, 0)} == {None}
     # A search waits only briefly for a model that is to be loaded.
