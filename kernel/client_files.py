@@ -19,13 +19,16 @@ from linckia.kernel.mount_settings import problem_of
 from linckia.kernel.settings import ConfigError
 from linckia.proto.json_types import JsonObject, Layer
 
-IGNORED: Final = frozenset({"type", "transport", "name", "description", "version", "gallery", "icon", "dev"})
+IGNORED: Final = frozenset({"type", "transport", "source", "name", "description", "version", "gallery", "icon", "dev"})
 """Members that say nothing about how to start the server; `type` and `transport` are read with `url`."""
 
 CLIENTS_OWN: Final = ("workspaceFolder", "workspaceFolderBasename", "CLAUDE_PROJECT_DIR", "userHome", "pathSeparator")
 """Variables that clients set themselves."""
 
 TRANSPORTS: Final = {"sse": "sse", "http": "http", "streamable-http": "http", "streamableHttp": "http"}
+
+TABLES: Final = ("mcpServers", "servers", "mcp_servers", "context_servers")
+"""Names under which clients list their servers."""
 
 _PLAIN: Final = ("command", "args", "cwd", "env", "url", "headers", "enabled")
 """Members with the same name and meaning in a table."""
@@ -108,7 +111,7 @@ def servers_in(content: JsonObject, where: str) -> list[Server]:
     """Return the servers in a client's settings. Raises ConfigError if there is no list of servers."""
     inner = content.get("mcp")
     for holder in (content, inner if isinstance(inner, dict) else {}):
-        for key in ("mcpServers", "servers", "mcp_servers"):
+        for key in TABLES:
             if key in holder:
                 return list(_servers(holder[key], f"{where}: {key}"))
     raise ConfigError(f"{where}: it has neither `mcpServers` (Claude, Cursor) nor `servers` (VS Code)")

@@ -1,4 +1,4 @@
-"""Where MCP clients keep the lists of their servers, for `linckia mcp import`. Only reads."""
+"""Where MCP clients keep the lists of their servers. Only reads."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
-from linckia.kernel.client_files import Server, parsed, servers_in
+from linckia.kernel.client_files import TABLES, Server, parsed, servers_in
 from linckia.kernel.settings import ConfigError
 from linckia.proto.json_types import JsonObject
+
+PROJECTS: Final = {
+    "claude-code": ".mcp.json",
+    "cursor": ".cursor/mcp.json",
+    "vscode": ".vscode/mcp.json",
+    "codex": ".codex/config.toml",
+    "gemini": ".gemini/settings.json",
+    "zed": ".zed/settings.json",
+}
+"""Settings files of projects, relative to the project's folder."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,25 +53,31 @@ def places(home: Path, here: Path, environment: Mapping[str, str], platform: str
         applications = Path(environment.get("APPDATA") or home / "AppData" / "Roaming")
     else:
         applications = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
-    claude = Path(environment.get("CLAUDE_CONFIG_DIR") or home) / ".claude.json"
-    codex = Path(environment.get("CODEX_HOME") or home / ".codex") / "config.toml"
-    users = [
-        ("claude-desktop", applications / "Claude" / "claude_desktop_config.json"),
-        ("cursor", home / ".cursor" / "mcp.json"),
-        ("vscode", applications / "Code" / "User" / "mcp.json"),
-        ("vscode", applications / "Code - Insiders" / "User" / "mcp.json"),
-        ("codex", codex),
+    users = {
+        "claude-code": [Path(environment.get("CLAUDE_CONFIG_DIR") or home) / ".claude.json"],
+        "claude-desktop": [applications / "Claude" / "claude_desktop_config.json"],
+        "cursor": [home / ".cursor" / "mcp.json"],
+        "vscode": [applications / name / "User" / "mcp.json" for name in ("Code", "Code - Insiders")],
+        "codex": [Path(environment.get("CODEX_HOME") or home / ".codex") / "config.toml"],
+        "gemini": [home / ".gemini" / "settings.json"],
+        "zed": [(home / ".config" if platform == "darwin" else applications) / "zed" / "settings.json"],
+    }
+    found = [
+        Place(client=client, path=path, workspace=home, has_projects=client == "claude-code")
+        for client, paths in users.items()
+        for path in paths
     ]
-    projects = [
-        ("claude-code", here / ".mcp.json"),
-        ("cursor", here / ".cursor" / "mcp.json"),
-        ("vscode", here / ".vscode" / "mcp.json"),
-        ("codex", here / ".codex" / "config.toml"),
-    ]
-    found = [Place(client="claude-code", path=claude, workspace=home, has_projects=True)]
-    found += [Place(client=client, path=path, workspace=home) for client, path in users]
     known = {place.path for place in found}
+    projects = ((client, here / path) for client, path in PROJECTS.items())
     return found + [Place(client=client, path=path, workspace=here) for client, path in projects if path not in known]
+
+
+def settings_file(client: str, home: Path, here: Path, environment: Mapping[str, str], *, project: bool) -> Path | None:
+    """Return the file in which a client looks for servers: the user's, or with `project` that of the project in `here`;
+    None if it has none for projects."""
+    if project:
+        return here / PROJECTS[client] if client in PROJECTS else None
+    return next(place.path for place in places(home, here, environment) if place.client == client)
 
 
 def servers(place: Place) -> Iterator[Found]:
@@ -78,7 +95,7 @@ def servers(place: Place) -> Iterator[Found]:
 
 def _listed(holder: JsonObject, where: str) -> list[Server]:
     # Most of these files contain other settings too, so that having no servers is no mistake.
-    if not any(key in holder for key in ("mcpServers", "servers", "mcp_servers")):
+    if not any(key in holder for key in TABLES):
         return []
     try:
         return servers_in(holder, where)

@@ -9,8 +9,8 @@ from linckia.kernel.cli.data_commands import AddCommand, add_json
 TAKES_SERVER = "server"
 """Default that a parser sets if it takes a server's command, after `--`."""
 
-CLIENTS = ("claude-code", "claude-desktop", "cursor", "vscode", "codex")
-"""The clients whose servers can be imported."""
+CLIENTS = ("claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini", "zed")
+"""The clients whose settings are known."""
 
 MCP_EPILOG = """\
 examples:

@@ -12,7 +12,7 @@ from typing import NoReturn
 from linckia.kernel import VERSION
 from linckia.kernel.cli import EXIT_USAGE
 from linckia.kernel.cli.data_commands import FAMILIES, AddCommand, add_json, seconds_option
-from linckia.kernel.cli.mcp_parser import TAKES_SERVER, add_mcp, add_wrap
+from linckia.kernel.cli.mcp_parser import CLIENTS, TAKES_SERVER, add_mcp, add_wrap
 from linckia.proto.control.address import default_data_dir
 from linckia.proto.suggestions import nearest
 
@@ -83,7 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
         sub.set_defaults(module=module, function=name.replace("-", "_"))
         return sub
 
-    for family in (_kernel, _calls, add_mcp, add_wrap, *FAMILIES, _services, _backups, _access, _machine):
+    for family in (_kernel, _calls, add_mcp, add_wrap, *FAMILIES, _services, _backups, _access, _clients, _machine):
         family(command)
     return parser
 
@@ -260,6 +260,30 @@ examples:
   linckia service install ~/notes              install a user unit, started at login
   linckia service show ~/notes --no-http       print it
 """
+
+
+INSTALL_EPILOG = """\
+examples:
+  linckia install-client claude-desktop ~/notes
+  linckia install-client vscode --project ~/notes
+  linckia install-client cursor --http         use the kernel that `linckia serve` runs
+  linckia install-client claude-desktop --undo
+
+The change is shown first and confirmed. A copy of the old file is kept beside it.
+"""
+
+
+def _clients(command: AddCommand) -> None:
+    client = command("install-client", "install_client", "enter Linckia in an MCP client's settings", INSTALL_EPILOG)
+    client.add_argument("client", metavar="CLIENT", choices=CLIENTS, help=", ".join(CLIENTS))
+    client.add_argument("paths", metavar="PATH", nargs="*", help="the roots: folders whose files it may access")
+    client.add_argument("--project", action="store_true", help="in the settings of the project in this folder")
+    client.add_argument("--name", metavar="NAME", default="linckia", help="name of the entry (default: linckia)")
+    client.add_argument("--surface", metavar="NAME", help="tools to list (default: core)")
+    client.add_argument("--http", action="store_true", help="connect to the running kernel, with a token of its own")
+    client.add_argument("--undo", action="store_true", help="take the entry out, or restore what was there before")
+    client.add_argument("--dry-run", action="store_true", help="only show the change")
+    client.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def _machine(command: AddCommand) -> None:
