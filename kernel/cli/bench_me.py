@@ -126,7 +126,11 @@ def measured(folder: Path, notes: int, files: int) -> Figures:
         with Client(data) as client:
             # Moved to the root in one step, or the kernel would index them while they are written.
             staged.rename(tree / "files")
-            files_s = _timed(lambda: client.call("index", {"path": str(tree)}, timeout_s=INDEX_TIMEOUT_S))
+            params = {"root": str(tree), "async": False, "maxAge": 0}
+            files_s = _timed(lambda: client.call("index", params, timeout_s=INDEX_TIMEOUT_S))
+            found = client.call("inspect", {"path": str(tree)})["files"]
+            if found != files:
+                raise Failed(f"{found} of {files} files were indexed")
             complain("searching")
             queries = [" ".join(choice.choices(words, k=3)) for _ in range(SEARCHES)]
             _search(client, "warm up")
