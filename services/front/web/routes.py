@@ -5,6 +5,7 @@ Access is checked before a request gets here (`services.front.transport.access`)
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from starlette import routing
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from linckia.proto import openapi
 from linckia.proto.bounds import exceeded
 from linckia.proto.dispatch import Dispatcher
 from linckia.proto.errors import InvalidParams, Kind, Unavailable
@@ -66,8 +68,11 @@ def routes(
     *,
     unserved: Container[str] = (),
     limits: FairLimits | None = None,
+    version: str = "",
 ) -> list[routing.BaseRoute]:
-    """Return all routes of the table, and `/ping`; those of `unserved` services answer that they are switched off.
+    """Return all routes of the table, their description, and `/ping`.
+
+    Those of `unserved` services answer that they are switched off.
 
     Args:
         limits: shared by everything that reads request bodies.
@@ -88,7 +93,22 @@ def routes(
             found.append(routing.Route(op.http.path, content.answer, methods=[op.http.method]))
         elif op.http is not None:
             add(op.http, op.service, op.params, partial(_by_operation, op, dispatcher))
+    found.append(_openapi(table, version))
     return list(found)
+
+
+def _openapi(table: Table, version: str) -> routing.Route:
+    """Return the route of the document that describes the others."""
+
+    @functools.cache
+    def encoded() -> bytes:
+        return msgspec.json.encode(openapi.document(table, version))
+
+    async def answer(request: Request) -> Response:
+        # It has every schema, so it is made when it is asked for, in a thread.
+        return Response(await trio.to_thread.run_sync(encoded), media_type="application/json")
+
+    return routing.Route(openapi.PATH, answer, methods=["GET"])
 
 
 async def _ping(request: Request) -> Response:

@@ -75,7 +75,7 @@ async def serve(
 
     limits = FairLimits()
     declared_routes = routes.routes(
-        dispatcher, declared, http.max_body_bytes, unserved=settings.unserved, limits=limits
+        dispatcher, declared, http.max_body_bytes, unserved=settings.unserved, limits=limits, version=settings.version
     )
     tokens = Tokens()
     async with trio.open_nursery() as nursery:
