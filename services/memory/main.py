@@ -65,6 +65,9 @@ class MemoryFeed(ForgettingFeed):
         put = [group_of(db, row) for row in there.values()]
         return Due(tuple(n for n, _ in rows), put, [id_ for _, id_ in rows if id_ not in there]) if rows else None
 
+    def stored(self, db: apsw.Connection) -> int:
+        return int(db.execute("SELECT count(*) FROM memory").get)
+
     def reconcile(self, db: apsw.Connection, theirs: set[str]) -> list[str]:
         mine = {id_ for (id_,) in db.execute("SELECT id FROM memory")}
         db.executemany("INSERT OR IGNORE INTO outbox(id) VALUES(?)", ((id_,) for id_ in mine - theirs))

@@ -54,6 +54,8 @@ class Outbox(Generic[D]):
         self._gather_s = gather_s
         self._compared = self._in_step = False
         """Whether both sides were compared, and whether the queue is also empty."""
+        self.has_compared = False
+        """Whether both sides were compared since the start, so that the table lists everything the other side lacks."""
         self._wake = trio.Event()
         self._wanted = trio.Event()
         self._passed = trio.Condition()
@@ -143,6 +145,7 @@ class Outbox(Generic[D]):
             except BaseException:
                 self._compared = False
                 raise
+            self.has_compared = True
         if (due := await self._feed.take()) is None:
             return False
         if await self._feed.deliver(due):

@@ -89,6 +89,13 @@ class SearchFeed(ABC):
     def reconcile(self, db: apsw.Connection, theirs: set[str]) -> list[str]:
         """Queue the groups missing from `theirs`, the ids that the search has. Returns those that are unknown here."""
 
+    @abstractmethod
+    def stored(self, db: apsw.Connection) -> int:
+        """Return the number of items that the search should have."""
+
+    async def _has_compared(self) -> bool:
+        return self.outbox.has_compared
+
     async def run(self) -> None:
         """Deliver until cancelled."""
         async with trio.open_nursery() as nursery:
@@ -96,7 +103,14 @@ class SearchFeed(ABC):
             await self.outbox.run()
 
     async def caught_up(self, patience_s: float) -> int:
-        """Wait at most `patience_s` until the search has everything stored now. Returns how many rows are left."""
+        """Wait at most `patience_s` until the search has everything stored now. Returns how many rows are left.
+
+        When the kernel has just started, the search may lack any row (after a restore, say), so that all count as left
+        until both sides were compared.
+        """
+        unknown = self.env.generation == 1 and not self.outbox.has_compared
+        if unknown and not await self.outbox.until(self._has_compared, patience_s):
+            return await self.database.read(self.stored)
         if not (last := (await self.database.read(self.backlog)).last):
             return 0
 

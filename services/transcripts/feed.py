@@ -52,6 +52,9 @@ class TurnFeed(ForgettingFeed):
         if status.groups != await self.database.read(delivered):
             await super().compare()
 
+    def stored(self, db: apsw.Connection) -> int:
+        return int(db.execute("SELECT count(*) FROM node WHERE found").get)
+
     def reconcile(self, db: apsw.Connection, theirs: set[str]) -> list[str]:
         queued = {node_id for (node_id,) in db.execute("SELECT node_id FROM outbox WHERE node_id IS NOT NULL")}
         mine = {

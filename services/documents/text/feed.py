@@ -50,6 +50,9 @@ class ContentFeed(SearchFeed):
             raise Damaged(self._store.packs.damage)
         return self._store.epoch.replace("-", "")[-16:] + "-"
 
+    def stored(self, db: apsw.Connection) -> int:
+        return int(db.execute("SELECT count(DISTINCT object) FROM document").get)
+
     def reconcile(self, db: apsw.Connection, theirs: set[str]) -> list[str]:
         prefix = self.prefix
         ours = {f"{prefix}{id_}": id_ for (id_,) in db.execute("SELECT DISTINCT object FROM document")}
