@@ -54,30 +54,40 @@ class Prompts(msgspec.Struct, frozen=True):
     shown."""
 
     dir: str | None = None
+    """A folder that replaces the usual one, `prompts` of the data directory."""
     from_roots: bool = True
+    """Whether prompts in the roots are shown."""
 
 
 class AuditSettings(msgspec.Struct, frozen=True):
     """`[audit]`: whether there is an audit log, the size at which its file is rotated, and the number of files."""
 
     enabled: bool = True
+    """Whether there is an audit log."""
     max_bytes: Annotated[int, Meta(ge=4096)] = 16 * 1024 * 1024
+    """Size in bytes at which the file is rotated."""
     files: Annotated[int, Meta(ge=1, le=1000)] = 8
+    """Number of files kept."""
 
 
 class ChaosSettings(msgspec.Struct, frozen=True):
     """`[chaos]`: whether faults may be injected, as system tests do, and the module that does it."""
 
     allowed: bool = False
+    """Whether faults may be injected, as system tests do."""
     module: str | None = None
+    """The Python module that injects them."""
 
 
 class BackupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[backup]`: a folder outside the data directory, the interval between backups, and how many to keep."""
 
     to: str
+    """A folder outside the data directory."""
     every: str = "24h"
+    """Interval between backups."""
     keep: Annotated[int, Meta(ge=1, le=10_000)] = 14
+    """Number of snapshots kept."""
 
     @property
     def every_s(self) -> float:
@@ -101,6 +111,7 @@ class LayerSettings(msgspec.Struct, frozen=True, kw_only=True):
     deny: list[str] = []
     """Paths, and .gitignore patterns, that clients cannot access even below a root."""
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$")] = "info"
+    """The least severe messages that are logged: debug, info, warning or error."""
     own_users: bool = True
     """Whether services have their own users if the kernel runs as root."""
     standbys: bool = True
@@ -109,10 +120,12 @@ class LayerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds without a call after which a service that only answers calls has no process; 0: it always has one."""
     audit: AuditSettings = AuditSettings()
     backup: BackupSettings | None = None
+    """The schedule of backups; without it there is none."""
     chaos: ChaosSettings = ChaosSettings()
     http: Http = Http()
     prompts: Prompts = Prompts()
     services: dict[str, Layer] = {}
+    """Tables of single services; see below."""
     mcp: dict[str, object] = {}
     """By name: a mounted MCP server (`kernel.mount_settings`)."""
     only_mounts: bool = False

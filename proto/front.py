@@ -88,18 +88,23 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
     """`[http]`: settings for MCP over HTTP."""
 
     enabled: bool = True
+    """Whether HTTP is served."""
     host: Annotated[str, Meta(min_length=1)] = DEFAULT_HOST
+    """Address to listen on."""
     port: Annotated[int, Meta(ge=0, le=65535)] = DEFAULT_PORT
     """0 picks a free port."""
     token: str | None = None
     """Bearer token that clients must send, unless it is `OFF`; None: the kernel's own token."""
     token_file: str | None = None
+    """File with that token."""
     allowed_hosts: tuple[str, ...] = ()
     """Additional host names that requests may use."""
     allowed_origins: tuple[str, ...] = ()
     """Allowed web origins besides those of this machine."""
     max_body_bytes: Annotated[int, Meta(ge=1024)] = 64 * 1024 * 1024
+    """Maximum size of a request's body."""
     max_connections: Annotated[int, Meta(ge=1)] = 2048
+    """Maximum number of connections."""
     max_connections_per_peer: Annotated[int, Meta(ge=1)] = 1024
     """Limit per peer: an address (without a token), where new connections replace the oldest; or a token; or an address
     with the operator's token."""
@@ -111,6 +116,7 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
     rate: str | None = None
     """How often each client with its own token may call (`proto.grants.parse_rate`). The operator is not limited."""
     oauth: OAuth | None = None
+    """The issuer whose tokens are accepted too; null: none."""
 
     @property
     def is_loopback(self) -> bool:

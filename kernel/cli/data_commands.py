@@ -139,7 +139,7 @@ def _documents(command: AddCommand) -> None:
     ls = command("ls", "documents", "list stored documents")
     ls.add_argument("path", metavar="PATH", nargs="?", help="only those at or below this path, or matching this glob")
     orders = ("name", "size", "created", "modified", "indexed")
-    ls.add_argument("--sort", dest="sort_by", choices=orders, default="name")
+    ls.add_argument("--sort", dest="sort_by", choices=orders, default="name", help="order (default: name)")
     ls.add_argument("--reverse", action="store_true", help="in reverse order")
     ls.add_argument("--limit", metavar="N", type=int, help="maximum number of documents")
     ls.add_argument("--paths", action="store_true", help="only paths, one per line")
@@ -150,7 +150,7 @@ def _documents(command: AddCommand) -> None:
     grep = command("grep", "documents", "search stored documents with a regular expression", GREP_EPILOG)
     grep.add_argument("pattern", metavar="PATTERN", help="a regular expression")
     grep.add_argument("paths", metavar="PATH", nargs="*", help="only these documents, folders or globs")
-    grep.add_argument("-i", "--ignore-case", action="store_true")
+    grep.add_argument("-i", "--ignore-case", action="store_true", help="upper and lower case are the same")
     grep.add_argument("-w", "--word", action="store_true", help="whole words only")
     grep.add_argument("-F", "--fixed", dest="literal", action="store_true", help="PATTERN is plain text")
     grep.add_argument("-c", "--count", action="store_true", help="only the number of matching lines per document")
@@ -162,7 +162,7 @@ def _documents(command: AddCommand) -> None:
     target = "at or below a root of the kernel; nothing is written elsewhere"
     restore.add_argument("output_directory", metavar="DIR", help=target)
     restore.add_argument("--snapshot", metavar="ID", dest="snapshot_id", help="an id from `linckia snapshots`")
-    restore.add_argument("--collection", metavar="NAME")
+    restore.add_argument("--collection", metavar="NAME", help="the latest version of all documents in this collection")
     restore.add_argument("--overwrite", action="store_true", help="replace files that exist")
     restore.add_argument("--dry-run", action="store_true", help="only report what would be written")
     for pattern, what in (("include", "only these files"), ("exclude", "not these files")):

@@ -305,7 +305,7 @@ def _machine(command: AddCommand) -> None:
     add_json(models)
 
     completion = command("completion", "completion", "print a completion script for your shell", COMPLETION_EPILOG)
-    completion.add_argument("shell", choices=("bash", "zsh", "fish", "tcsh"))
+    completion.add_argument("shell", choices=("bash", "zsh", "fish", "tcsh"), help="your shell")
 
     unit = command("service", "service", "run the kernel as a systemd unit", SERVICE_EPILOG)
     unit.add_argument("action", choices=("install", "remove", "show"), help="`show` prints it and changes nothing")

@@ -61,6 +61,7 @@ class DecodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of `[services.decode]`."""
 
     time_limit_s: Annotated[float, Meta(gt=0, le=ops.TIME_LIMIT_S)] = ops.TIME_LIMIT_S
+    """Seconds for one file."""
     memory_limit_bytes: Annotated[int, Meta(ge=0)] = ops.MEMORY_BYTES
     """Memory limit of the process; 0 means no system limits, neither of memory nor of processor time."""
 

@@ -39,11 +39,15 @@ class EmbedSettings(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fie
         Backend, Meta(description="auto: on a CPU onnx if it supports the model, else torch; fastest: measures both")
     ] = Backend.AUTO
     max_tokens: Annotated[int, Meta(ge=8, description="Read at most this many tokens of a text")] | None = None
+    """Maximum number of tokens read of a text; null: by the model."""
     query_prefix: Annotated[str, Meta(description="Replaces the model's own")] | None = None
+    """Text before each query, instead of the model's own."""
     passage_prefix: Annotated[str, Meta(description="Replaces the model's own")] | None = None
+    """Text before each passage, instead of the model's own."""
     batch_ms: Annotated[float, Meta(ge=0, description="Work in one batch of passages; 0: by the device")] = 0
     max_waiting_tokens: Annotated[int, Meta(ge=1, description="Tokens that may wait in each lane")] = 1_000_000
     unload_after_s: Annotated[float, Meta(ge=0)] = 300
+    """Seconds without a call after which the process ends until the next one; 0: never."""
 
 
 class Loaded(msgspec.Struct, frozen=True):

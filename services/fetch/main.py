@@ -43,11 +43,15 @@ class FetchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Settings of `[services.fetch]`."""
 
     allow: list[str] = []
+    """Private hosts and networks to download from."""
     max_bytes: Annotated[int, Meta(ge=1)] = 4 * 1024**3
+    """Maximum size of a download."""
     timeout_s: Annotated[float, Meta(gt=0, le=86_400)] = 3600.0
+    """Seconds for one download."""
     issuer: str = ""
     """`http.oauth.issuer`, set by the kernel, as is `jwks_url`."""
     jwks_url: str = ""
+    """See `issuer`."""
 
 
 class Fetch:

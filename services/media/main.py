@@ -31,6 +31,7 @@ class MediaSettings(msgspec.Struct, frozen=True):
     """Settings of `[services.media]`."""
 
     cache_bytes: Annotated[int, Meta(gt=0)] = 1024**3
+    """Size of the cache of thumbnails, frames and metadata."""
 
 
 @contextlib.asynccontextmanager

@@ -57,8 +57,11 @@ class WatchSettings(msgspec.Struct):
     """Settings of `[services.watch]`."""
 
     reconcile_interval_s: Seconds = 300.0
+    """Interval at which every folder is examined, in case events were lost."""
     poll_interval_s: Seconds = 3.0
+    """Interval at which folders without events (network file systems) are examined."""
     trim_interval_s: Seconds = 10.0
+    """Interval at which changes that every reader has read are deleted."""
     log_limit: Annotated[int, Meta(gt=0)] = 200_000
     """Number of changes kept for a reader that does not read, a few hundred bytes each."""
     max_watches: Annotated[int, Meta(ge=0)] = 0

@@ -24,7 +24,7 @@ from linckia.proto.errors import Kind, LinckiaError
 from linckia.proto.frames import Backlog
 from linckia.proto.front import SERVICE
 from linckia.proto.operation import Route, operation_of
-from linckia.proto.ops.kernel import KernelFigures, KernelFiguresParams, LaneFigures, ServiceFigures
+from linckia.proto.ops.kernel import BackupStatus, KernelFigures, KernelFiguresParams, LaneFigures, ServiceFigures
 from linckia.services.front.web.routes import failed
 
 _ROUTE: Final = Route("GET", "/metrics")
@@ -90,6 +90,15 @@ def exposition(figures: KernelFigures) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(figures))
     return generate_latest(registry)
+
+
+def described() -> list[Metric]:
+    """Return all families of metrics, without figures."""
+    nothing = KernelFigures(
+        version="", rss_bytes=0, worst_turn_s=0, worst_turn_cpu_s=0, late_turns=0, backup=BackupStatus(to="", age_s=0),
+        services=[], lanes={}, zygotes=[], states=[], causes=[],
+    )  # fmt: skip
+    return list(_Collector(nothing).collect())
 
 
 @dataclass(eq=False)
