@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from setuptools import build_meta
+from setuptools import build_meta  # type: ignore[import-untyped]  # its stubs are a package of their own
 
 REPOSITORY = "https://github.com/linckia/linckia"
 DESCRIPTION = Path("README.pypi.md")
@@ -42,26 +42,26 @@ get_requires_for_build_sdist = get_requires_for_build_editable = get_requires_fo
 
 def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
     with _described():
-        return build_meta.build_sdist(sdist_directory, config_settings)
+        return str(build_meta.build_sdist(sdist_directory, config_settings))
 
 
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
     with _described():
-        return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
+        return str(build_meta.build_wheel(wheel_directory, config_settings, metadata_directory))
 
 
 def build_editable(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
     with _described():
-        return build_meta.build_editable(wheel_directory, config_settings, metadata_directory)
+        return str(build_meta.build_editable(wheel_directory, config_settings, metadata_directory))
 
 
 def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: Settings = None) -> str:
     with _described():
-        return build_meta.prepare_metadata_for_build_wheel(metadata_directory, config_settings)
+        return str(build_meta.prepare_metadata_for_build_wheel(metadata_directory, config_settings))
 
 
 def prepare_metadata_for_build_editable(metadata_directory: str, config_settings: Settings = None) -> str:
     with _described():
-        return build_meta.prepare_metadata_for_build_editable(metadata_directory, config_settings)
+        return str(build_meta.prepare_metadata_for_build_editable(metadata_directory, config_settings))

@@ -96,7 +96,7 @@ def _type(schema: Any) -> str:
     if not isinstance(schema, dict):
         return "any"
     if "$ref" in schema:
-        return schema["$ref"].rpartition("/")[2]
+        return str(schema["$ref"]).rpartition("/")[2]
     if "enum" in schema:
         return ", ".join(f"`{each}`" for each in schema["enum"])
     if "anyOf" in schema:
@@ -169,7 +169,7 @@ def _structs(kind: Any) -> Iterator[type[msgspec.Struct]]:
 
 
 def _plain(field: msgspec.structs.FieldInfo) -> str:
-    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()  # type: ignore[operator]  # it is one of both
+    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
     return json.dumps(msgspec.to_builtins(value, enc_hook=str))
 
 

@@ -32,7 +32,7 @@ class Step(NamedTuple):
 
 def steps(page: Path) -> list[Step]:
     """Return the commands in the console blocks of a page, in order."""
-    found = []
+    found: list[Step] = []
     for kind, body in _FENCED.findall(page.read_text(encoding="utf-8")):
         if kind == "console":
             found += _steps(body)
