@@ -11,9 +11,13 @@ import argparse
 import contextlib
 import os
 import pwd
+import re
+import shlex
 import shutil
+import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from linckia.kernel.cli import EXIT_HELD, EXIT_USAGE, Failed, Usage
@@ -22,6 +26,17 @@ from linckia.kernel.cli.terminal import say
 from linckia.proto.durable import replace_file
 
 SYSTEM_UNITS = Path("/etc/systemd/system")
+
+_NO_BUS = re.compile("Failed to connect to .*bus")
+"""What systemctl says if it cannot reach systemd; newer versions name the bus."""
+
+_RUNNING = frozenset({"active", "activating", "reloading", "refreshing"})
+"""States (`systemctl is-active`) of a unit that a failed installation must not stop."""
+
+
+class _Unreachable(Failed):
+    """systemctl cannot connect to systemd."""
+
 
 _UNIT = """\
 [Unit]
@@ -65,37 +80,66 @@ def service(arguments: argparse.Namespace) -> int:
     manage = "systemctl" if arguments.system else "systemctl --user"
     say(f"{path} is installed and started; see `{manage} status {path.stem}` and `linckia status`.")
     if not arguments.system:
-        say(f"It runs while you are logged in; `loginctl enable-linger {_user()}` makes it start with the machine.")
+        say(f"It runs while you are logged in; `{_enable_linger()}` makes it start with the machine.")
     return 0
 
 
 def _install(path: Path, text: str, *, system: bool) -> None:
-    """Write the unit, enable and start it. If systemd refuses, everything is as before. Raises Failed, OSError."""
-    _require_systemctl(system=system)
-    earlier = path.read_bytes() if path.exists() else None
+    """Write the unit, enable and start it. If any step fails, everything is as before. Raises Failed, OSError."""
+    _require_systemctl("install", system=system)
+    existed = os.path.lexists(path)
+    state = _run("is-active", path.name, system=system).stdout.strip()
+    restore_unit = _restorer(path)
+    # Without a bus, `systemctl enable` may create this link before it fails, and `systemctl disable` may be unable to
+    # remove it.
+    restore_link = _restorer(path.parent / f"{_target(system=system)}.wants" / path.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, text.encode())
     try:
-        _systemctl("daemon-reload", system=system)
-        _systemctl("enable", "--now", path.name, system=system)
-    except Failed as failure:
-        if earlier is None:
-            with contextlib.suppress(Failed):
-                _systemctl("disable", "--now", path.name, system=system)
-            path.unlink()
-        else:
-            replace_file(path, earlier)
-        with contextlib.suppress(Failed):
+        with contextlib.ExitStack() as undo:
+            # Undone in reverse order.
+            undo.callback(_run, "daemon-reload", system=system)
+            undo.callback(restore_unit)
+            undo.callback(restore_link)
             _systemctl("daemon-reload", system=system)
-        state = "removed again" if earlier is None else "as before"
-        raise Failed(f"{failure}\nNothing was installed: {path} is {state}") from None
+            if state not in _RUNNING:
+                undo.callback(_run, "stop", path.name, system=system)
+            _systemctl("enable", "--now", path.name, system=system)
+            undo.pop_all()
+    except Failed as failure:
+        advice = _advice("install", system=system) if isinstance(failure, _Unreachable) else ""
+        outcome = "as before" if existed else "removed again"
+        raise Failed(f"{failure}\nNothing was installed: {path} is {outcome}. {advice}".rstrip()) from None
 
 
-def _user() -> str:
+def _restorer(path: Path) -> Callable[[], None]:
+    """Return a function that restores what `path` is now: a link, a file with its content and mode, or nothing."""
+    if path.is_symlink():
+        target = path.readlink()
+
+        def relink() -> None:
+            path.unlink(missing_ok=True)
+            path.symlink_to(target)
+
+        return relink
+    if path.exists():
+        content, mode = path.read_bytes(), stat.S_IMODE(path.stat().st_mode)
+
+        def rewrite() -> None:
+            replace_file(path, content)
+            path.chmod(mode)
+
+        return rewrite
+    return lambda: path.unlink(missing_ok=True)
+
+
+def _enable_linger() -> str:
+    """Return the command that lets this user's units run without a login."""
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
+        user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
-        return str(os.getuid())
+        user = str(os.getuid())
+    return f"loginctl enable-linger {shlex.quote(user)}"
 
 
 def unit(arguments: argparse.Namespace) -> str:
@@ -106,8 +150,12 @@ def unit(arguments: argparse.Namespace) -> str:
     return _UNIT.format(
         command=" ".join(map(_quoted, command)),
         hopeless=f"{EXIT_USAGE} {EXIT_HELD}",
-        target="multi-user.target" if arguments.system else "default.target",
+        target=_target(system=arguments.system),
     )
+
+
+def _target(*, system: bool) -> str:
+    return "multi-user.target" if system else "default.target"
 
 
 def _quoted(word: str) -> str:
@@ -119,8 +167,11 @@ def _quoted(word: str) -> str:
 def _remove(path: Path, *, system: bool) -> int:
     if not path.exists():
         raise Failed(f"{path} does not exist; nothing was changed")
-    _require_systemctl(system=system)
-    _systemctl("disable", "--now", path.name, system=system)
+    _require_systemctl("remove", system=system)
+    try:
+        _systemctl("disable", "--now", path.name, system=system)
+    except _Unreachable as failure:
+        raise Failed(f"{failure}\n{path} is not removed. {_advice('remove', system=system)}".rstrip()) from None
     path.unlink()
     _systemctl("daemon-reload", system=system)
     say(f"{path} is removed; the data directory is unchanged.")
@@ -134,26 +185,45 @@ def _units(*, system: bool) -> Path:
     return (Path(configuration) if os.path.isabs(configuration) else Path.home() / ".config") / "systemd" / "user"
 
 
-def _require_systemctl(*, system: bool) -> None:
+def _require_systemctl(action: str, *, system: bool) -> None:
     """Raise Failed, with the remedy, if systemd cannot be reached: nothing should be written then."""
     if shutil.which("systemctl") is None:
         raise Failed("this machine has no systemctl: `linckia service show` prints the unit")
-    command = ["systemctl", *([] if system else ["--user"]), "show-environment"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
+    done = _run("show-environment", system=system)
+    # In a chroot systemctl ignores the command and succeeds. A running systemd has at least a PATH to show.
+    if done.returncode == 0 and done.stdout:
         return
-    said = done.stderr.strip() or f"exit code {done.returncode}"
-    if system:
-        raise Failed(f"systemd does not answer ({said}); nothing was changed")
-    raise Failed(
-        f"your user has no running systemd ({said}); nothing was changed. Run `sudo loginctl enable-linger {_user()}`, "
-        f"which starts one and keeps it running without a login, then `export XDG_RUNTIME_DIR=/run/user/{os.getuid()}` "
-        "and the same command again. Or install it for the whole system: `sudo linckia service install --system`"
-    )
+    whose = "systemd does not answer" if system else "your user has no running systemd"
+    raise Failed(f"{whose} ({_complaint(done)}); nothing was changed. {_advice(action, system=system)}".rstrip())
+
+
+def _advice(action: str, *, system: bool) -> str:
+    """Say how to reach systemd, or do without it, for `linckia service ACTION`."""
+    advice = []
+    if not system:
+        advice.append(
+            f"Run `sudo {_enable_linger()}`, which starts a systemd of your user and keeps it running without a login. "
+            f"Then log in again, or run `export XDG_RUNTIME_DIR=/run/user/{os.getuid()}`, and repeat the command."
+        )
+        if action == "install":
+            advice.append("Or install a unit of the system: `sudo linckia service install --system`.")
+    if action == "install":
+        advice.append("In a container without systemd, run `linckia serve` instead.")
+    return " ".join(advice)
+
+
+def _run(*words: str, system: bool) -> subprocess.CompletedProcess[str]:
+    command = ["systemctl", *([] if system else ["--user"]), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _complaint(done: subprocess.CompletedProcess[str]) -> str:
+    return done.stderr.strip() or f"exit code {done.returncode}"
 
 
 def _systemctl(*words: str, system: bool) -> None:
-    command = ["systemctl", *([] if system else ["--user"]), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    """Run systemctl. Raises Failed, and _Unreachable if it could not connect to systemd."""
+    done = _run(*words, system=system)
     if done.returncode != 0:
-        raise Failed(f"{' '.join(command)} failed: {done.stderr.strip() or f'exit code {done.returncode}'}")
+        kind = _Unreachable if _NO_BUS.search(done.stderr) else Failed
+        raise kind(f"{' '.join(done.args)} failed: {_complaint(done)}")
