@@ -120,7 +120,7 @@ class LayerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds without a call after which a service that only answers calls has no process; 0: it always has one."""
     audit: AuditSettings = AuditSettings()
     backup: BackupSettings | None = None
-    """The schedule of backups; without it there is none."""
+    """The schedule of backups; null: no backups are made."""
     chaos: ChaosSettings = ChaosSettings()
     http: Http = Http()
     prompts: Prompts = Prompts()

@@ -1,7 +1,7 @@
 """The HTTP routes of an operation table as an OpenAPI 3.1 document.
 
-OpenAPI 3.1's schemas are JSON Schema 2020-12, so those of the operations are used as they are; only their definitions
-move to `components`, each with the name of its route in front.
+OpenAPI 3.1's schemas are JSON Schema 2020-12, so those of the operations are used unchanged. Their definitions move to
+`components`, each with the name of its route in front.
 """
 
 from __future__ import annotations

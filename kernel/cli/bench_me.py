@@ -45,7 +45,7 @@ _SYLLABLES = [consonant + vowel for consonant in "bcdfghklmnprstvz" for vowel in
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured: durations in seconds (or milliseconds: `_ms`), sizes in bytes."""
+    """The measurements: durations in seconds (`_ms`: milliseconds), sizes in bytes."""
 
     version: str
     processor: str
@@ -57,9 +57,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     start_s: float
     notes: int
     notes_words_s: float
-    """Until all notes were found by their words."""
+    """Time after which all notes were found by their words."""
     notes_s: float
-    """Until all notes were found by their meaning too."""
+    """Time after which all notes were found by their meaning too."""
     files: int
     files_s: float
     search_p50_ms: float

@@ -26,7 +26,8 @@ from linckia.kernel.cli.client_places import settings_file
 from linckia.kernel.cli.jsonc import NotJson, member_at, with_member, without_member
 from linckia.kernel.cli.stdio import real_root
 from linckia.kernel.cli.terminal import complain, say
-from linckia.proto.control.client import Client
+from linckia.proto.control.address import find_data_dir
+from linckia.proto.control.client import Client, NoKernel
 from linckia.proto.durable import replace_file
 from linckia.proto.extras import checkout_script
 from linckia.proto.grants import Token
@@ -90,7 +91,7 @@ def install_client(arguments: argparse.Namespace) -> int:
     backup = _backup_of(place)
     # An entry of ours means that the backup shows what was there before the first one.
     if old is not None and not (backup.exists() and _member(place, old, path) is not None):
-        _write(backup, _bytes(place), like=place)
+        _write(backup, place.read_bytes(), like=place)
     place.parent.mkdir(parents=True, exist_ok=True)
     _write(place, new.encode(), like=place)
     undo = f"linckia install-client {arguments.client} --undo" + (" --project" if arguments.project else "")
@@ -121,10 +122,12 @@ def _undo(arguments: argparse.Namespace, place: Path, path: tuple[str, str]) -> 
         place.unlink()
         say(f"{place} is removed, as it had nothing else.")
     else:
-        content = _bytes(backup) if new == before else new.encode()
+        content = backup.read_bytes() if new == before else new.encode()
         _write(place, content, like=place)
         say(f"{place} is {'as it was before' if new == before else 'without the entry, and otherwise unchanged'}.")
     backup.unlink(missing_ok=True)
+    if isinstance(entry, dict) and "command" not in entry:
+        _replace_token(arguments.data_dir, _token_name(arguments), None)
     return 0
 
 
@@ -139,7 +142,8 @@ def _entry(arguments: argparse.Namespace) -> JsonObject:
         return form.http(_url(arguments), "…")
     command, *words = program()
     words += ["stdio", *map(real_root, arguments.paths)]
-    words += ["--data", str(arguments.data_dir)] if arguments.data else []
+    # The client does not have this environment.
+    words += ["--data", str(arguments.data_dir)] if arguments.data_dir != find_data_dir(None, {}) else []
     words += ["--surface", arguments.surface] if arguments.surface else []
     if not arguments.paths:
         complain("no PATH is given, so operations on files will be refused; notes need the folder that holds them")
@@ -156,16 +160,29 @@ def _url(arguments: argparse.Namespace) -> str:
 
 def _with_token(arguments: argparse.Namespace, entry: JsonObject) -> JsonObject:
     """Make a token for this client, and return the entry with it. Raises Failed, ControlError."""
-    name, secret = f"{arguments.client}-{arguments.name}", tokens.new()
-    made = Token(name=name, sha256=tokens.hash_of(secret), created=time.time(), surfaces=(arguments.surface or "core",))
-    with tokens.editing(arguments.data_dir):
-        others = [each for each in tokens.listed(arguments.data_dir) if each.name != name]
-        tokens.store(arguments.data_dir, [*others, made])
-    with Client(arguments.data_dir) as client:
-        client.call("kernel_tokens_changed", {"action": "create", "name": name})
+    name, secret = _token_name(arguments), tokens.new()
+    surfaces = (arguments.surface or "core",)
+    made = Token(name=name, sha256=tokens.hash_of(secret), created=time.time(), surfaces=surfaces)
+    _replace_token(arguments.data_dir, name, made)
     form = FORMATS[arguments.client]
     assert form.http is not None
     return form.http(str(entry.get("url") or entry.get("httpUrl")), secret)
+
+
+def _token_name(arguments: argparse.Namespace) -> str:
+    return f"{arguments.client}-{arguments.name}"
+
+
+def _replace_token(data_dir: Path, name: str, made: Token | None) -> None:
+    """Store the token with this name, or revoke it; a running kernel applies it at once. Raises ControlError."""
+    with tokens.editing(data_dir):
+        there = tokens.listed(data_dir)
+        others = [each for each in there if each.name != name]
+        if made is None and len(others) == len(there):
+            return
+        tokens.store(data_dir, others if made is None else [*others, made])
+    with contextlib.suppress(NoKernel), Client(data_dir) as client:
+        client.call("kernel_tokens_changed", {"action": "revoke" if made is None else "create", "name": name})
 
 
 def program() -> list[str]:
@@ -251,10 +268,6 @@ def _read(path: Path) -> str | None:
         return None
     except UnicodeDecodeError as error:
         raise Failed(f"{path} is not UTF-8 ({error}); nothing was changed") from None
-
-
-def _bytes(path: Path) -> bytes:
-    return path.read_bytes()
 
 
 def _backup_of(place: Path) -> Path:

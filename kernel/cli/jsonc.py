@@ -1,5 +1,5 @@
 """Edits JSON with comments and trailing commas, as editors keep their settings: one member is set or removed, and
-everything else stays as it is, to the byte."""
+every other byte is kept."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Member(msgspec.Struct):
     start: int
     value: _Value
     comma: int
-    """Position of the comma behind it; -1 if there is none."""
+    """Position of the comma behind it, or -1."""
 
 
 def with_member(text: str, path: Sequence[str], value: object) -> str:
@@ -62,7 +62,7 @@ def with_member(text: str, path: Sequence[str], value: object) -> str:
 
 
 def without_member(text: str, path: Sequence[str]) -> str:
-    """Return the text without the member at `path`; unchanged if there is none. Raises NotJson."""
+    """Return the text without the member at `path`; unchanged if it does not exist. Raises NotJson."""
     holder = _parsed(text)
     for name in path[:-1]:
         member = None if holder is None or holder.members is None else holder.members.get(name)
@@ -78,7 +78,7 @@ def without_member(text: str, path: Sequence[str]) -> str:
     else:
         start = holder.members[names[at - 1]].comma if at else gone.start
         end = gone.value.end
-    # With its line, if nothing else is on it.
+    # The whole line is removed if nothing else is on it.
     line = text.rfind("\n", 0, start) + 1
     rest = re.compile(r"[ \t]*\r?\n").match(text, end)
     if rest is not None and not text[line:start].strip():
@@ -87,7 +87,7 @@ def without_member(text: str, path: Sequence[str]) -> str:
 
 
 def member_at(text: str, path: Sequence[str]) -> object:
-    """Return the value at `path`; None if there is none. Raises NotJson."""
+    """Return the value at `path`; None if it does not exist. Raises NotJson."""
     found = _parsed(text)
     for name in path:
         member = None if found is None or found.members is None else found.members.get(name)

@@ -57,7 +57,7 @@ def require_device(device: str) -> None:
 
     if device == "cuda" and not torch.cuda.is_available():
         raise OperationError("no CUDA device is available, or this torch is built without CUDA; use the mode `cpu`")
-    # cuDNN plans its attention anew for each shape, and texts have thousands: on an H200, the first pass over texts
+    # cuDNN plans its attention again for each shape, and texts have thousands: on an H200, the first pass over texts
     # made 8,000 tokens a second with it, and 350,000 without.
     torch.backends.cuda.enable_cudnn_sdp(False)
 

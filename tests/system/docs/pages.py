@@ -1,4 +1,4 @@
-"""Reads the commands of the documentation, runs them, and compares what they print."""
+"""Reads the commands of the documentation, runs them, and compares their output."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PAGES = sorted(
 )
 
 ANYTHING = "…"
-"""In an output: any text; alone on a line, any number of lines."""
+"""Any text of an output; alone on a line, any number of lines."""
 
 _FENCED = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:^|\n\n)((?: {4}[^\n]*\n(?:\n(?= {4}))?)+)")
 
 
 class Step(NamedTuple):
-    """A command, and what it prints."""
+    """A command and its output."""
 
     command: str
     output: str

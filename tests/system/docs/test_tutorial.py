@@ -38,7 +38,7 @@ class Shell:
         )  # fmt: skip
 
     def run(self, command: str) -> str:
-        """Run a command and return what it printed."""
+        """Run a command and return its output."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{command}\necho '{END}'\n")
@@ -63,7 +63,7 @@ class Shell:
 
 
 def checkout(folder: Path) -> None:
-    """A clone, with the environment of this one: what is installed is tested elsewhere."""
+    """A clone with the packages of this environment; other tests install them."""
     folder.mkdir()
     for name in ("proto", "kernel", "services", "scripts"):
         shutil.copytree(REPOSITORY / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))

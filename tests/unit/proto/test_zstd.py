@@ -1,4 +1,4 @@
-"""Zstandard frames: what is compressed comes back, damage and bombs do not."""
+"""Zstandard frames come back unchanged; damaged and oversized ones are refused."""
 
 from __future__ import annotations
 
