@@ -30,6 +30,7 @@ from linckia.kernel.isolation import keep_running, run_isolated
 from linckia.kernel.launch import LaunchConfigs, RootFolders, secret
 from linckia.kernel.mandates import KEY_FILE, Mandates
 from linckia.kernel.mounts import LiveMounts
+from linckia.kernel.observation import Observation
 from linckia.kernel.operations import KernelOperations
 from linckia.kernel.ports import ROUTINE, Injector, ServiceState
 from linckia.kernel.router.router import Router
@@ -51,6 +52,8 @@ LINGER_S = 2.0
 
 RESTS_S = 0.25
 """Processor time per five seconds below which the kernel counts as idle; it pings every service each second."""
+
+PAGE_KEY_FILE = "page.key"
 
 _log = logging.getLogger("linckia.kernel")
 
@@ -159,6 +162,12 @@ class _Kernel:
         key = secret(config.data_dir, KEY_FILE, "the rights of stored plans end")
         self.mandates = Mandates(bytes.fromhex(key), self.tokens.named)
         self.trends = Trends(config.data_dir, self._deaths)
+        self.page_key = secret(config.data_dir, PAGE_KEY_FILE, "links to the operator's page end")
+        self.observation = Observation(
+            config=config, router=self.router, supervisor=self.supervisor, launches=self.launches, trends=self.trends,
+            tokens=self.tokens, page_key=self.page_key,
+        )  # fmt: skip
+        self.supervisor.witness = self.observation.recorder.happened
         self.stop = trio.Event()
         self.control = ControlServer(
             router=self.router,
@@ -180,11 +189,12 @@ class _Kernel:
         operations = KernelOperations(
             config=self.config, router=self.router, supervisor=self.supervisor, tokens=self.tokens,
             handoff=self.handoff, shut_down=self.stop.set, audit=self.audit, injector=self.injector,
-            schedule=self.schedule, trends=self.trends,
+            schedule=self.schedule, trends=self.trends, page_key=self.page_key,
             mandates=self.mandates, mounts=self.mounts,
         )  # fmt: skip
         if self.config.http is not None:
             operations.http_url = f"{self._listen(self.config.http)}/mcp"
+        await nursery.start(self.observation.recorder.run)
         await nursery.start(self._control)
         await nursery.start(self.supervisor.run)
         self.control.started.set()

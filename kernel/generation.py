@@ -111,6 +111,11 @@ class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
     """Its number on the link while in flight; otherwise 0."""
     generation: Generation | None = None
     """The generation to which it was last sent."""
+    sent_at: float | None = None
+    """Time at which it was last sent to a process, on trio's clock."""
+    span: str = ""
+    """Its own span id in the trace, and that of its caller ("" if the trace began with it)."""
+    parent_span: str = ""
     deaths: int = 0
     """Number of generations that died with it in flight."""
     suspect: bool = False

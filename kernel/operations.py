@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import hmac
 import os
-import secrets
 import time
 import urllib.parse
 from collections.abc import Callable, Container, Mapping
@@ -49,11 +47,8 @@ _TOOLS = (Role.TOOL, Role.STEP)
 
 SHARES_FRESH_S = 1.0
 
-SHARES_COST = 0.02
+SHARES_COST = 0.004
 """Share of a processor for measuring PSS: one pass over all processes takes 0.1 s, and some clients ask constantly."""
-
-KEY_BYTES = 24
-"""Length of the key of the operator's page; too long to guess."""
 
 LATE_S = 0.02
 """Turns longer than this are counted: clients would notice a few of them in a row."""
@@ -122,11 +117,11 @@ class KernelOperations:
     schedule: Schedule
     trends: Trends
     audit: Audit | None
+    page_key: str
     injector: Injector | None
     http_url: str | None = None
 
     def __post_init__(self) -> None:
-        self._page_key = secrets.token_urlsafe(KEY_BYTES)
         self._started_at = datetime.datetime.now(datetime.UTC)
         self._started = trio.current_time()
         self._lateness = Lateness()
@@ -149,7 +144,6 @@ class KernelOperations:
             ops.KernelTokensChanged: self._tokens_changed,
             ops.KernelMounts: self._mounts_after,
             ops.KernelReloadMounts: self._reload_mounts,
-            ops.KernelPageRestart: self._page_restart,
             ops.KernelKeepSession: self._keep_session,
             ops.KernelKeptSession: self._kept_session,
             ops.KernelRefused: self._refused,
@@ -224,7 +218,7 @@ class KernelOperations:
         if self.http_url is None:
             return None
         token = "" if self._token is None else f".{urllib.parse.quote(self._token, safe='').replace('.', '%2E')}"
-        return f"{self.http_url.removesuffix('/mcp')}/#{self._page_key}{token}"
+        return f"{self.http_url.removesuffix('/mcp')}/#{self.page_key}{token}"
 
     @property
     def _is_open(self) -> bool:
@@ -284,6 +278,8 @@ class KernelOperations:
                 _as(ops.ServiceFigures, each, pss_bytes=None, **self._waiting(each.name)) for each in report.services
             ],
             lanes=lanes,
+            operations=self.router.calls.operations,
+            stores={each.name: each.bytes for each in self.trends.trends() if each.bytes is not None},
             zygotes=[
                 ops.ZygoteFigures(name=each.name, up=each.pid is not None, deaths=each.deaths)
                 for each in report.zygotes
@@ -291,11 +287,6 @@ class KernelOperations:
             states=[state.value for state in ServiceState],
             causes=[cause.value for cause in CauseKind if cause is not CauseKind.RESTED],
         )
-
-    async def _page_restart(self, params: ops.KernelPageRestart, caller: str) -> ops.Done:
-        if not hmac.compare_digest(params.key.encode(), self._page_key.encode()):
-            raise Forbidden("the key is not this kernel's: open the address shown by `linckia status`")
-        return await self._restart(ops.KernelRestart(service=params.service), caller)
 
     async def _refused(self, params: ops.KernelRefused, caller: str) -> None:
         if self.audit is not None:

@@ -26,13 +26,12 @@ from linckia.proto.grants import Token, TokenTable
 TOKEN_BYTES = 32
 
 PREFIX = "linckia_"
-"""What a scanner for secrets in files can look for."""
 """Prefix by which secret scanners can recognize tokens."""
+
 POLL_S = 25.0
-"""How long a front waits for news before it asks again."""
 """How long a front waits for changes before it asks again."""
+
 APPLY_S = 5.0
-"""For the fronts to take up a change; one that is killed meanwhile starts with it."""
 """Time allowed for fronts to apply a change. A front that is killed meanwhile starts with it."""
 
 

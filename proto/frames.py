@@ -318,9 +318,24 @@ decode: Callable[[bytes], AnyFrame] = reader(AnyFrame)
 """Decoders for one direction, for the other, and for any frame."""
 
 
+NO_PARENT = "0000000000000001"
+"""Parent span of a trace that began here. All zeros would be invalid."""
+
+
 def new_trace() -> str:
     """Return a W3C traceparent for a new trace."""
-    return f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01"
+    return f"00-{os.urandom(16).hex()}-{NO_PARENT}-01"
+
+
+def trace_id(traceparent: str) -> str:
+    """Return the trace id in a traceparent; "" if there is none."""
+    return traceparent[3:35]
+
+
+def parent_span(traceparent: str) -> str:
+    """Return the caller's span id in a traceparent; "" if the trace began here."""
+    span = traceparent[36:52]
+    return "" if span == NO_PARENT else span
 
 
 class Question(msgspec.Struct, frozen=True):

@@ -60,7 +60,8 @@ _STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.BAD: "bold red"}
 def doctor(arguments: argparse.Namespace) -> int:
     """Print the findings; exit code 1 if one is bad."""
     data_dir: Path = arguments.data_dir
-    findings = list(examine(data_dir))
+    given = json.load(sys.stdin) if arguments.status == "-" else None
+    findings = list(examine(data_dir, given))
     if arguments.verify:
         findings += verified(data_dir)
     if arguments.repair:
@@ -93,8 +94,8 @@ def verified(data_dir: Path) -> Iterator[Finding]:
         yield Finding("documents", Verdict.OK, f"{answer['objects']} contents ({size}) match their hashes")
 
 
-def examine(data_dir: Path) -> Iterator[Finding]:
-    """Yield all findings, the quick ones first."""
+def examine(data_dir: Path, given: JsonObject | None = None) -> Iterator[Finding]:
+    """Yield all findings, the quick ones first. `given` is the kernel's status, if it is known."""
     yield Finding("linckia", Verdict.OK, VERSION)
     yield Finding("python", Verdict.OK, f"{platform.python_version()}, {sys.executable}")
     old = not hasattr(os, "pidfd_open")
@@ -104,8 +105,11 @@ def examine(data_dir: Path) -> Iterator[Finding]:
     yield _data_dir(data_dir)
     status: JsonObject | ControlError
     try:
-        with Client(data_dir) as client:
-            status = client.call("kernel_status", {}, timeout_s=5)
+        if given is not None:
+            status = given
+        else:
+            with Client(data_dir) as client:
+                status = client.call("kernel_status", {}, timeout_s=5)
     except ControlError as error:
         status = error
     yield from _kernel(data_dir, status)

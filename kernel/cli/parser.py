@@ -292,6 +292,8 @@ def _machine(command: AddCommand) -> None:
     verify = "also read every stored document and compare it with its hash"
     doctor.add_argument("--verify", action="store_true", help=verify)
     repair = "also repair damaged indexes and modes of files with secrets, and remove leftovers of dead processes"
+    # The kernel gives its status to the command that it runs, which may not connect to it.
+    doctor.add_argument("--status", metavar="-", help=argparse.SUPPRESS)
     doctor.add_argument("--repair", action="store_true", help=repair)
 
     bench = command("bench-me", "bench_me", "measure what Linckia costs and how fast it is on this machine")

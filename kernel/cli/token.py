@@ -9,29 +9,21 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
-import re
-import time
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from linckia.kernel import tokens
-from linckia.kernel.catalog import ENTRIES
+from linckia.kernel import token_editing, tokens
 from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.mcp_settings import mounts
 from linckia.kernel.cli.terminal import Cell, complain, say, show_answer, show_json
 from linckia.kernel.config import load
-from linckia.kernel.settings import ConfigError, Flags, seconds
+from linckia.kernel.settings import ConfigError, Flags
 from linckia.proto.control.client import Client, ControlError, NoKernel
-from linckia.proto.grants import HTTP, MAX_ROOTS, STDIO, Token, parse_rate
-from linckia.proto.operation import ALL, CLIENT, COMPACT, OPERATOR, SURFACES
-from linckia.proto.suggestions import nearest
+from linckia.proto.grants import Token
+from linckia.proto.operation import SURFACES
 
-RESERVED = frozenset({STDIO, HTTP, CLIENT, OPERATOR, *(entry.service for entry in ENTRIES), "kernel"})
-"""Other names that appear in the audit log."""
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HEADERS = ("NAME", "SURFACES", "ROOTS", "MAY", "RATE", "CREATED", "EXPIRES")
 
 
@@ -49,31 +41,18 @@ def token(arguments: argparse.Namespace) -> int:
         return act(arguments, arguments.data_dir)
     except tokens.CannotRead as error:
         raise Failed(str(error)) from None
+    except token_editing.Unfit as error:
+        raise Usage(str(error) if error.field == "name" else f"--{error.field}: {error}") from None
 
 
 def _create(arguments: argparse.Namespace, data_dir: Path) -> int:
-    if not _NAME.fullmatch(arguments.name):
-        raise Usage(f"{arguments.name!r} is not a valid token name: use letters, digits, '.', '_' and '-', 64 at most")
-    if arguments.name in RESERVED:
-        raise Usage(f"the name {arguments.name} has another meaning in the audit log; choose another name")
-    if arguments.rate is not None:
-        try:
-            parse_rate(arguments.rate)
-        except ValueError as error:
-            raise Usage(f"--rate: {error}") from None
-    surfaces = _surfaces(arguments.surfaces or (), data_dir)
-    roots = _roots(arguments.roots or (), arguments.data, data_dir)
-    expires = None if arguments.expires is None else expiry(arguments.expires, time.time())
-    secret = tokens.new()
-    made = Token(
-        name=arguments.name, sha256=tokens.hash_of(secret), created=time.time(), expires=expires, surfaces=surfaces,
-        roots=roots, read_only=arguments.read_only, rate=arguments.rate,
+    surfaces = arguments.surfaces or ()
+    made, secret = token_editing.create(
+        data_dir, name=arguments.name, surfaces=surfaces, roots=arguments.roots or (), read_only=arguments.read_only,
+        expires=arguments.expires, rate=arguments.rate,
+        known_surfaces=SURFACES if set(surfaces) <= set(SURFACES) else (*SURFACES, *mounts(data_dir)),
+        known_roots=partial(_roots_in_force, arguments.data, data_dir),
     )  # fmt: skip
-    with tokens.editing(data_dir):
-        there = tokens.listed(data_dir)
-        if any(each.name == made.name for each in there):
-            raise Usage(f"the token {made.name} already exists; revoke it first, or choose another name")
-        tokens.store(data_dir, [*there, made])
     _take_up(data_dir, arguments)
     if arguments.json:
         show_json({**_shown(made), "token": secret})
@@ -84,12 +63,7 @@ def _create(arguments: argparse.Namespace, data_dir: Path) -> int:
 
 
 def _revoke(arguments: argparse.Namespace, data_dir: Path) -> int:
-    with tokens.editing(data_dir):
-        there = tokens.listed(data_dir)
-        if all(each.name != arguments.name for each in there):
-            known = nearest(arguments.name, [each.name for each in there]) if there else "; there are none"
-            raise Usage(f"there is no token {arguments.name}{known}")
-        tokens.store(data_dir, [each for each in there if each.name != arguments.name])
+    token_editing.revoke(data_dir, arguments.name)
     _take_up(data_dir, arguments)
     return 0
 
@@ -105,11 +79,11 @@ def _shown(each: Token) -> dict[str, object]:
     shown = msgspec.structs.asdict(each)
     del shown["sha256"]
     expires = None if each.expires is None else _at(each.expires)
-    return {**shown, "created": _at(each.created), "expires": expires, "expired": is_expired(each)}
+    return {**shown, "created": _at(each.created), "expires": expires, "expired": token_editing.is_expired(each)}
 
 
 def _row(each: Token) -> list[Cell]:
-    until = "never" if each.expires is None else _at(each.expires) + (" (expired)" if is_expired(each) else "")
+    until = "never" if each.expires is None else _at(each.expires) + (" (expired)" if token_editing.is_expired(each) else "")
     return [
         each.name,
         ", ".join(each.surfaces) or "all",
@@ -121,48 +95,8 @@ def _row(each: Token) -> list[Cell]:
     ]
 
 
-def is_expired(each: Token) -> bool:
-    return each.expires is not None and each.expires <= time.time()
-
-
 def _at(when: float) -> str:
     return datetime.datetime.fromtimestamp(when).astimezone().isoformat(timespec="seconds")
-
-
-def _surfaces(given: Sequence[str], data_dir: Path) -> tuple[str, ...]:
-    known = SURFACES if set(given) <= set(SURFACES) else (*SURFACES, *mounts(data_dir))
-    for name in given:
-        if name not in known:
-            raise Usage(f"--surface: there is no surface {name!r}{nearest(name, known)}")
-    if ALL in given:
-        return ()
-    if set(given) == {COMPACT}:
-        raise Usage(
-            f"--surface {COMPACT}: it gives access to operations of other surfaces, but none is named; add some, as in "
-            f"--surface {COMPACT} --surface documents, or give --surface {ALL}"
-        )
-    return tuple(dict.fromkeys(given))
-
-
-def _roots(given: Sequence[str], data: str | None, data_dir: Path) -> tuple[str, ...]:
-    if not given:
-        return ()
-    if len(given) > MAX_ROOTS:
-        raise Usage(f"--root: {len(given)} of them; a token has at most {MAX_ROOTS}")
-    known = _roots_in_force(data, data_dir)
-    found = []
-    for path in given:
-        try:
-            real = Path(path).expanduser().resolve(strict=True)
-        except OSError as error:
-            raise Usage(f"--root {path}: {error.strerror}") from None
-        if not real.is_dir():
-            raise Usage(f"--root {path}: it is not a folder")
-        if not any(real.is_relative_to(root) for root in known):
-            roots = ", ".join(known)
-            raise Usage(f"--root {path}: it is neither a root of Linckia nor below one; the roots are: {roots}")
-        found.append(str(real))
-    return tuple(dict.fromkeys(found))
 
 
 def _roots_in_force(data: str | None, data_dir: Path) -> list[str]:
@@ -179,19 +113,6 @@ def _roots_in_force(data: str | None, data_dir: Path) -> list[str]:
     if not roots:
         raise Usage("--root: no roots are set and no kernel runs; start it first, `linckia serve PATH…`")
     return roots
-
-
-def expiry(text: str, now: float) -> float:
-    """Convert `30d`, `12h`, `4w`, a day (its start, local time) or a time to seconds since 1970. Raises Usage."""
-    if (span := seconds(text)) is not None:
-        return now + span
-    try:
-        at = datetime.datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        raise Usage(f"--expires {text}: write a time span (30d, 12h, 4w) or a date (2027-01-31)") from None
-    if at <= now:
-        raise Usage(f"--expires {text}: this is in the past")
-    return at
 
 
 def _take_up(data_dir: Path, arguments: argparse.Namespace) -> None:

@@ -365,7 +365,7 @@ class Lane:
 
     def _send(self, call: RoutedCall, generation: Generation, now: float) -> None:
         self._last_id += 1
-        call.frame_id, call.generation = self._last_id, generation
+        call.frame_id, call.generation, call.sent_at = self._last_id, generation, now
         generation.calls[call.frame_id] = call
         frame = Call(
             id=call.frame_id,

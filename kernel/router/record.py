@@ -16,6 +16,7 @@ import trio
 
 from linckia.kernel.audit import AuditEntry, now
 from linckia.kernel.generation import RoutedCall
+from linckia.proto import frames
 from linckia.proto.errors import Executed, Kind, LinckiaError
 from linckia.proto.grants import HTTP, STDIO
 from linckia.proto.operation import CLIENT, OPERATOR, Access, Operation
@@ -24,9 +25,6 @@ KERNEL = "kernel"
 """Service name for operations that the kernel itself handles."""
 
 MESSAGE_CHARS = 500
-
-_TRACE_ID = slice(3, 35)
-"""Position of the trace id in a traceparent."""
 
 
 class AuditLog(Protocol):
@@ -52,7 +50,7 @@ def record(log: AuditLog | None, call: RoutedCall, outcome: object) -> None:
         message="" if failure is None else failure.message[:MESSAGE_CHARS],
         executed="" if failure is None or failure.executed is Executed.NO else failure.executed.value,
         duration_ms=round(took_s * 1000, 3),
-        trace=call.trace[_TRACE_ID],
+        trace=frames.trace_id(call.trace),
         peer=call.peer,
         source="" if call.mandate is None else call.mandate.source,
     )

@@ -27,6 +27,7 @@ from linckia.kernel.generation import (
 from linckia.kernel.isolation import isolated, run_isolated
 from linckia.kernel.mandates import Mandate
 from linckia.kernel.ports import Cause, LocalHandler, ServiceState
+from linckia.kernel.router.calls import CallLog
 from linckia.kernel.router.instance import Limits
 from linckia.kernel.router.lane import Lane
 from linckia.kernel.router.record import KERNEL, AuditLog, record
@@ -65,7 +66,8 @@ class Router:
         read_only: bool = False,
         audit: AuditLog | None = None,
     ) -> None:
-        self._record: Callable[[RoutedCall, object], None] = partial(record, audit)
+        self._audit = audit
+        self.calls = CallLog()
         self._fronts = fronts
         self._read_only = read_only
         self.table = table
@@ -157,6 +159,8 @@ class Router:
             grant=grants.current.get() if mandate is None else mandate.grant,
             target=described(params),
             mandate=mandate,
+            span=self.calls.new_span(),
+            parent_span=frames.parent_span(trace or ""),
         )
 
         async def work() -> object:
@@ -189,8 +193,13 @@ class Router:
                 executed = lane.withdraw(call, "withdrawn by the caller")
         return lane.late(call, executed) if waiting.outcome is None else waiting.outcome
 
+    def _record(self, call: RoutedCall, outcome: object) -> None:
+        """Record the outcome of a call for the operator and, if it concerns it, in the audit log."""
+        record(self._audit, call, outcome)
+        self.calls.note(call, outcome)
+
     async def _recorded(self, call: RoutedCall, work: Callable[[], Awaitable[R]]) -> R:
-        """Return or raise the outcome of `work`, after recording it in the audit log."""
+        """Return or raise the outcome of `work`, after recording it."""
         outcome: object = Cancelled(f"{call.op.name}: withdrawn by the caller")
         try:
             outcome = result = await work()
@@ -358,6 +367,8 @@ class Router:
             target=frame.target,
             peer=frame.peer if of_front else "",
             for_client=caller == CLIENT or (parent is not None and parent.for_client),
+            span=self.calls.new_span(),
+            parent_span=parent.span if parent is not None else frames.parent_span(frame.trace),
         )
 
     def _pass_on(self, generation: Generation, frame: Call, call: RoutedCall) -> None:

@@ -11,6 +11,7 @@ import logging
 import random
 import socket
 from collections.abc import Callable, Collection
+from typing import Protocol
 
 import msgspec
 import trio
@@ -56,6 +57,21 @@ class ServiceReport(ServiceFigures, frozen=True, kw_only=True):
     """How its process was started."""
     programs: bool = False
     """Whether it has child processes, which count as its memory."""
+
+
+class Witness(Protocol):
+    """Receives what happens to services, for the timeline. Never blocks."""
+
+    def __call__(
+        self,
+        *,
+        service: str,
+        kind: str,
+        generation: int = 0,
+        cause: str = "",
+        text: str = "",
+        recovery_ms: float | None = None,
+    ) -> None: ...
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +122,8 @@ class Supervisor:
         self._nursery: trio.Nursery | None = None
         self._changed = trio.lowlevel.ParkingLot()
         self._over = trio.Event()
+        self.witness: Witness = lambda **event: None
+        """Notified of deaths, recoveries, failures and manual stops."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Start all services and keep them alive until `shutdown`. Reports started before any service is READY.
@@ -246,6 +264,8 @@ class Supervisor:
                 detail = f": {reason}" if reason else ""
                 extra = ROUTINE if self._routine(name, state) else {}
                 _log.log(level, "%s is %s%s%s", name, state, detail, when, extra=extra)
+                if state in (ServiceState.FAILED, ServiceState.STOPPED) and not self._state.closing:
+                    self.witness(service=name, kind=state.value, text=reason)
                 self._sink.state(name, state, reason, retry_at)
             case policy.Gone(name):
                 self._forget(name)
@@ -287,6 +307,8 @@ class Supervisor:
             answered_ms = (trio.current_time() - ended.noticed_at) * 1000
             level, extra = (logging.WARNING, {}) if cause.is_crash else (logging.INFO, ROUTINE)
             _log.log(level, "%s generation %d died (%s): %s", name, number, cause.kind, cause.text, extra=extra)
+            if not self._state.closing and cause.kind is not CauseKind.STOPPED:
+                self.witness(service=name, kind="died", generation=number, cause=cause.kind.value, text=cause.text)
             self._recoveries[name] = Recovery(noticed_at=ended.noticed_at, answered_ms=answered_ms)
         self._apply(policy.Died(name, number, cause))
 
@@ -295,6 +317,9 @@ class Supervisor:
         recovery = self._recoveries.get(name)
         if recovery is not None and recovery.ready_ms is None:
             recovery.ready_ms = (trio.current_time() - recovery.noticed_at) * 1000
+            self.witness(
+                service=name, kind="recovered", generation=generation.number, recovery_ms=round(recovery.ready_ms, 1)
+            )
         if running is not None and running.handoff is not None:
             self._handoff(name, running.handoff, generation.condemn)
         self._apply(policy.BecameReady(name, generation.number))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -255,6 +255,22 @@ class ZygoteFigures(msgspec.Struct, frozen=True, kw_only=True):
     deaths: int
 
 
+class OperationFigures(msgspec.Struct, kw_only=True):
+    """Calls of one operation since the kernel started. Bucket n counts times up to `BUCKETS_S[n]`; the last, all
+    longer ones."""
+
+    service: str
+    failures: int
+    seconds: float
+    buckets: list[int]
+    queued_seconds: float
+    queued_buckets: Annotated[list[int], Meta(description="Time before the call was sent to a process")]
+
+
+BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Upper limits of the buckets of durations, in seconds."""
+
+
 class KernelFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of the supervisor and the router; `states` and `causes` list every possible value."""
 
@@ -267,6 +283,8 @@ class KernelFigures(msgspec.Struct, frozen=True, kw_only=True):
     services: list[ServiceFigures]
     lanes: dict[str, LaneFigures]
     zygotes: list[ZygoteFigures]
+    operations: Annotated[dict[str, OperationFigures], Meta(description="By name, if called at least once")] = {}
+    stores: Annotated[dict[str, int], Meta(description="Size of each service's folder in bytes, measured hourly")] = {}
     states: list[str]
     causes: list[str]
 
@@ -297,14 +315,6 @@ class KernelKeptSession(Params[str | None], frozen=True, kw_only=True):
     """Return the stored state of a session, or null."""
 
     name: SessionName
-
-
-@internal.write("kernel_page_restart", idempotent=False, deadline_s=300, text="message", callers=(FRONT,))
-class KernelPageRestart(Params[Done], frozen=True, kw_only=True):
-    """Restart a service for the operator's page, whose key only the command line prints."""
-
-    service: ServiceName
-    key: Annotated[str, Meta(max_length=200)]
 
 
 _Field = Annotated[str, Meta(max_length=500)]

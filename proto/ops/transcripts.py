@@ -141,6 +141,14 @@ class Corpus(enum.StrEnum):
     MEMORY = "memory"
 
 
+class Ranking(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a passage ranks where it does: the figures of each stage that found it."""
+
+    words: Annotated[float | None, Meta(description="Score by words (BM25)")] = None
+    similarity: Annotated[float | None, Meta(description="Cosine of its vector and the query's")] = None
+    rerank: Annotated[float | None, Meta(description="The cross-encoder's score")] = None
+
+
 class EverythingHit(msgspec.Struct, frozen=True, kw_only=True):
     """A passage and its source."""
 
@@ -152,6 +160,7 @@ class EverythingHit(msgspec.Struct, frozen=True, kw_only=True):
     text: Annotated[str, Meta(description="The passage that matched")]
     lines: Annotated[str, Meta(description="Its lines in the note or document, from 1: 12-30")] = ""
     source: Annotated[str, Meta(description="What found it: vector+rerank, hybrid+rerank, hybrid, vector or lexical")]
+    ranking: Ranking = Ranking()
     metadata: Annotated[dict[str, Value], Meta(description="From its corpus: path, time, agent, project")]
 
 
@@ -371,6 +380,34 @@ class TranscriptHistories(Params[Histories], frozen=True, kw_only=True):
     """List the newest conversations, one per last message."""
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class TreeNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A turn in a tree of conversations with the same beginning."""
+
+    hash: str
+    parent_hash: str = ""
+    role: str
+    preview: Annotated[str, Meta(description="Beginning of its text")]
+    model: str = ""
+    agent: str = ""
+    at: Annotated[str, Meta(description="RFC 3339; empty if unknown")] = ""
+    tokens: Annotated[int | None, Meta(description="Of the call that made it, if it was recorded")] = None
+
+
+class Tree(msgspec.Struct, frozen=True, kw_only=True):
+    """All turns that follow one first turn, each after its parent."""
+
+    nodes: list[TreeNode]
+    complete: Annotated[bool, Meta(description="Whether these are all")]
+
+
+@served.read("transcript_tree", deadline_s=30)
+class TranscriptTree(Params[Tree | None], frozen=True, kw_only=True):
+    """Return the tree of conversations that a turn belongs to: it branches where conversations went on differently."""
+
+    hash: Hash
+    limit: Annotated[int, Meta(ge=1, le=10000)] = 2000
 
 
 class ForestStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ Structs provide the frame, and content that is already JSON is embedded as `msgs
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Sequence
 from typing import Any, cast
@@ -17,8 +18,9 @@ from msgspec.structs import replace
 
 from linckia.proto.errors import InvalidParams
 from linckia.proto.frames import Written
-from linckia.proto.ops.transcripts import Block, Checkout, Form, History, HistoryMessage, Json
+from linckia.proto.ops.transcripts import Block, Checkout, Form, History, HistoryMessage, Json, Tree, TreeNode
 from linckia.services.transcripts.forest import Node, lineage, prompt_text, read_blocks
+from linckia.services.transcripts.forest import tree as forest_tree
 from linckia.services.transcripts.messages import IMAGE, call_text
 from linckia.services.transcripts.providers import anthropic, openai
 
@@ -27,6 +29,8 @@ PAGE_CHARS = 8000
 
 CUT_CHARS = 500
 """Longest tool arguments or output on such a page; a search finds the rest."""
+
+PREVIEW_CHARS = 300
 
 _CURSOR = re.compile(r"(\d{1,9})-(\d{1,9})")
 
@@ -58,6 +62,27 @@ def history(db: apsw.Connection, node: int, hash_: str) -> History:
         )
         above = name
     return History(messages=messages, head_hash=hash_, depth=len(messages))
+
+
+def tree(db: apsw.Connection, root: int, limit: int) -> Tree:
+    """Return the tree of conversations from this root."""
+    found = forest_tree(db, root, limit + 1)
+    return Tree(nodes=[_tree_node(*each) for each in found[:limit]], complete=len(found) <= limit)
+
+
+def _tree_node(node: Node, parent_hash: str) -> TreeNode:
+    usage = node.tokens or {}
+    total = usage.get("total_tokens")
+    return TreeNode(
+        hash=node.hash,
+        parent_hash=parent_hash,
+        role=node.role,
+        preview=_readable(node.blocks)[:PREVIEW_CHARS],
+        model=node.model,
+        agent=node.agent,
+        at=datetime.datetime.fromtimestamp(node.at, datetime.UTC).isoformat(timespec="seconds") if node.at else "",
+        tokens=total if isinstance(total, int) else None,
+    )
 
 
 def checkout(db: apsw.Connection, head: Node, form: Form | None, cursor: str | None = None) -> Checkout:

@@ -19,7 +19,7 @@ from linckia.services.runtime.forgetting import request_scrub
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 from linckia.services.runtime.linear import BadPattern
 from linckia.services.transcripts import conversations, forest
-from linckia.services.transcripts.answers import checkout, history, written
+from linckia.services.transcripts.answers import checkout, history, tree, written
 from linckia.services.transcripts.database import Deleted, delete, delete_from, open_database
 from linckia.services.transcripts.feed import TurnFeed
 from linckia.services.transcripts.following import Following
@@ -196,6 +196,14 @@ class Conversations:
         def query(db: apsw.Connection) -> Written | None:
             node = forest.find(db, params.hash)
             return None if node is None else written(history(db, node.node_id, node.hash))
+
+        return await self._database.read(query)
+
+    @handles(ops.TranscriptTree)
+    async def tree(self, params: ops.TranscriptTree, ctx: Context) -> ops.Tree | None:
+        def query(db: apsw.Connection) -> ops.Tree | None:
+            node = forest.find(db, params.hash)
+            return None if node is None else tree(db, node.root, params.limit)
 
         return await self._database.read(query)
 

@@ -25,6 +25,7 @@ from linckia.proto.ops.transcripts import (
     EverythingHit,
     EverythingResult,
     LineageTurn,
+    Ranking,
     SearchEverything,
     TranscriptHit,
     TranscriptSearchResult,
@@ -285,5 +286,12 @@ def _hit(corpus: Corpus, source: str, hit: Hit) -> EverythingHit:
         text=hit.text,
         lines=f"{first}-{last}" if first else "",
         source=source,
+        ranking=Ranking(
+            words=_rounded(hit.lexical), similarity=_rounded(hit.vector), rerank=_rounded(hit.rerank)
+        ),
         metadata={key: value for key, value in hit.group_metadata.items() if value and key not in _OWN},
     )
+
+
+def _rounded(score: float | None) -> float | None:
+    return None if score is None else round(score, 4)

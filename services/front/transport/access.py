@@ -52,6 +52,9 @@ OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/"})
 """Paths that need no token: health checks, which only say up or down, and the page that asks for the token, which
 contains no data."""
 
+OPEN_FOLDER = "/page/"
+"""The files of the page, which need no token either."""
+
 RETRY_S = 1.0
 """Delay before the kernel is asked again for its tokens after a failure."""
 
@@ -137,7 +140,7 @@ class Guard:
                 send = _with_cors(send, origin if self._is_named_origin(origin) else "*", credentials=trusted)
             app = self._answer_without_token(scope, headers, origin)
         client = Bearer()
-        if app is None and scope["path"] not in OPEN_PATHS:
+        if app is None and scope["path"] not in OPEN_PATHS and not scope["path"].startswith(OPEN_FOLDER):
             try:
                 client = Bearer() if self._is_open else await self._authenticate(headers)
                 app = self._connection_refusal(client, scope)

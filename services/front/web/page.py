@@ -1,74 +1,280 @@
-"""The operator's page: `GET /`, with a restart button; its script shows `/status`, the route of `kernel_status`.
+"""The operator's page: `GET /`, its files below `/page/`, and what its scripts ask for.
 
-The page is one document that contains no data and loads nothing from elsewhere.  The command line (`linckia status`)
-prints its address with the token and the key of this kernel run behind the #, so that they are not sent, logged, or
-visible to other users of the machine.  A restart requires the key and must come from the page itself.
+The page is static files that contain no data and load nothing from elsewhere; each file in `site/views` is one view.
+The command line (`linckia status`) prints its address with the token and the key behind the #, so that they are not
+sent, logged, or visible to other users of the machine. With the token the page calls operations as any client does;
+operations of the kernel for the operator also require the key, and must come from the page itself.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
+import json
+import mimetypes
+from collections.abc import AsyncIterator
+from functools import cache
 from pathlib import Path
+from typing import Final, NamedTuple
 
+import msgspec
+import trio
 from starlette import routing
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
 
+from linckia.proto import frames, grants
 from linckia.proto.dispatch import Dispatcher
 from linckia.proto.errors import Forbidden, Kind, LinckiaError
 from linckia.proto.front import SERVICE
-from linckia.proto.operation import Route, operation_of
-from linckia.proto.ops.kernel import KernelPageRestart
-from linckia.services.front.web.routes import failed, json_response
+from linckia.proto.json_types import JsonObject
+from linckia.proto.operation import ALL, CLIENT, SURFACES, Operation, Role, Route, operation_of
+from linckia.proto.ops.observation import KernelOverview, KernelPageCall
+from linckia.services.front.composite.run import Composites
+from linckia.services.front.gateway import Gateway
+from linckia.services.front.transport.access import OPEN_FOLDER
+from linckia.services.front.transport.fair_limits import FairLimits
+from linckia.services.front.web.routes import failed, json_object, json_response, read_body
 
-KEY_HEADER = "linckia-key"
+KEY_HEADER: Final = "linckia-key"
+TRACE_HEADER: Final = "linckia-trace"
 
-_RESTART = Route("POST", "/services/{name}/restart", statuses={Kind.INVALID_PARAMS: 404})
+SITE: Final = Path(__file__).with_name("site")
+LIVE_S: Final = 1.0
+"""Interval of the live figures."""
 
+CHARACTERS_A_TOKEN: Final = 4
+"""Usual ratio for English and JSON, to estimate what a list of tools costs a model."""
 
-def _asset(ending: str) -> str:
-    return Path(__file__).with_name(f"page.{ending}").read_text("utf-8")
-
-
-_STYLE, _SCRIPT = (f"\n{_asset(ending)}" for ending in ("css", "js"))
-_DOCUMENT = _asset("html").replace("{{style}}", _STYLE).replace("{{script}}", _SCRIPT)
-
-
-def _source(text: str) -> str:
-    return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
-
-
-_HEADERS = {
-    "cache-control": "no-store",
+_HEADERS: Final = {
+    "cache-control": "no-cache",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
-    # Only this script and this style are allowed; injected ones do not run.
-    "content-security-policy": f"default-src 'none'; style-src {_source(_STYLE)}; script-src {_source(_SCRIPT)}; "
-    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "cross-origin-opener-policy": "same-origin",
+    # Only the page's own files are loaded; injected scripts and styles do not run.
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
 
 
-def routes(dispatcher: Dispatcher) -> list[routing.BaseRoute]:
-    """Return the page's routes."""
+class _File(NamedTuple):
+    data: bytes
+    media_type: str
+    etag: str
 
-    async def page(request: Request) -> Response:
-        return Response(_DOCUMENT, media_type="text/html; charset=utf-8", headers=_HEADERS)
 
-    async def restart(request: Request) -> Response:
+@cache
+def _files() -> dict[str, _File]:
+    """Return the page's files by their path below `site`, and the list of views, which `app.js` loads."""
+    found = {path.relative_to(SITE).as_posix(): path.read_bytes() for path in SITE.rglob("*") if path.is_file()}
+    views = sorted(Path(name).stem for name in found if name.startswith("views/"))
+    found["views.json"] = json.dumps(views).encode()
+    return {name: _file(name, data) for name, data in found.items()}
+
+
+def _file(name: str, data: bytes) -> _File:
+    types = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css", ".html": "text/html"}
+    media_type = types.get(Path(name).suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
+    text = "; charset=utf-8" if media_type.startswith("text/") else ""
+    return _File(data, media_type + text, f'"{hashlib.sha256(data).hexdigest()[:32]}"')
+
+
+class Live:
+    """The live figures: asks the kernel once per interval, however many pages are open, and not at all without one."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._key = ""
+        self._readers: set[trio.MemorySendChannel[bytes]] = set()
+        self._wanted = trio.Event()
+        self._is_closed = False
+
+    async def run(self) -> None:
+        """Send figures to the readers until cancelled."""
+        while True:
+            await self._wanted.wait()
+            while self._readers:
+                event = await self._event()
+                for reader in tuple(self._readers):
+                    try:
+                        reader.send_nowait(event)
+                    except trio.WouldBlock:
+                        # A page that does not read gets the next figures once it does.
+                        continue
+                await trio.sleep(LIVE_S)
+            self._wanted = trio.Event()
+
+    async def _event(self) -> bytes:
         try:
-            origin = request.headers.get("origin", "").partition("://")[2]
-            # Not even pages of other servers on this machine, which may send all other requests.
-            own = bool(origin) and origin == request.headers.get("host")
-            if not own or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
-                raise Forbidden("a restart must come from the operator's page itself")
-            key = request.headers.get(KEY_HEADER, "")
-            params = KernelPageRestart(service=request.path_params["name"], key=key)
-            return json_response(await dispatcher.call(operation_of(KernelPageRestart), params, caller=SERVICE))
+            with grants.lifted():
+                found = await self.ask(self._key)
         except LinckiaError as error:
-            return failed(_RESTART, error)
+            return b"event: failure\ndata: %b\n\n" % msgspec.json.encode({"error": str(error)})
+        return b"event: overview\ndata: %b\n\n" % msgspec.json.encode(found)
 
-    return [
-        routing.Route("/", page, methods=["GET"]),
-        routing.Route(_RESTART.path, restart, methods=[_RESTART.method]),
-    ]
+    async def ask(self, key: str) -> object:
+        """Return the current figures. Raises Forbidden: the key is wrong."""
+        call = KernelPageCall(operation=operation_of(KernelOverview).name, key=key)
+        return await self._dispatcher.call(operation_of(KernelPageCall), call, caller=SERVICE)
+
+    async def events(self, key: str) -> AsyncIterator[bytes]:
+        """Yield server-sent events until the front ends. The caller has checked the key."""
+        self._key = key
+        send, receive = trio.open_memory_channel[bytes](1)
+        self._readers.add(send)
+        self._wanted.set()
+        try:
+            if self._is_closed:
+                return
+            async for event in receive:
+                yield event
+        finally:
+            self._readers.discard(send)
+
+    def close(self) -> None:
+        """End all streams."""
+        self._is_closed = True
+        for reader in tuple(self._readers):
+            reader.close()
+        self._readers.clear()
+
+
+class Page:
+    """The routes of the page."""
+
+    def __init__(
+        self, gateway: Gateway, dispatcher: Dispatcher, live: Live, limits: FairLimits, max_body_bytes: int
+    ) -> None:
+        self._gateway = gateway
+        self._dispatcher = dispatcher
+        self._live = live
+        self._limits = limits
+        self._max_body_bytes = max_body_bytes
+
+    def routes(self) -> list[routing.BaseRoute]:
+        """Return all of them."""
+        return [
+            routing.Route("/", self._index, methods=["GET"]),
+            routing.Route(OPEN_FOLDER + "{name:path}", self._asset, methods=["GET"]),
+            routing.Route("/operations", self._operations, methods=["GET"]),
+            routing.Route("/call/{name}", self._call, methods=["POST"]),
+            routing.Route("/operator/{name}", self._operator, methods=["POST"]),
+            routing.Route("/live", self._events, methods=["GET"]),
+        ]
+
+    async def _index(self, request: Request) -> Response:
+        return self._static(request, "index.html")
+
+    async def _asset(self, request: Request) -> Response:
+        return self._static(request, request.path_params["name"])
+
+    def _static(self, request: Request, name: str) -> Response:
+        file = _files().get(name)
+        if file is None:
+            return json_response({"error": f"the page has no file {name!r}"}, 404)
+        headers = {**_HEADERS, "etag": file.etag}
+        if request.headers.get("if-none-match") == file.etag:
+            return Response(status_code=304, headers=headers)
+        return Response(file.data, media_type=file.media_type, headers=headers)
+
+    async def _operations(self, request: Request) -> Response:
+        """List every operation that the client may call, and what each surface costs a model."""
+        self._gateway.wanted.set()
+        await self._gateway.loaded.wait()
+        await self._gateway.mounted.complete()
+        grant = grants.current.get()
+        found = [
+            _described(op)
+            for op in self._callable().values()
+            if op.role in (Role.TOOL, Role.STEP) and not (grant is not None and op.refusal(grant))
+        ]
+        surfaces = []
+        for name in (*SURFACES, *self._gateway.mounted.catalogue.mounts):
+            tools = self._gateway.surface(name).listed_tools
+            cost = len(msgspec.json.encode(tools)) // CHARACTERS_A_TOKEN
+            surfaces.append({"name": name, "tools": len(tools), "tokens": cost})
+        return json_response({"operations": found, "surfaces": surfaces})
+
+    def _callable(self) -> dict[str, Operation[object]]:
+        """Return what clients may call, by name: operations, and tools of mounted servers."""
+        own = {name: op for name, op in self._gateway.table.items() if op.admits(CLIENT)}
+        return {**self._gateway.surface(ALL).tools, **own}
+
+    async def _call(self, request: Request) -> Response:
+        """Call an operation as a client: the body is its parameters, the answer its whole result as JSON."""
+        name, trace = request.path_params["name"], frames.new_trace()
+        try:
+            arguments = await self._arguments(request)
+            if (op := self._callable().get(name)) is None:
+                self._gateway.wanted.set()
+                await self._gateway.mounted.complete()
+                op = self._callable().get(name) or self._gateway.table.find(name)
+            steps = self._gateway.surface(ALL).steps
+            composites = Composites(self._dispatcher, steps, self._gateway.searches, plain=True)
+            params = op.parse(arguments)
+            answer = await composites.call(op, params, caller=CLIENT, trace=trace, written=not op.is_foreign)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except Exception as error:  # noqa: BLE001  # the edge: a defect is this request's answer, and is logged
+            response = failed(_route(name), error)
+        else:
+            response = json_response(answer)
+        response.headers[TRACE_HEADER] = frames.trace_id(trace)
+        return response
+
+    async def _operator(self, request: Request) -> Response:
+        """Call one of the kernel's operations as the operator."""
+        try:
+            self._check_origin(request)
+            arguments = await self._arguments(request)
+            key = request.headers.get(KEY_HEADER, "")
+            params = KernelPageCall(operation=request.path_params["name"], arguments=arguments, key=key)
+            answer = await self._dispatcher.call(operation_of(KernelPageCall), params, caller=SERVICE)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except Exception as error:  # noqa: BLE001  # as above
+            return failed(_route(request.path_params["name"]), error)
+        return json_response(answer)
+
+    async def _events(self, request: Request) -> Response:
+        """Send the live figures as server-sent events."""
+        try:
+            self._check_origin(request)
+            key = request.headers.get(KEY_HEADER, "")
+            await self._live.ask(key)
+        except LinckiaError as error:
+            return failed(_route("live"), error)
+        headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+        return StreamingResponse(self._live.events(key), headers=headers, media_type="text/event-stream")
+
+    def _check_origin(self, request: Request) -> None:
+        """Raise Forbidden unless the request comes from the page itself.
+
+        Pages of other servers on this machine may send all other requests. Browsers send no Origin with a GET.
+        """
+        origin = request.headers.get("origin", "").partition("://")[2]
+        own = origin == request.headers.get("host") if origin or request.method != "GET" else True
+        if not own or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            raise Forbidden("the operator's operations must be called from the operator's page itself")
+
+    async def _arguments(self, request: Request) -> JsonObject:
+        async with read_body(request, self._limits, self._max_body_bytes) as data:
+            return json_object(data) if data else {}
+
+
+def _route(name: str) -> Route:
+    """Return a route for `failed`, which shows its path."""
+    return Route("POST", name, statuses={Kind.UNKNOWN_OPERATION: 404})
+
+
+def _described(op: Operation[object]) -> JsonObject:
+    return {
+        "name": op.name,
+        "title": op.title,
+        "description": op.description,
+        "service": op.routed.service,
+        "access": op.access.value,
+        "idempotent": op.idempotent,
+        "surfaces": list(op.surfaces),
+        "mounted": op.is_foreign,
+        "schema": op.input_schema,
+    }

@@ -5,9 +5,10 @@ Access is checked before a request gets here (`services.front.transport.access`)
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -162,22 +163,32 @@ class _Served:
             arguments = {**request.query_params, **request.path_params}
             known = {field.encode_name for field in msgspec.structs.fields(self.params)}
             return {name: value for name, value in arguments.items() if name in known}
-        body = Body(self.limits, client_of(request.scope), self.max_body_bytes)
-        try:
-            data = await body.read(request.receive, dict(request.scope["headers"]))
-            if self.route.body:
-                return {self.route.body: data}
-            if (excess := exceeded(data)) is not None:
-                raise InvalidParams(f"the body has {excess}")
-            decoded: JsonObject = msgspec.json.decode(data, type=dict[str, Any])
-            return decoded
-        except Refused as error:
-            raise HttpError(error.status, str(error)) from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidParams(f"the body is not a JSON object: {error}") from None
-        finally:
-            # From here on the request waits for a service and must not count against the limits.
-            body.done()
+        async with read_body(request, self.limits, self.max_body_bytes) as data:
+            return {self.route.body: data} if self.route.body else json_object(data)
+
+
+@contextlib.asynccontextmanager
+async def read_body(request: Request, limits: FairLimits, max_bytes: int) -> AsyncIterator[bytes]:
+    """Yield the body, which counts against its client's limits in the block. Raises HttpError."""
+    body = Body(limits, client_of(request.scope), max_bytes)
+    try:
+        yield await body.read(request.receive, dict(request.scope["headers"]))
+    except Refused as error:
+        raise HttpError(error.status, str(error)) from None
+    finally:
+        # From here on the request waits for a service and must not count against the limits.
+        body.done()
+
+
+def json_object(data: bytes) -> JsonObject:
+    """Return the JSON object in a body. Raises InvalidParams."""
+    if (excess := exceeded(data)) is not None:
+        raise InvalidParams(f"the body has {excess}")
+    try:
+        decoded: JsonObject = msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidParams(f"the body is not a JSON object: {error}") from None
+    return decoded
 
 
 @dataclass

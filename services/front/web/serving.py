@@ -36,7 +36,8 @@ from linckia.services.front.transport.fair_limits import FairLimits
 from linckia.services.front.transport.http_sessions import Peers, Sessions
 from linckia.services.front.transport.oauth import ResourceServer
 from linckia.services.front.transport.session_ids import SessionIds
-from linckia.services.front.web import metrics, page, routes
+from linckia.services.front.web import metrics, routes
+from linckia.services.front.web.page import Live, Page
 
 TRANSCRIPTS = "transcripts"
 
@@ -78,20 +79,28 @@ async def serve(
         dispatcher, declared, http.max_body_bytes, unserved=settings.unserved, limits=limits, version=settings.version
     )
     tokens = Tokens()
+    live = Live(dispatcher)
+
+    async def shutdown() -> None:
+        await ending.wait()
+        live.close()
+
+    page = Page(gateway, dispatcher, live, limits, http.max_body_bytes)
     async with trio.open_nursery() as nursery:
         await nursery.start(tokens.follow, dispatcher, front)
+        nursery.start_soon(live.run)
         await serve_http(
             gateway,
             http,
             listening,
-            routes=[*declared_routes, *metrics.routes(dispatcher), *page.routes(dispatcher)],
+            routes=[*declared_routes, *metrics.routes(dispatcher), *page.routes()],
             ready=ready,
             session_key=bytes.fromhex(settings.session_key),
             has_peers=settings.workers > 1,
             tokens=tokens,
             issuer=None if http.oauth is None else ResourceServer(http.oauth, read_keys),
             limits=limits,
-            shutdown=ending.wait,
+            shutdown=shutdown,
             relay=relay,
         )
         nursery.cancel_scope.cancel()

@@ -16,7 +16,7 @@ from linckia.kernel import tokens
 from linckia.kernel.cli import status
 from linckia.kernel.cli.__main__ import main
 from linckia.kernel.cli.doctor import examine
-from linckia.kernel.cli.token import expiry
+from linckia.kernel.token_editing import expiry
 from linckia.proto.grants import Token
 
 

@@ -13,7 +13,7 @@ from linckia.proto.operation import Access, Params
 from linckia.proto.ops.documents.change import DocumentsAdd
 from linckia.proto.ops.fetch import Download
 from linckia.proto.ops.files.changes import DeleteFiles, MoveFiles, Relocation
-from linckia.proto.ops.kernel import KernelPageRestart
+from linckia.proto.ops.observation import KernelPageCall
 from linckia.proto.ops.yaml import NoyalibSet, SetEdit, YamlEdit
 from linckia.proto.target import described, names
 
@@ -42,7 +42,7 @@ NAMELESS = {
         (MoveFiles(moves=[Relocation(from_="/a b", to="/c")]), 'moves=(from="/a b" to=/c)'),
         (DocumentsAdd(content="s3cret", name="x"), "name=x"),
         (Download(url="https://u:p4ss@h.example/a?key=s3cret#f"), "url=https://h.example/a"),
-        (KernelPageRestart(service="echo", key="s3cret"), "service=echo"),
+        (KernelPageCall(operation="kernel_stop", key="s3cret"), "operation=kernel_stop"),
     ],
 )
 def test_it_is_the_parameters_that_name_things_and_no_other(params: Params[object], told: str) -> None:

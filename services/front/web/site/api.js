@@ -1,0 +1,150 @@
+// Calls of the kernel. The key and the token come after the # of the address, which browsers never send.
+
+const STORED = ["key", "token"];
+const listeners = new Set();
+
+export class CallError extends Error {
+  // `status` is the HTTP status; 0 if nothing answered.
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export const session = {
+  get key() { return localStorage.getItem("linckia-key") || ""; },
+  get token() { return localStorage.getItem("linckia-token") || ""; },
+  // Takes the page's address, what follows its #, or a token alone.
+  signIn(text) {
+    const given = text.trim().split("#").pop();
+    const parts = given.split(".");
+    const hasKey = /^[0-9a-f]{64}$/.test(parts[0]);
+    store("key", hasKey ? parts[0] : this.key);
+    const token = hasKey ? decodeURIComponent(parts.slice(1).join(".")) : given;
+    if (token) store("token", token);
+    changed();
+  },
+  signOut() {
+    STORED.forEach((name) => store(name, ""));
+    changed();
+  },
+  onChange(listener) {
+    listeners.add(listener);
+    return () => listeners.delete(listener);
+  },
+};
+
+function store(name, value) {
+  if (value) localStorage.setItem("linckia-" + name, value);
+  else localStorage.removeItem("linckia-" + name);
+}
+
+function changed() {
+  listeners.forEach((listener) => listener());
+}
+
+// Other tabs sign in and out too.
+addEventListener("storage", changed);
+
+if (/^#[0-9a-f]{64}/.test(location.hash)) {
+  session.signIn(location.hash);
+  history.replaceState(null, "", location.pathname + "#/system");
+}
+
+function headers(more) {
+  const found = { ...more };
+  if (session.token) found["Authorization"] = "Bearer " + session.token;
+  return found;
+}
+
+async function request(path, options = {}) {
+  let answer;
+  try {
+    answer = await fetch(path, { cache: "no-store", ...options, headers: headers(options.headers) });
+  } catch {
+    throw new CallError("The kernel does not answer. Is it running? Start it with `linckia serve`.", 0);
+  }
+  if (answer.ok) return answer;
+  let message = "the kernel answered " + answer.status;
+  try {
+    const { error } = await answer.json();
+    message = typeof error === "string" ? error : error.message || message;
+  } catch { /* It is not JSON. */ }
+  throw new CallError(message, answer.status);
+}
+
+const body = (value, more) =>
+  ({ method: "POST", body: JSON.stringify(value), headers: { "Content-Type": "application/json", ...more } });
+
+// Calls an operation as a client; returns its result.
+export async function call(name, parameters = {}) {
+  return (await traced(name, parameters)).result;
+}
+
+// The same, with the id of the call's trace.
+export async function traced(name, parameters = {}) {
+  const answer = await request("call/" + encodeURIComponent(name), body(parameters));
+  return { result: await answer.json(), trace: answer.headers.get("linckia-trace") };
+}
+
+// Calls one of the kernel's operations as the operator.
+export async function operator(name, parameters = {}) {
+  const answer = await request("operator/" + encodeURIComponent(name), body(parameters, { "Linckia-Key": session.key }));
+  return answer.json();
+}
+
+export async function operations() {
+  return (await request("operations")).json();
+}
+
+export async function file(path) {
+  return (await request("api/content?path=" + encodeURIComponent(path))).blob();
+}
+
+// Follows the live figures until the returned function is called. `on` gets {overview} or {error, status}.
+export function live(on) {
+  let ended = false;
+  let reading = new AbortController();
+  let delay = 250;
+
+  async function follow() {
+    while (!ended) {
+      try {
+        await read();
+        delay = 250;
+      } catch (error) {
+        if (ended) return;
+        on({ error: error.message, status: error.status ?? 0 });
+        if (error.status === 401 || error.status === 403) return;
+        delay = Math.min(delay * 2, 4000);
+      }
+      await new Promise((resolve) => setTimeout(resolve, delay));
+    }
+  }
+
+  async function read() {
+    reading = new AbortController();
+    const answer = await request("live", { headers: { "Linckia-Key": session.key }, signal: reading.signal });
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) throw new CallError("The connection to the kernel ended; trying again.", 0);
+      const events = (rest + value).split("\n\n");
+      rest = events.pop();
+      for (const event of events) {
+        const data = JSON.parse(event.slice(event.indexOf("data: ") + 6));
+        if (event.startsWith("event: overview")) {
+          delay = 250;
+          on({ overview: data });
+        } else on({ error: data.error, status: 0 });
+      }
+    }
+  }
+
+  follow();
+  return () => {
+    ended = true;
+    reading.abort();
+  };
+}

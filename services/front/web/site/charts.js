@@ -1,0 +1,384 @@
+// Drawings: sparklines, charts and waterfalls as SVG and HTML, the treemap and the graph on a canvas.
+import { html, useEffect, useRef, useState } from "./lib.js";
+import { bytes, ms, number } from "./ui.js";
+
+// The path of a line through [x, y] points; it is interrupted where y is unknown.
+function line(points, width, height, top) {
+  let path = "";
+  let drawing = false;
+  for (const [x, y] of points) {
+    if (y == null) { drawing = false; continue; }
+    path += `${drawing ? "L" : "M"}${(x * width).toFixed(1)},${(height - 1 - (top ? (y / top) * (height - 2) : 0)).toFixed(1)}`;
+    drawing = true;
+  }
+  return path;
+}
+
+const spread = (at, values) => {
+  const first = at[0] ?? 0;
+  const length = Math.max(1, (at.at(-1) ?? 1) - first);
+  return values.map((value, index) => [(at[index] - first) / length, value]);
+};
+
+export function Sparkline({ at, values, label, format = number }) {
+  const known = values.filter((value) => value != null);
+  const top = Math.max(0, ...known);
+  const text = known.length ? `${label}: now ${format(known.at(-1))}, at most ${format(top)}` : `${label}: not known yet`;
+  return html`<svg class="spark" viewBox="0 0 112 26" preserveAspectRatio="none" role="img" aria-label=${text}>
+    <title>${text}</title><path d=${line(spread(at, values), 112, 26, top)} /></svg>`;
+}
+
+export function Chart({ at, values, label, format = number }) {
+  const known = values.filter((value) => value != null);
+  const top = Math.max(0, ...known);
+  const minutes = at.length ? Math.round((at.at(-1) - at[0]) / 60) : 0;
+  const text = known.length ? `${label} over ${minutes} min: now ${format(known.at(-1))}, at most ${format(top)}` : `${label}: not known yet`;
+  return html`<figure style=${{ margin: 0 }}><figcaption>${text}</figcaption>
+    <svg class="chart" viewBox="0 0 600 140" preserveAspectRatio="none" role="img" aria-label=${text}>
+      <path d=${line(spread(at, values), 600, 140, top)} /></svg></figure>`;
+}
+
+// The calls of a trace, each below the one that made it: the time in the queue, then in the process.
+export function Waterfall({ calls }) {
+  const began = Math.min(...calls.map((call) => call.at));
+  const total = Math.max(...calls.map((call) => (call.at - began) * 1000 + call.duration_ms), 0.001);
+  return html`<div class="waterfall" role="list" aria-label="Calls of this trace">${nested(calls).map(({ call, depth }) => {
+    const start = ((call.at - began) * 1000) / total;
+    const queued = Math.min(call.queued_ms ?? call.duration_ms, call.duration_ms) / total;
+    const ran = call.duration_ms / total - queued;
+    const at = (left, width) => ({ left: `${left * 100}%`, width: `${Math.max(width, 0) * 100}%` });
+    return html`<div class="span" role="listitem" key=${call.span}>
+      <span class="name" style=${{ paddingLeft: `${depth}rem` }}><code>${call.operation}</code>${" "}
+        <span class="quiet">${call.process || call.service}${call.generation ? ` #${call.generation}` : ""}</span></span>
+      <span class="track"><span class="queue" style=${at(start, queued)}></span>
+        <span class=${call.outcome === "ok" ? "run" : "run failed"} style=${at(start + queued, ran)}></span>
+        <span class="time" style=${start > 0.75 ? { right: `${(1 - start) * 100}%` } : { left: `${Math.min(start + queued + ran, 0.75) * 100}%` }}>
+          ${ms(call.duration_ms)}${call.queued_ms > 1 ? `, ${ms(call.queued_ms)} of it queued` : ""}${call.outcome === "ok" ? "" : `, ${call.outcome}`}</span>
+      </span></div>`;
+  })}</div>`;
+}
+
+function nested(calls) {
+  const known = new Set(calls.map((call) => call.span));
+  const below = Map.groupBy ? Map.groupBy(calls, (call) => (known.has(call.parent) ? call.parent : "")) : new Map();
+  const found = [];
+  const add = (parent, depth) => (below.get(parent) || []).forEach((call) => { found.push({ call, depth }); add(call.span, depth + 1); });
+  add("", 0);
+  return found;
+}
+
+// Rectangles for items of a `size`, as square as possible (Bruls, Huizing and van Wijk, "Squarified Treemaps", 2000).
+export function squarified(items, x, y, width, height) {
+  const total = items.reduce((sum, item) => sum + item.size, 0);
+  const found = [];
+  if (!total || width <= 0 || height <= 0) return found;
+  const scale = (width * height) / total;
+  let rest = items.filter((item) => item.size > 0).sort((one, other) => other.size - one.size);
+  while (rest.length) {
+    const side = Math.min(width, height);
+    let count = 0;
+    let area = 0;
+    let best = Infinity;
+    for (const item of rest) {
+      const next = area + item.size * scale;
+      const worst = Math.max((side * side * rest[0].size * scale) / (next * next), (next * next) / (side * side * item.size * scale));
+      if (worst > best) break;
+      [best, area, count] = [worst, next, count + 1];
+    }
+    const thickness = area / side;
+    let offset = 0;
+    for (const item of rest.slice(0, count)) {
+      const length = (item.size * scale) / thickness;
+      found.push(width >= height ? { item, x, y: y + offset, width: thickness, height: length } : { item, x: x + offset, y, width: length, height: thickness });
+      offset += length;
+    }
+    if (width >= height) [x, width] = [x + thickness, width - thickness];
+    else [y, height] = [y + thickness, height - thickness];
+    rest = rest.slice(count);
+  }
+  return found;
+}
+
+const dark = () => matchMedia("(prefers-color-scheme: dark)").matches;
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// Fits the canvas to its size on the screen, and returns its context in CSS pixels.
+function fitted(canvas, height) {
+  const ratio = devicePixelRatio || 1;
+  const width = canvas.clientWidth;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  return { context, width };
+}
+
+function useResized(draw) {
+  useEffect(() => {
+    const again = () => draw();
+    const themes = matchMedia("(prefers-color-scheme: dark)");
+    addEventListener("resize", again);
+    themes.addEventListener("change", again);
+    return () => { removeEventListener("resize", again); themes.removeEventListener("change", again); };
+  });
+}
+
+const KINDS = ["image", "video", "audio", "text", "code", "archive", "other"];
+const BY_ENDING = {
+  image: "jpg jpeg png gif webp svg bmp tiff heic ico", video: "mp4 mkv webm mov avi", audio: "mp3 wav flac ogg m4a opus",
+  text: "md txt rst pdf doc docx odt html csv json yaml yml toml xml log", code: "py pyi js mjs ts tsx c h cpp hpp rs go java rb sh css sql so pyc",
+  archive: "zip tar gz xz zst bz2 7z whl deb rpm iso",
+};
+const OF_ENDING = new Map(Object.entries(BY_ENDING).flatMap(([kind, endings]) => endings.split(" ").map((ending) => [ending, kind])));
+const hue = (name, folder) => (folder ? 215 : 40 + 47 * KINDS.indexOf(OF_ENDING.get(name.split(".").pop().toLowerCase()) || "other"));
+
+// A treemap of {name, path, size, folder}. The same entries are in a table beside it, so the picture is one image to
+// a screen reader; with the keyboard, the arrows choose an entry and Enter opens it.
+export function Treemap({ items, label, onOpen, height = 420 }) {
+  const canvas = useRef();
+  const drawn = useRef([]);
+  const [chosen, choose] = useState(0);
+  const draw = () => {
+    if (!canvas.current) return;
+    const { context, width } = fitted(canvas.current, height);
+    const sorted = squarified(items, 0, 0, width, height);
+    drawn.current = sorted;
+    const isDark = dark();
+    context.font = "12px system-ui, sans-serif";
+    context.textBaseline = "top";
+    sorted.forEach(({ item, x, y, width: w, height: h }, index) => {
+      context.fillStyle = `hsl(${hue(item.name, item.folder)} ${isDark ? "34% 30%" : "52% 84%"})`;
+      context.fillRect(x + 0.5, y + 0.5, Math.max(w - 1, 0), Math.max(h - 1, 0));
+      if (index === chosen && document.activeElement === canvas.current) {
+        context.strokeStyle = colour("--accent");
+        context.lineWidth = 3;
+        context.strokeRect(x + 2, y + 2, w - 4, h - 4);
+      }
+      if (w < 46 || h < 18) return;
+      context.save();
+      context.beginPath();
+      context.rect(x + 2, y + 2, w - 4, h - 4);
+      context.clip();
+      context.fillStyle = colour("--ink");
+      context.fillText(item.name + (item.folder ? "/" : ""), x + 5, y + 4);
+      if (h > 34) context.fillText(bytes(item.size), x + 5, y + 19);
+      context.restore();
+    });
+  };
+  useEffect(draw);
+  useResized(draw);
+  const found = (event) => {
+    const box = canvas.current.getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    return drawn.current.find((each) => x >= each.x && x < each.x + each.width && y >= each.y && y < each.y + each.height);
+  };
+  const keys = (event) => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (step) choose((index) => Math.min(drawn.current.length - 1, Math.max(0, index + step)));
+    else if (event.key === "Enter" && drawn.current[chosen]) onOpen(drawn.current[chosen].item);
+    else return;
+    event.preventDefault();
+  };
+  const now = drawn.current[chosen]?.item;
+  return html`<canvas ref=${canvas} tabindex="0" role="img"
+    aria-label=${`${label}: ${items.length} entries.${now ? ` Chosen: ${now.name}, ${bytes(now.size)}.` : ""} Arrow keys choose, Enter opens.`}
+    onFocus=${draw} onBlur=${draw} onKeyDown=${keys}
+    onMouseMove=${(event) => { const each = found(event); canvas.current.title = each ? `${each.item.name}: ${bytes(each.item.size)}` : ""; }}
+    onClick=${(event) => { const each = found(event); if (each) onOpen(each.item); }}></canvas>`;
+}
+
+// A force-directed layout in typed arrays: springs along the edges, repulsion between nodes in neighbouring cells of a
+// grid, and a pull to the centre. One step is linear in nodes and edges.
+export class Layout {
+  constructor(count, edges) {
+    this.count = count;
+    this.edges = edges;
+    this.x = new Float32Array(count);
+    this.y = new Float32Array(count);
+    this.vx = new Float32Array(count);
+    this.vy = new Float32Array(count);
+    this.degree = new Uint32Array(count);
+    this.heat = 1;
+    // The next node in the same cell of the grid.
+    this.next = new Int32Array(count);
+    edges.forEach(([one, other]) => { this.degree[one]++; this.degree[other]++; });
+    for (let i = 0; i < count; i++) {
+      // A sunflower's spiral, which spreads the nodes evenly.
+      const radius = 14 * Math.sqrt(i);
+      this.x[i] = radius * Math.cos(i * 2.399963);
+      this.y[i] = radius * Math.sin(i * 2.399963);
+    }
+  }
+
+  step() {
+    const { count, x, y, vx, vy, next } = this;
+    const cell = 44;
+    const cells = new Map();
+    for (let i = 0; i < count; i++) {
+      const key = Math.floor(x[i] / cell) * 65536 + Math.floor(y[i] / cell);
+      const before = cells.get(key);
+      next[i] = before === undefined ? -1 : before;
+      cells.set(key, i);
+    }
+    for (const [key, first] of cells) {
+      for (const other of [key, key + 1, key + 65535, key + 65536, key + 65537]) {
+        const start = cells.get(other);
+        if (start === undefined) continue;
+        for (let i = first; i >= 0; i = next[i]) {
+          // In crowded cells a sample of the pairs is enough.
+          let left = 24;
+          for (let j = other === key ? next[i] : start; j >= 0 && left-- > 0; j = next[j]) {
+            const dx = x[i] - x[j] || 0.1;
+            const dy = y[i] - y[j] || 0.1;
+            const force = 60 / (dx * dx + dy * dy + 30);
+            vx[i] += dx * force; vy[i] += dy * force;
+            vx[j] -= dx * force; vy[j] -= dy * force;
+          }
+        }
+      }
+    }
+    for (const [one, other] of this.edges) {
+      const dx = x[other] - x[one];
+      const dy = y[other] - y[one];
+      const length = Math.sqrt(dx * dx + dy * dy) || 1;
+      const pull = (0.06 * (length - 46)) / length / Math.sqrt(Math.max(this.degree[one], this.degree[other]));
+      vx[one] += dx * pull; vy[one] += dy * pull;
+      vx[other] -= dx * pull; vy[other] -= dy * pull;
+    }
+    for (let i = 0; i < count; i++) {
+      vx[i] = (vx[i] - x[i] * 0.002) * 0.6;
+      vy[i] = (vy[i] - y[i] * 0.002) * 0.6;
+      const speed = Math.hypot(vx[i], vy[i]);
+      const most = 30 * this.heat;
+      const factor = speed > most ? most / speed : 1;
+      x[i] += vx[i] * factor;
+      y[i] += vy[i] * factor;
+    }
+    this.heat *= 0.985;
+  }
+}
+
+// A graph of {id, label, group} and [from, to] pairs of indexes. The first node is the centre. Drag and wheel, or + − 0
+// and the arrows, move and zoom; Tab through the list beside it, or click, to open a node.
+export function Graph({ nodes, edges, label, onOpen, height = 460 }) {
+  const canvas = useRef();
+  const view = useRef({ x: 0, y: 0, zoom: 1 });
+  const layout = useRef(null);
+  const frame = useRef(0);
+  const last = useRef(0);
+
+  const draw = () => {
+    if (!canvas.current || !layout.current) return;
+    const { context, width } = fitted(canvas.current, height);
+    const { x: left, y: top, zoom } = view.current;
+    const { x, y, degree } = layout.current;
+    const toX = (i) => width / 2 + (x[i] - left) * zoom;
+    const toY = (i) => height / 2 + (y[i] - top) * zoom;
+    context.strokeStyle = colour("--line");
+    context.lineWidth = nodes.length > 2000 ? 0.5 : 1;
+    context.beginPath();
+    for (const [one, other] of edges) {
+      context.moveTo(toX(one), toY(one));
+      context.lineTo(toX(other), toY(other));
+    }
+    context.stroke();
+    const groups = { true: colour("--accent"), false: colour("--quiet") };
+    const few = nodes.length <= 2000;
+    for (const known of [false, true]) {
+      context.fillStyle = groups[known];
+      context.beginPath();
+      for (let i = 0; i < nodes.length; i++) {
+        if ((nodes[i].known !== false) !== known) continue;
+        const size = few ? Math.min(10, 3 + Math.sqrt(degree[i])) * Math.min(1.5, Math.max(0.7, zoom)) : Math.max(1, 1.5 * zoom);
+        const [a, b] = [toX(i), toY(i)];
+        if (a < -9 || b < -9 || a > width + 9 || b > height + 9) continue;
+        if (few) { context.moveTo(a + size, b); context.arc(a, b, size, 0, 7); }
+        else context.rect(a - size, b - size, 2 * size, 2 * size);
+      }
+      context.fill();
+    }
+    context.fillStyle = colour("--ink");
+    context.font = "12px system-ui, sans-serif";
+    const labelled = nodes.length <= 60 || zoom > 1.6 ? nodes.length : 1;
+    let written = 0;
+    for (let i = 0; i < labelled && written < 200; i++) {
+      const [a, b] = [toX(i), toY(i)];
+      if (a < 0 || b < 0 || a > width || b > height) continue;
+      context.font = i ? "12px system-ui, sans-serif" : "bold 13px system-ui, sans-serif";
+      context.fillText(nodes[i].label.slice(0, 40), a + 9, b + 4);
+      written++;
+    }
+  };
+
+  const fit = () => {
+    if (!layout.current || !canvas.current) return;
+    const { x, y } = layout.current;
+    let reach = 60;
+    for (let i = 0; i < nodes.length; i++) reach = Math.max(reach, Math.abs(x[i]), Math.abs(y[i]) * 1.4);
+    view.current = { x: 0, y: 0, zoom: Math.min(2, Math.min(canvas.current.clientWidth, height * 1.4) / (2.2 * reach)) };
+  };
+
+  useEffect(() => {
+    layout.current = new Layout(nodes.length, edges);
+    let moved = false;
+    const tick = (now) => {
+      const began = performance.now();
+      // As many steps as fit into half a frame, at least one.
+      do layout.current.step(); while (performance.now() - began < 8 && layout.current.heat > 0.02);
+      if (!moved) fit();
+      draw();
+      canvas.current?.setAttribute("data-frame-ms", (now - last.current).toFixed(1));
+      last.current = now;
+      if (layout.current.heat > 0.02) frame.current = requestAnimationFrame(tick);
+    };
+    frame.current = requestAnimationFrame(tick);
+    const wheel = (event) => {
+      event.preventDefault();
+      moved = true;
+      view.current.zoom *= Math.exp(-event.deltaY / 500);
+      draw();
+    };
+    const element = canvas.current;
+    element.addEventListener("wheel", wheel, { passive: false });
+    return () => { cancelAnimationFrame(frame.current); element.removeEventListener("wheel", wheel); };
+  }, [nodes, edges]);
+  useResized(draw);
+
+  const drag = useRef(null);
+  const nearest = (event) => {
+    const box = canvas.current.getBoundingClientRect();
+    const { x: left, y: top, zoom } = view.current;
+    const a = (event.clientX - box.left - box.width / 2) / zoom + left;
+    const b = (event.clientY - box.top - height / 2) / zoom + top;
+    let best = -1;
+    let least = (14 / zoom) ** 2;
+    for (let i = 0; i < nodes.length; i++) {
+      const distance = (layout.current.x[i] - a) ** 2 + (layout.current.y[i] - b) ** 2;
+      if (distance < least) [best, least] = [i, distance];
+    }
+    return best;
+  };
+  const keys = (event) => {
+    const move = { ArrowLeft: [-40, 0], ArrowRight: [40, 0], ArrowUp: [0, -40], ArrowDown: [0, 40] }[event.key];
+    if (move) { view.current.x += move[0] / view.current.zoom; view.current.y += move[1] / view.current.zoom; }
+    else if (event.key === "+" || event.key === "=") view.current.zoom *= 1.25;
+    else if (event.key === "-") view.current.zoom /= 1.25;
+    else if (event.key === "0") fit();
+    else return;
+    event.preventDefault();
+    draw();
+  };
+  return html`<canvas ref=${canvas} tabindex="0" role="img" onKeyDown=${keys}
+    aria-label=${`${label}: ${nodes.length} nodes, ${edges.length} edges. Arrow keys move, + and − zoom, 0 shows all.`}
+    onPointerDown=${(event) => { drag.current = { x: event.clientX, y: event.clientY, moved: 0 }; canvas.current.setPointerCapture(event.pointerId); }}
+    onPointerMove=${(event) => {
+      if (!drag.current) { const i = nearest(event); canvas.current.title = i < 0 ? "" : nodes[i].label; return; }
+      const [dx, dy] = [event.clientX - drag.current.x, event.clientY - drag.current.y];
+      drag.current = { x: event.clientX, y: event.clientY, moved: drag.current.moved + Math.abs(dx) + Math.abs(dy) };
+      view.current.x -= dx / view.current.zoom;
+      view.current.y -= dy / view.current.zoom;
+      draw();
+    }}
+    onPointerUp=${(event) => { const { moved } = drag.current || { moved: 9 }; drag.current = null; const i = nearest(event); if (moved < 4 && i >= 0) onOpen(nodes[i]); }}></canvas>`;
+}

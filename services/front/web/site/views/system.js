@@ -1,0 +1,188 @@
+// The supervision tree: what runs, how it does, what died, and the control of services.
+import { html, useEffect, useState } from "../lib.js";
+import { operator } from "../api.js";
+import { useLive } from "../app.js";
+import { Chart, Sparkline } from "../charts.js";
+import {
+  Action, Facts, Json, Loaded, Nothing, State, Table, Tabs, Time, Title, UNKNOWN, bytes, ms, number, percent, plural, span, useWork,
+} from "../ui.js";
+
+export const title = "System";
+export const order = 10;
+
+export function View({ parts }) {
+  return parts[0] ? html`<${Service} key=${parts[0]} name=${parts[0]} tab=${parts[1] || "overview"} />` : html`<${Overview} />`;
+}
+
+const VERBS = { restart: "Restart", start: "Start", stop: "Stop" };
+const control = (name, what) => async () => (await operator(`kernel_${what}`, { service: name })).message;
+const memory = (row) => row.pss_bytes ?? row.rss_bytes;
+const deaths = (row) => Object.values(row.deaths).reduce((sum, count) => sum + count, 0);
+
+function note(row) {
+  const parts = [row.reason, row.mode];
+  if (row.retry_in_s != null) parts.push(`next try in ${span(row.retry_in_s)}`);
+  if (row.last_death) parts.push(`last death: ${row.last_death}`);
+  return parts.filter(Boolean).join("; ");
+}
+
+const columns = (history) => [
+  { key: "name", title: "Service", cell: (row) => html`<a href=${`#/system/${row.name}`}>${row.name}</a>
+    ${row.mount && html`${" "}<span class="badge">mounted</span>`}` },
+  { key: "state", title: "State", cell: (row) => html`<${State} state=${row.state} />` },
+  { key: "generation", title: "Gen.", right: true, wide: true },
+  { key: "memory", title: "Memory", right: true, value: memory, cell: (row) => bytes(memory(row)) },
+  { key: "cpu", title: "CPU", right: true, cell: (row) => percent(row.cpu) },
+  { key: "in_flight", title: "In flight", right: true, wide: true, cell: (row) => row.in_flight + (row.queued ? ` + ${row.queued} queued` : "") },
+  { key: "calls_per_s", title: "Calls/s", right: true, cell: (row) => number(row.calls_per_s, 1) },
+  { key: "p50_ms", title: "p50", right: true, wide: true, cell: (row) => ms(row.p50_ms) },
+  { key: "p99_ms", title: "p99", right: true, wide: true, cell: (row) => ms(row.p99_ms) },
+  { key: "hour", title: "CPU, last hour", wide: true, value: (row) => row.cpu, cell: (row) => html`<${Hour} history=${history} name=${row.name} />` },
+  { key: "deaths", title: "Deaths", right: true, value: deaths, cell: (row) => deaths(row) || "" },
+  { key: "note", title: "Note", wide: true, value: note, cell: (row) => html`<span class="quiet">${note(row)}</span>` },
+  { key: "act", cell: (row) => html`<${Action} label=${`Restart ${row.name}`} act=${control(row.name, "restart")}
+      confirm=${`Restart ${row.name}? Calls in flight are finished first, and later ones wait.`}>Restart<//>` },
+];
+
+function Hour({ history, name }) {
+  const series = history?.services[name];
+  return series ? html`<${Sparkline} at=${history.at} values=${series.cpu} label=${`CPU of ${name}`} format=${percent} />` : UNKNOWN;
+}
+
+function useHistory() {
+  const work = useWork(() => operator("kernel_history"), []);
+  useEffect(() => {
+    const timer = setInterval(work.again, 30_000);
+    return () => clearInterval(timer);
+  }, []);
+  return work.value;
+}
+
+function Overview() {
+  const { overview, status } = useLive();
+  const history = useHistory();
+  if (!overview)
+    return html`<${Title}>System<//>${status === 403 ? html`<${Nothing}>This view needs the address that <code>linckia status</code> shows.<//>`
+      : html`<p class="quiet" role="status">Waiting for the kernel…</p>`}`;
+  const services = overview.services;
+  const own = services.filter((each) => each.name === each.service);
+  const mounts = services.filter((each) => each.mount);
+  const backlogs = services.flatMap((each) => Object.entries(each.backlogs).map(([work, state]) => ({ service: each.name, work, ...state })));
+  const sum = (rows, of) => rows.reduce((total, each) => total + (of(each) || 0), 0);
+  return html`<${Title}>System<//>
+    <ul class="figures" aria-label="Totals">
+      <li><b>${services.filter((each) => ["ready", "resting"].includes(each.state)).length} of ${services.length}</b>processes well</li>
+      <li><b>${bytes(overview.total_pss_bytes)}</b>memory</li>
+      <li><b>${percent(sum(services, (each) => each.cpu) + (overview.kernel_cpu || 0))}</b>of a core</li>
+      <li><b>${number(sum(own, (each) => each.calls_per_s), 1)}</b>calls/s</li>
+      <li><b>${sum(services, (each) => each.in_flight)}</b>in flight</li>
+      <li><b>${number(sum(own, (each) => each.calls))}</b>calls</li>
+      <li><b>${sum(services, deaths)}</b>deaths</li>
+      <li><b>${overview.backup?.age_s != null ? span(overview.backup.age_s) : "none"}</b>since a backup</li>
+    </ul>
+    <p class="quiet">Linckia ${overview.version}, process ${overview.pid}, up ${span(overview.uptime_s)};
+      ${" "}${plural(overview.clients, "client")} over stdio. Data: <code>${overview.data_dir}</code>. Roots: ${overview.roots.length
+        ? overview.roots.map((root) => html`<code key=${root}>${root}</code>${overview.read_only_roots.includes(root) ? " (read only) " : " "}`) : "none"}</p>
+    <${Table} caption="Services" columns=${columns(history)} rows=${services} keyOf=${(row) => row.name} />
+    ${backlogs.length > 0 && html`<h2>Background work</h2><${Table} caption="Background work" keyOf=${(row) => row.service + row.work} rows=${backlogs} columns=${[
+      { key: "service", title: "Service" }, { key: "work", title: "Work" },
+      { key: "done", title: "Done", right: true, cell: (row) => `${number(row.done)} of ${number(row.total)}` },
+      { key: "share", title: "Progress", cell: (row) => html`<progress max=${row.total || 1} value=${row.done} aria-label=${`${row.work} of ${row.service}`}></progress>` },
+      { key: "per_s", title: "Rate", right: true, cell: (row) => (row.per_s == null ? UNKNOWN : `${number(row.per_s)}/s`) },
+      { key: "left_s", title: "Left", right: true, cell: (row) => span(row.left_s) },
+    ]} />`}
+    <div class="columns"><section><h2>Deaths and recoveries</h2><${Events} newest=${overview.events} /></section>
+      <section><h2>Mounted servers</h2>${mounts.length ? html`<ul class="plain">${mounts.map((each) => html`<li class="card" key=${each.name}>
+        <h3><a href=${`#/system/${each.name}`}>${each.name}</a> <${State} state=${each.state} /></h3>
+        <${Facts} facts=${Object.fromEntries(Object.entries(each.info).filter(([name]) => name !== "confined"))} />
+        <a href=${`#/tools?service=${encodeURIComponent(each.name)}`}>Its tools</a></li>`)}</ul>`
+      : html`<${Nothing}>None. Add yours with <code>linckia mcp import</code>.<//>`}</section></div>`;
+}
+
+const EVENTS = { died: "bad", failed: "bad", recovered: "good", stopped: "quiet" };
+
+function Events({ newest, service = "" }) {
+  const work = useWork(() => operator("kernel_timeline", { service, limit: 50 }), [newest, service]);
+  return html`<${Loaded} work=${work}>${({ events }) => html`
+    <${Table} caption="Deaths and recoveries" rows=${events} keyOf=${(row) => row.number} empty="Nothing has happened." columns=${[
+      { key: "at", title: "Time", cell: (row) => html`<${Time} at=${row.at} />` },
+      { key: "service", title: "Service", cell: (row) => (row.service === "kernel" ? "kernel" : html`<a href=${`#/system/${row.service}`}>${row.service}</a>`) },
+      { key: "kind", title: "Event", cell: (row) => html`<span class=${EVENTS[row.kind]}>${row.kind}</span>` },
+      { key: "text", title: "Cause", cell: (row) => (row.recovery_ms != null ? `ready ${ms(row.recovery_ms)} after the death` : row.text || row.cause || "") },
+    ]} />`}<//>`;
+}
+
+function Service({ name, tab }) {
+  const { overview } = useLive();
+  const one = overview?.services.find((each) => each.name === name);
+  const base = `#/system/${name}`;
+  const tabs = [["overview", "Overview"], ["log", "Log"], ["calls", "Calls"], ["setup", "Settings and walls"]];
+  return html`<p><a href="#/system">System</a></p><${Title}>${name}<//>
+    <div class="row"><${State} state=${one?.state || ""} /> ${Object.entries(VERBS).map(([what, verb]) => html`
+      <${Action} key=${what} label=${`${verb} ${name}`} confirm=${`${verb} ${name}?`} act=${control(name, what)}>${verb}<//>`)}</div>
+    <${Tabs} label=${`Parts of ${name}`} current=${`${base}/${tab}`} tabs=${tabs.map(([id, label]) => [`${base}/${id}`, label])} />
+    ${tab === "overview" && html`<${Figures} one=${one} name=${name} events=${overview?.events} />`}
+    ${tab === "log" && html`<${Log} name=${name} />`}
+    ${tab === "calls" && html`<${Calls} name=${one?.service || name} />`}
+    ${tab === "setup" && html`<${Setup} name=${name} />`}`;
+}
+
+function Figures({ one, name, events }) {
+  const history = useHistory();
+  const series = history?.services[name];
+  return html`${one && html`<${Facts} facts=${{
+      process: one.pid ?? "none", generation: one.generation, up: span(one.uptime_s), memory: bytes(memory(one)), CPU: percent(one.cpu),
+      standby: one.standby_pid ? `process ${one.standby_pid}` : "none", "in flight": one.in_flight, queued: one.queued, calls: number(one.calls), failed: number(one.failed),
+      "median / p99": `${ms(one.p50_ms)} / ${ms(one.p99_ms)}`, "last recovery": ms(one.recovery_ms),
+      deaths: Object.entries(one.deaths).map(([cause, count]) => `${cause} ${count}`).join(", ") || "none", note: note(one), ...one.info }} />`}
+    ${series && html`<h2>Last hour</h2><div class="columns">
+      <${Chart} at=${history.at} values=${series.cpu} label="CPU" format=${percent} />
+      <${Chart} at=${history.at} values=${series.memory_bytes} label="Resident memory" format=${bytes} />
+      <${Chart} at=${history.at} values=${series.calls_per_s} label="Calls per second" format=${(value) => number(value, 1)} />
+      <${Chart} at=${history.at} values=${series.p99_ms} label="p99" format=${ms} /></div>`}
+    <h2>Deaths and recoveries</h2><${Events} newest=${events} service=${name} />`;
+}
+
+function Log({ name }) {
+  const [lines, setLines] = useState(200);
+  const [level, setLevel] = useState("all");
+  const [text, setText] = useState("");
+  const work = useWork(() => operator("kernel_logs", { service: name, lines }), [name, lines]);
+  useEffect(() => {
+    const timer = setInterval(work.again, 3000);
+    return () => clearInterval(timer);
+  }, []);
+  const fits = (line) => (level === "all" || line.toLowerCase().includes(level)) && line.toLowerCase().includes(text.toLowerCase());
+  const choice = (label, value, options, set) => html`<label>${label} <select value=${value} onChange=${(event) => set(event.target.value)}>
+    ${options.map((each) => html`<option key=${each}>${each}</option>`)}</select></label>`;
+  return html`<div class="row">${choice("Level", level, ["all", "error", "warning", "info", "debug"], setLevel)}
+      <input class="grow" type="search" aria-label="Text or trace" placeholder="Text or trace" value=${text} onInput=${(event) => setText(event.target.value)} />
+      ${choice("Lines", lines, [200, 1000, 5000], (value) => setLines(Number(value)))}</div>
+    <${Loaded} work=${work}>${(log) => html`<p class="quiet"><code>${log.path}</code></p>
+      <pre tabindex="0" aria-label="Log">${log.lines.filter(fits).join("\n") || "No line fits."}</pre>`}<//>`;
+}
+
+function Calls({ name }) {
+  const work = useWork(() => operator("kernel_calls", { service: name, limit: 100 }), [name]);
+  return html`<${Loaded} work=${work}>${({ calls }) => html`<${Table} caption="Calls" rows=${calls} keyOf=${(row) => row.number} empty="No calls yet." columns=${[
+    { key: "at", title: "Time", cell: (row) => html`<${Time} at=${row.at} />` },
+    { key: "operation", title: "Operation", cell: (row) => html`<a href=${`#/calls/${row.trace}`}>${row.operation}</a>` },
+    { key: "who", title: "Client" }, { key: "duration_ms", title: "Time taken", right: true, cell: (row) => ms(row.duration_ms) },
+    { key: "outcome", title: "Outcome", cell: (row) => html`<span class=${row.outcome === "ok" ? "good" : "bad"}>${row.outcome}</span>` },
+  ]} />`}<//>`;
+}
+
+function Setup({ name }) {
+  const work = useWork(() => operator("kernel_service", { service: name }), [name]);
+  const text = (value) => (Array.isArray(value) ? value.join(", ") || "none" : value && typeof value === "object" ? JSON.stringify(value) : String(value ?? "none"));
+  const shown = (facts) => Object.fromEntries(Object.entries(facts).map(([key, value]) => [key.replaceAll("_", " "), text(value)]));
+  return html`<${Loaded} work=${work}>${(found) => html`<div class="columns">
+    <section><h2>Settings</h2>${Object.keys(found.settings).length ? html`<${Json} value=${found.settings} />` : html`<${Nothing}>The settings file has none; the defaults apply.<//>`}
+      <h2>Stores</h2><p>${bytes(found.store_bytes)}${found.growth_bytes_per_day != null ? `, growing by ${bytes(found.growth_bytes_per_day)} a day` : ""}</p>
+      <${Table} caption="Stores" rows=${found.stores} keyOf=${(row) => row.path + row.keep} empty="It stores nothing." columns=${[
+        { key: "path", title: "Files", cell: (row) => html`<code>${row.path || "all"}</code>` }, { key: "keep", title: "In a backup" },
+        { key: "schema", title: "Schema", right: true, cell: (row) => row.schema || "" }]} /></section>
+    <section><h2>Walls</h2><${Facts} facts=${shown(found.walls)} /></section>
+    <section><h2>Supervision</h2><${Facts} facts=${shown(found.supervision)} /></section>
+    <section><h2>Operations</h2><ul class="plain">${found.operations.map((each) => html`<li key=${each}><code>${each}</code></li>`)}</ul></section></div>`}<//>`;
+}
