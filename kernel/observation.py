@@ -124,7 +124,9 @@ class Observation:
         services = self._service_of()
         pids = {each.name: each.pid for each in reports} | {SERVICE: os.getpid()}
         loads = self._sampled.read(pids, services)
-        found = {SERVICE: Point(loads[SERVICE].cpu, processes.resident_bytes(os.getpid()), None, None, None, None, None)}
+        found = {
+            SERVICE: Point(loads[SERVICE].cpu, processes.resident_bytes(os.getpid()), None, None, None, None, None)
+        }
         now = trio.current_time()
         for each in reports:
             if each.pid is None or each.name not in services:

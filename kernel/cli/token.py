@@ -83,7 +83,11 @@ def _shown(each: Token) -> dict[str, object]:
 
 
 def _row(each: Token) -> list[Cell]:
-    until = "never" if each.expires is None else _at(each.expires) + (" (expired)" if token_editing.is_expired(each) else "")
+    until = (
+        "never"
+        if each.expires is None
+        else _at(each.expires) + (" (expired)" if token_editing.is_expired(each) else "")
+    )
     return [
         each.name,
         ", ".join(each.surfaces) or "all",

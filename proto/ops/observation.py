@@ -27,10 +27,14 @@ class ProcessFigures(ServiceStatus, frozen=True, kw_only=True):
     service: Annotated[str, Meta(description="Service that it belongs to; pools have several processes")]
     mount: Annotated[bool, Meta(description="Whether it runs a mounted MCP server")] = False
     cpu: Annotated[float | None, Meta(description="Share of one core since the previous report; null at first")] = None
-    calls_per_s: Annotated[float | None, Meta(description="Calls of the service ended since the previous report")] = None
+    calls_per_s: Annotated[float | None, Meta(description="Calls of the service ended since the previous report")] = (
+        None
+    )
     calls: Annotated[int, Meta(description="Calls of the service that have ended, since the kernel started")] = 0
     failed: Annotated[int, Meta(description="How many of them failed")] = 0
-    p50_ms: Annotated[float | None, Meta(description="Median duration of the service's calls in the last minute")] = None
+    p50_ms: Annotated[float | None, Meta(description="Median duration of the service's calls in the last minute")] = (
+        None
+    )
     p99_ms: Annotated[float | None, Meta(description="99th percentile of the same")] = None
 
 
@@ -255,7 +259,9 @@ class KernelTokenCreate(Params[NewToken], frozen=True, kw_only=True):
     roots: Annotated[list[str], Meta(max_length=64, description="Only files below these folders; empty: all")] = []
     read_only: Annotated[bool, Meta(description="Only operations that change nothing")] = False
     expires: Annotated[str, Meta(max_length=40, description="A time span (30d, 12h) or a date; empty: never")] = ""
-    rate: Annotated[str, Meta(max_length=40, description="Maximum rate, such as 600/min; empty: as in the settings")] = ""
+    rate: Annotated[
+        str, Meta(max_length=40, description="Maximum rate, such as 600/min; empty: as in the settings")
+    ] = ""
 
 
 @operator.destroy("kernel_token_revoke", idempotent=True, deadline_s=30, text="message")

@@ -83,6 +83,14 @@ class ReadOperations(OperationGroup):
 
         return await self._store.read(query)
 
+    @handles(ops.DocumentsCompareSnapshots)
+    async def compare_snapshots(self, params: ops.DocumentsCompareSnapshots, ctx: Context) -> ops.SnapshotDifference:
+        return await self._store.read(lambda db: snapshots.difference(db, params.before, params.after, params.limit))
+
+    @handles(ops.DocumentsVersions)
+    async def versions(self, params: ops.DocumentsVersions, ctx: Context) -> ops.Versions:
+        return ops.Versions(versions=await self._store.read(lambda db: snapshots.versions(db, params.path)))
+
     @handles(ops.DocumentsGet)
     async def get(self, params: ops.DocumentsGet, ctx: Context) -> ops.GetResult:
         roots = self._components.adding.roots

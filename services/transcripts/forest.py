@@ -334,8 +334,8 @@ def tree(db: apsw.Connection, root: int, limit: int) -> list[tuple[Node, str]]:
     """Return the nodes from this root on, oldest first, each with its parent's hash; nodes without content too."""
     columns = ", ".join(f"node.{name}" for name in _NODE.split(", "))
     rows = db.execute(
-        f"SELECT {columns}, above.hash FROM node LEFT JOIN node above ON above.node_id=node.parent WHERE node.node_id IN "
-        "(WITH RECURSIVE down(node_id) AS (SELECT ?1 UNION ALL"
+        f"SELECT {columns}, above.hash FROM node LEFT JOIN node above ON above.node_id=node.parent"
+        " WHERE node.node_id IN (WITH RECURSIVE down(node_id) AS (SELECT ?1 UNION ALL"
         " SELECT node.node_id FROM down CROSS JOIN node ON node.parent=down.node_id LIMIT ?2)"
         " SELECT node_id FROM down) ORDER BY node.node_id",
         (root, limit),

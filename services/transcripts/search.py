@@ -286,9 +286,7 @@ def _hit(corpus: Corpus, source: str, hit: Hit) -> EverythingHit:
         text=hit.text,
         lines=f"{first}-{last}" if first else "",
         source=source,
-        ranking=Ranking(
-            words=_rounded(hit.lexical), similarity=_rounded(hit.vector), rerank=_rounded(hit.rerank)
-        ),
+        ranking=Ranking(words=_rounded(hit.lexical), similarity=_rounded(hit.vector), rerank=_rounded(hit.rerank)),
         metadata={key: value for key, value in hit.group_metadata.items() if value and key not in _OWN},
     )
 

@@ -11,13 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.browser import chromium
 from tests.system.running import HTTP, running
 from tests.unit.front.wire import META, MODERN
 
-pytestmark = pytest.mark.skipif(chromium.executable() is None, reason="no Chromium is installed here")
+pytestmark = chromium.needed
 
 
 class Nothing(http.server.BaseHTTPRequestHandler):
@@ -76,24 +74,23 @@ def test_a_page_of_another_origin_calls_nothing_unless_it_is_allowed(tmp_path: P
         environment = {"CORS_ORIGINS": f"http://friend.example:{port}"}
         with (
             running(tmp_path / "data", [root], options=HTTP, environment=environment, all_ready=False) as kernel,
-            chromium.browser(tmp_path / "profile", names) as page,
+            chromium.browser(names) as browser,
         ):
+            page = browser.new_page()
             kernel.wait_ready("files")
             kernel.call("index", {"root": str(root), "async": False})
             # The front over HTTP comes a moment later.
             while (front := kernel.status()["http_url"]) is None:
                 time.sleep(0.02)
             url = f"{front}/files"
-            page.open(f"http://evil.example:{port}/")
-            page.until("location.hostname === 'evil.example' && document.readyState === 'complete'")
-            assert page.value(calling(url, victim, "application/json", "cors")) == "blocked"
+            page.goto(f"http://evil.example:{port}/")
+            assert page.evaluate(calling(url, victim, "application/json", "cors")) == "blocked"
             # Sent without asking first, as a form may be; what comes of it the page never sees.
             for mode in ("cors", "no-cors"):
-                page.value(calling(url, victim, "text/plain", mode))
+                page.evaluate(calling(url, victim, "text/plain", mode))
             assert victim.exists()
             assert [entry["name"] for entry in kernel.call("navigate", {"path": str(root)})["entries"]] == [victim.name]
 
-            page.open(f"http://friend.example:{port}/")
-            page.until("location.hostname === 'friend.example' && document.readyState === 'complete'")
-            assert page.value(calling(url, victim, "application/json", "cors")) == "200"
+            page.goto(f"http://friend.example:{port}/")
+            assert page.evaluate(calling(url, victim, "application/json", "cors")) == "200"
             assert not victim.exists()

@@ -1,54 +1,383 @@
-"""The operator's page in a real browser, over a real kernel: it loads, lives, and restarts."""
+"""The operator's page in a real browser, over a real kernel with data: every view, at both widths, in both themes."""
 
 from __future__ import annotations
 
-import base64
+import json
 import os
+import struct
 import time
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.browser import chromium
-from tests.system.running import HTTP, running
+from tests.system.cli.clients import linckia
+from tests.system.running import HTTP, RunningKernel, running
 
-pytestmark = pytest.mark.skipif(chromium.executable() is None, reason="no Chromium is installed here")
+pytestmark = chromium.needed
 
-ROW = "[...document.querySelectorAll('#services tbody tr')].find(row => row.cells[0].textContent === 'echo')"
+WIDTHS = {"desktop": (1280, 900), "phone": (390, 844)}
+
+PICTURES = os.environ.get("LINCKIA_PICTURES")
+"""Folder for screenshots, which are the pictures of the documentation."""
+
+MOUNTED = """\
+from mcp.server import MCPServer
+
+server = MCPServer("weather")
+
+@server.tool()
+def forecast(city: str, days: int = 3) -> str:
+    "Forecast the weather of a city"
+    return f"{city}: sunny for {days} days"
+
+server.run()
+"""
+
+CODE = '''"""Stars of the sea."""
 
 
-def test_the_page_shows_what_runs_lives_and_restarts_a_service(tmp_path: Path) -> None:
-    with (
-        running(tmp_path / "data", options=HTTP, services=["echo"], all_ready=False, token=True) as kernel,
-        chromium.browser(tmp_path / "p") as page,
-    ):
+class SeaStar:
+    """An animal that regrows its arms."""
+
+    def regrow(self, arm: int) -> int:
+        return self.count() + arm
+
+    def count(self) -> int:
+        return 5
+'''
+
+
+def picture(path: Path, width: int, height: int) -> None:
+    """Write a PNG."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = b"".join(b"\0" + bytes(c for x in range(width) for c in (x % 256, y % 256, 128)) for y in range(height))
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    image = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + image)
+
+
+def session_file(path: Path) -> None:
+    """Write a conversation as Claude Code does, with a branch."""
+    head = {"sessionId": "5e551011-0000-4000-8000-000000000001", "cwd": "/home/me/stars", "version": "2.0.0"}
+    usage = {"input_tokens": 900, "output_tokens": 60}
+
+    def turn(number: int, parent: int | None, role: str, text: str) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": role, "content": text}
+        if role == "assistant":
+            message |= {"id": f"m{number}", "model": "claude-sonnet-4-5-20250929", "type": "message", "usage": usage}
+            message["content"] = [{"type": "text", "text": text}]
+        name = "00000000-0000-4000-8000-{:012d}".format
+        return {
+            **head, "type": role, "message": message, "uuid": name(number), "timestamp": f"2026-11-0{number}T10:00:00Z",
+            "parentUuid": None if parent is None else name(parent),
+        }  # fmt: skip
+
+    turns = [
+        turn(1, None, "user", "How does a sea star regrow an arm?"),
+        turn(2, 1, "assistant", "From its central disc, within a year."),
+        turn(3, 2, "user", "Does it hurt?"),
+        turn(4, 3, "assistant", "It has no brain that could tell."),
+        turn(5, 2, "user", "How many arms has Linckia?"),
+        turn(6, 5, "assistant", "Usually five."),
+    ]
+    path.write_text("".join(json.dumps(each) + "\n" for each in turns))
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
+    folder = tmp_path_factory.mktemp("page")
+    root = folder / "root"
+    for name in ("notes", "code", "photos"):
+        (root / name).mkdir(parents=True)
+    for number in range(40):
+        links = f"See [[note-{(number + 1) % 40}]], [[note-{number * 7 % 40}]] and [[stars]]."
+        (root / "notes" / f"note-{number}.md").write_text(f"# Note {number}\n\nArm number {number}. {links}\n")
+    (root / "notes" / "stars.md").write_text("# Sea stars\n\nLinckia grows back any arm that it loses.\n")
+    (root / "code" / "star.py").write_text(CODE)
+    picture(root / "photos" / "sea.png", 240, 160)
+    (root / "photos" / "copy.png").write_bytes((root / "photos" / "sea.png").read_bytes())
+    server = folder / "weather.py"
+    server.write_text(MOUNTED)
+    data = folder / "data"
+    data.mkdir(mode=0o700)
+    command = os.environ.get("LINCKIA_PYTHON", os.sys.executable)  # type: ignore[attr-defined]
+    settings = f'[mcp.weather]\ncommand = "{command}"\nargs = ["{server}"]\n'
+    (data / "linckia.toml").write_text(settings)
+    with running(data, [root], options=HTTP, token=True) as kernel:
+        fill(kernel, folder, root)
+        yield kernel
+
+
+def fill(kernel: RunningKernel, folder: Path, root: Path) -> None:
+    session_file(folder / "session.jsonl")
+    for command in (("import-transcripts", str(folder / "session.jsonl")), ("add", str(root / "code"))):
+        done = linckia(kernel.data_dir, *command)
+        assert done.returncode == 0, done.stderr
+    (root / "code" / "star.py").write_text(CODE.replace("return 5", "return 6"))
+    assert linckia(kernel.data_dir, "add", str(root / "code")).returncode == 0
+    kernel.call("index", {"path": str(root), "async": False})
+    for text in ("Deploys happen on Fridays", "Deploys happen on Mondays"):
+        kernel.call("remember", {"text": text, "scope": "project:stars"})
+    while not kernel.call("search_everything", {"query": "regrow a lost arm"})["results"]:
+        time.sleep(0.2)
+    while kernel.status()["page_url"] is None:
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium.browser() as started:
+        yield started
+
+
+class Visitor:
+    """A page, with the messages of its console."""
+
+    def __init__(self, browser: Any, width: str = "desktop", theme: str = "light") -> None:
+        size = dict(zip(("width", "height"), WIDTHS[width], strict=True))
+        self.context = browser.new_context(viewport=size, color_scheme=theme, reduced_motion="reduce")
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def sign_in(self, kernel: RunningKernel) -> None:
+        self.page.goto(kernel.status()["page_url"])
+        self.sees("processes well")
+
+    def go(self, address: str) -> None:
+        self.page.evaluate("address => { location.hash = address }", f"#/{address}")
+
+    def sees(self, text: str) -> None:
+        self.page.get_by_text(text).filter(visible=True).first.wait_for(timeout=20_000)
+
+    def until(self, expression: str) -> None:
+        """Wait until a JavaScript expression is true. Playwright's own waiting would violate the page's policy."""
+        give_up = time.monotonic() + 20
+        while not self.page.evaluate(expression):
+            assert time.monotonic() < give_up, f"never true: {expression}"
+            self.page.wait_for_timeout(50)
+
+
+def places(kernel: RunningKernel) -> dict[str, str]:
+    """Return the addresses of all views and their parts, each with a text of the data that it shows."""
+    root = kernel.status()["roots"][0]
+    conversation = kernel.call("transcript_list", {"limit": 1})["conversations"][0]["hash"]
+    snapshots = [each["id"] for each in kernel.call("documents_list_snapshots", {})["snapshots"]]
+    document = kernel.call("documents_list", {})["documents"][0]["hash"]
+    at = f"?path={root}"
+    return {
+        "system": "processes well",
+        "system/retrieve": "Last hour",
+        "system/retrieve/log": "retrieve.log",
+        "system/retrieve/calls": "retrieve_search",
+        "system/retrieve/setup": "Supervision",
+        "calls": "search_everything",
+        "calls/slow": "recorded since",
+        "calls/failed": "recorded since",
+        "calls/audit": "remember",
+        "search?query=regrow a lost arm": "similarity",
+        "search/note/stars?depth=2": "Backlinks",
+        f"disk/map{at}": "photos/",
+        f"disk/duplicates{at}": "could be freed",
+        f"disk/growth{at}": "before,",
+        f"disk/pictures{at}": "sea.png",
+        "disk/trash": "in the trash",
+        "conversations": "How does a sea star regrow an arm?",
+        f"conversations/{conversation}": "From its central disc",
+        f"conversations/{conversation}/tree": "2 branches",
+        "conversations/find?query=regrow": "turn",
+        "documents": "star.py",
+        "documents/collections": "None",
+        f"documents/snapshots?before={snapshots[-1]}&after={snapshots[0]}": "1 changed",
+        f"documents/file/{document}": "class SeaStar",
+        "documents/graph?name=star.py": "SeaStar.regrow",
+        "memory": "Deploys happen on Mondays",
+        "tools": "search_everything",
+        "tools/surfaces": "Tokens, about",
+        "tools/weather_forecast": "Forecast the weather of a city",
+        "admin": "Create a token",
+        "admin/backups": "Back up now",
+        "admin/doctor": "python",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_view_shows_its_data_and_is_accessible(
+    kernel: RunningKernel, browser: Any, width: str, theme: str
+) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    visitor = Visitor(browser, width, theme)
+    visitor.sign_in(kernel)
+    violations = {}
+    for address, text in places(kernel).items():
+        visitor.go(address)
+        visitor.sees(text)
+        # Everything has been loaded, or has said why not.
+        visitor.until("!document.querySelector('main').textContent.includes('Loading…')")
+        assert visitor.page.locator("main .error").all_inner_texts() == [], address
+        overhang = visitor.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert overhang <= 0, f"{address} is {overhang} pixels too wide"
+        found = Axe().run(visitor.page).response["violations"]
+        if found:
+            violations[address] = [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in found]
+        name = address.partition("?")[0].replace("/", "-")
+        if PICTURES and theme == "light" and width == "desktop" and len(name) < 40:
+            visitor.page.screenshot(path=str(Path(PICTURES) / f"{name}.png"))
+    assert violations == {}
+    assert visitor.complaints == []
+
+
+def test_a_service_restarted_by_its_button_and_a_killed_one_return(kernel: RunningKernel, browser: Any) -> None:
+    visitor = Visitor(browser)
+    visitor.sign_in(kernel)
+    page = visitor.page
+    before = kernel.service("echo")["generation"]
+    page.get_by_role("button", name="Restart echo").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    assert kernel.service("echo")["generation"] == before
+    page.get_by_role("button", name="Restart echo").click()
+    page.get_by_role("dialog").get_by_role("button", name="Restart").click()
+    visitor.sees(f"echo is ready, generation {before + 1}")
+
+    kernel.kill("yaml")
+    visitor.sees("ready ")
+    row = page.get_by_role("row").filter(has_text="died").filter(has_text="yaml")
+    row.first.wait_for(timeout=20_000)
+    assert "SIGKILL" in row.first.inner_text()
+    assert visitor.complaints == []
+
+
+def test_a_wrong_token_is_said_and_a_sign_in_lasts_in_a_new_tab(kernel: RunningKernel, browser: Any) -> None:
+    visitor = Visitor(browser)
+    page, url = visitor.page, kernel.status()["page_url"]
+    plain = url.partition("#")[0]
+    page.goto(plain)
+    visitor.sees("This kernel requires its token")
+    page.get_by_label("Address of the page, or token").fill("a-wrong-token-of-some-length")
+    page.get_by_role("button", name="Sign in").click()
+    visitor.sees("unknown to the kernel")
+    # The token alone gives a client's access.
+    page.get_by_label("Address of the page, or token").fill(kernel.status()["token"])
+    page.get_by_role("button", name="Sign in").click()
+    visitor.sees("client's access only")
+    visitor.go("memory")
+    visitor.sees("Deploys happen on Mondays")
+
+    page.goto("about:blank")
+    page.goto(url)
+    visitor.sees("processes well")
+    assert "#/system" in page.url
+    other = visitor.context.new_page()
+    other.goto(plain)
+    other.get_by_text("processes well").wait_for()
+    page.get_by_role("button", name="Sign out").click()
+    visitor.sees("This kernel requires its token")
+    other.get_by_text("This kernel requires its token").wait_for()
+
+
+def test_the_keyboard_reaches_everything_and_the_focus_follows(kernel: RunningKernel, browser: Any) -> None:
+    visitor = Visitor(browser)
+    visitor.sign_in(kernel)
+    page = visitor.page
+    focused = "document.activeElement.textContent"
+    page.keyboard.press("Tab")
+    assert page.evaluate(focused) == "To the content"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    assert page.evaluate(focused) == "Calls"
+    page.keyboard.press("Enter")
+    visitor.until("document.activeElement.tagName === 'H1' && document.activeElement.textContent === 'Calls'")
+    # Live figures redraw the table; the focus stays.
+    visitor.go("system")
+    visitor.sees("processes well")
+    page.get_by_role("button", name="Restart echo").focus()
+    page.wait_for_timeout(2500)
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Restart echo"
+    page.keyboard.press("Enter")
+    page.get_by_role("dialog").wait_for()
+    page.keyboard.press("Escape")
+    visitor.until("document.activeElement.getAttribute('aria-label') === 'Restart echo'")
+
+
+def test_an_operation_is_called_by_its_form_and_its_trace_is_shown(kernel: RunningKernel, browser: Any) -> None:
+    visitor = Visitor(browser)
+    visitor.sign_in(kernel)
+    page = visitor.page
+    visitor.go("tools/weather_forecast")
+    page.get_by_label("city").fill("Bern")
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Call", exact=True).click()
+    visitor.sees("Bern: sunny for 3 days")
+    visitor.go("tools/search_everything")
+    page.get_by_label("query").fill("regrow a lost arm")
+    page.get_by_role("button", name="Call", exact=True).click()
+    page.get_by_role("link", name="trace").click()
+    page.get_by_role("list", name="Calls of this trace").get_by_text("retrieve_search").first.wait_for()
+    # A wrong value is refused with the name of its field.
+    visitor.go("tools/graph_neighbors")
+    page.get_by_label("id").first.fill("stars")
+    page.get_by_label("kinds").fill("[1]")
+    page.get_by_role("button", name="Call", exact=True).click()
+    page.locator("main .error").first.wait_for()
+    assert "kinds" in page.locator("main .error").first.inner_text()
+
+
+def test_a_token_is_created_and_revoked(kernel: RunningKernel, browser: Any) -> None:
+    visitor = Visitor(browser)
+    visitor.sign_in(kernel)
+    page = visitor.page
+    visitor.go("admin")
+    page.get_by_label("Name").fill("operator")
+    page.get_by_role("button", name="Create").click()
+    visitor.sees("has another meaning")
+    page.get_by_label("Name").fill("ci")
+    page.get_by_label("Expires").fill("30d")
+    page.get_by_role("button", name="Create").click()
+    visitor.sees("It is shown only this once")
+    assert page.get_by_label("Token", exact=True).inner_text().startswith("linckia_")
+    page.get_by_role("button", name="Revoke ci").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    visitor.sees("None besides the kernel's own")
+
+
+def test_a_deleted_file_is_restored_from_the_trash(kernel: RunningKernel, browser: Any) -> None:
+    visitor = Visitor(browser)
+    visitor.sign_in(kernel)
+    root = Path(kernel.status()["roots"][0])
+    lost = root / "photos" / "copy.png"
+    visitor.go(f"disk/map?path={root}/photos")
+    visitor.page.get_by_role("button", name="copy.png").click()
+    visitor.page.get_by_alt_text("Preview of copy.png").wait_for()
+    visitor.page.get_by_role("button", name="Delete").click()
+    visitor.page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    visitor.sees("in the trash")
+    assert not lost.exists()
+    visitor.go("disk/trash")
+    visitor.page.get_by_role("button", name=f"Restore {lost}").click()
+    visitor.sees("The trash is empty")
+    assert lost.exists()
+
+
+def test_a_kernel_that_ends_is_said_and_found_again(tmp_path: Path, browser: Any) -> None:
+    with running(tmp_path / "data", options=HTTP, services=["echo"], all_ready=False, token=True) as kernel:
         kernel.wait_ready("echo")
-        # The front over HTTP comes a moment later.
-        while (url := kernel.status()["page_url"]) is None:
+        while kernel.status()["page_url"] is None:
             time.sleep(0.02)
-        # Without what is behind the #, it shows nothing and asks for the token.
-        page.open(url.partition("#")[0])
-        page.until("!document.getElementById('sign-in').hidden")
-        assert page.value(f"({ROW})?.cells[1].textContent ?? 'none'") == "none"
-        assert not page.value("document.getElementById('no-key').hidden")
-        page.value(f"document.getElementById('token').value = {kernel.status()['token']!r}")
-        page.value("document.querySelector('#sign-in button').click()")
-        page.until(f"({ROW})?.cells[1].textContent === 'ready'")
-        assert page.value("document.querySelectorAll('button').length") == 1  # signing in, which is hidden
-        page.value("sessionStorage.clear()")
-
-        page.open("about:blank")
-        page.open(url)
-        page.until(f"({ROW})?.querySelector('button') !== null && ({ROW})?.cells[1].textContent === 'ready'")
-        assert page.value("location.hash") == ""
-        before = int(page.value(f"({ROW}).cells[2].textContent"))
-        assert before == kernel.service("echo")["pid"]
-        page.value(f"({ROW}).querySelector('button').click()")
-        page.until(f"({ROW}).cells[1].textContent === 'ready' && Number(({ROW}).cells[2].textContent) !== {before}")
-        assert page.value("document.getElementById('trouble').textContent") == ""
-
-        # A death shows by itself, with its cause.
-        kernel.kill("echo")
-        page.until(f"({ROW}).cells[6].textContent.includes('signal 1')")
-        if (folder := os.environ.get("SCREENSHOTS_FOLDER")) is not None:
-            (Path(folder) / "page.png").write_bytes(base64.b64decode(page.screenshot()))
+        visitor = Visitor(browser)
+        visitor.sign_in(kernel)
+        url = kernel.status()["http_url"].removesuffix("/mcp").removeprefix("http://")
+    visitor.sees("The kernel does not answer")
+    again = running(tmp_path / "data", options=("--http", url), services=["echo"], all_ready=False, token=True)
+    with again as kernel:
+        visitor.page.get_by_text("● live").wait_for(timeout=30_000)

@@ -38,6 +38,7 @@ def special(root: str) -> dict[str, dict[str, Any]]:
     paths = [f"{root}/note.md"]
     edit = {"file": f"{root}/plain.yaml", "path": "key", "value": "1", "dry_run": True}
     return {
+        "documents_compare_snapshots": {"before": "x", "after": "x"},
         "documents_add": {"path": f"{root}/note.md"},
         "documents_get": {"name": "note.md"},
         "documents_delete": {"name": "note.md", "dry_run": True},
@@ -73,7 +74,7 @@ def special(root: str) -> dict[str, dict[str, Any]]:
         "collection_upsert": {"collection": "zebras", "documents": [{"id": "a", "text": "zebra"}]},
         "collection_search": {"collection": "zebras", "query": "zebra"},
         "collection_delete": {"collection": "zebras", "ids": ["a"]},
-        "transcript_ingest": {"provider": "openai", "request": {}, "response": {}},
+        "transcript_ingest": {"body": "e30="},
         "write_note": {"path": f"{root}/written.md", "content": "zebra"},
         "edit_note": {"path": f"{root}/note.md", "append": "zebra"},
         "rename_note": {"path": f"{root}/note.md", "to": f"{root}/renamed.md", "dry_run": True},
@@ -95,8 +96,8 @@ def arguments_of(op: Operation[object], root: str) -> dict[str, Any]:
     return {name: f"{root}{PATHS[name]}" if name in PATHS else NAMES[name] for name in required}
 
 
-def call(client: HttpClient, op: Operation[object], arguments: dict[str, Any]) -> Answer | None:
-    """The answer; None where the operation has no way of its own from outside."""
+def call(client: HttpClient, op: Operation[object], arguments: dict[str, Any]) -> Answer:
+    """The answer."""
     match op.role:
         case Role.TOOL:
             return client.tool(op.name, arguments)
@@ -116,7 +117,7 @@ def call(client: HttpClient, op: Operation[object], arguments: dict[str, Any]) -
                 uri = uri.replace(f"{{+{name}}}", quote(value)).replace(f"{{{name}}}", quote(value, safe=""))
             return client.rpc("resources/read", {"uri": uri})
     if op.http is None:
-        return None
+        return client.request("POST", f"/call/{op.name}", arguments)
     path = op.http.path
     for name, value in arguments.items():
         path = path.replace(f"{{{name}}}", quote(value, safe=""))

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from linckia.proto.errors import InvalidParams
 from linckia.proto.front import SERVICE as FRONT
-from linckia.proto.operation import Family, Params, Role
+from linckia.proto.operation import CLIENT, OPERATOR, Family, Params, Role
 from linckia.proto.ops.completing import Completing
 
 SERVICE = "documents"
@@ -22,6 +22,7 @@ SURFACES = ("documents",)
 
 step = Family(SERVICE, role=Role.STEP, surfaces=SURFACES)
 completing = Family(SERVICE, role=Role.INTERNAL, surfaces=SURFACES, callers=(FRONT,))
+shown = Family(SERVICE, role=Role.INTERNAL, surfaces=SURFACES, callers=(CLIENT, OPERATOR))
 surfaceless_step = Family(SERVICE, role=Role.STEP)
 
 CORPUS = "documents"
@@ -185,6 +186,57 @@ class DocumentsListSnapshots(Params[SnapshotsResult], frozen=True, kw_only=True)
     taken: ClassVar = {"with_labels": ""}
     limit: Annotated[int, Meta(ge=1, le=100_000, description="Snapshots at most")] | None = None
     offset: Annotated[int, Meta(ge=0, description="Snapshots to skip")] = 0
+
+
+class SnapshotFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file that differs between two snapshots: its size in each, and its contents' hashes."""
+
+    path: Annotated[str, Meta(description="Relative to the snapshot's directory")]
+    before_bytes: int | None = None
+    after_bytes: int | None = None
+    before_hash: str = ""
+    after_hash: str = ""
+
+
+class SnapshotDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """How the second snapshot differs from the first; the lists are sorted by path."""
+
+    added: list[SnapshotFile]
+    removed: list[SnapshotFile]
+    changed: list[SnapshotFile]
+    unchanged: Annotated[int, Meta(description="Number of files with equal contents")]
+    truncated: Annotated[bool, Meta(description="Whether `limit` left files out")] = False
+
+
+@shown.read("documents_compare_snapshots", deadline_s=60)
+class DocumentsCompareSnapshots(Params[SnapshotDifference], frozen=True, kw_only=True):
+    """Compare two snapshots: files added, removed and changed from `before` to `after`."""
+
+    before: Annotated[str, Meta(max_length=128, description="Id or label of a snapshot")]
+    after: Annotated[str, Meta(max_length=128, description="Id or label of a snapshot")]
+    limit: Annotated[int, Meta(ge=1, le=100_000, description="Files at most in each list")] = 1000
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """A content that a file had."""
+
+    hash: str
+    size: int
+    modified: Annotated[str, Meta(description="Modification time of the file, RFC 3339")]
+    snapshots: Annotated[list[str], Meta(description="Ids of the snapshots with this content, oldest first")]
+
+
+class Versions(msgspec.Struct, frozen=True, kw_only=True):
+    """Versions of a file, latest first."""
+
+    versions: list[Version]
+
+
+@shown.read("documents_versions", deadline_s=60)
+class DocumentsVersions(Params[Versions], frozen=True, kw_only=True):
+    """List the versions of a file that snapshots hold."""
+
+    path: Annotated[str, Meta(min_length=1, max_length=4096, description="Absolute path of the file")]
 
 
 class GraphNode(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ import msgspec
 
 from linckia.proto import zstd
 from linckia.proto.errors import OperationError
-from linckia.proto.ops.documents.reading import Snapshot
+from linckia.proto.ops.documents.reading import Snapshot, SnapshotDifference, SnapshotFile, Version
 from linckia.proto.suggestions import did_you_mean
 from linckia.services.documents.store import tables
 from linckia.services.documents.store.rows import instant
@@ -84,6 +84,56 @@ def find(db: apsw.Connection, id_: str) -> Snapshot:
             return _snapshot(*row)
     labels = (label for (label,) in db.execute("SELECT DISTINCT label FROM snapshot WHERE label <> '' LIMIT 5000"))
     raise OperationError(f"Snapshot not found: {id_}{did_you_mean(id_, labels)}", field="snapshot_id")
+
+
+def difference(db: apsw.Connection, before: str, after: str, limit: int) -> SnapshotDifference:
+    """Compare two snapshots by their files' relative paths.  Raises OperationError."""
+    old, new = (_relative(db, find(db, id_)) for id_ in (before, after))
+    added = [
+        SnapshotFile(path=path, after_bytes=new[path].size, after_hash=_hash(new[path])) for path in new.keys() - old
+    ]
+    removed = [
+        SnapshotFile(path=path, before_bytes=old[path].size, before_hash=_hash(old[path])) for path in old.keys() - new
+    ]
+    both = old.keys() & new.keys()
+    changed = [
+        SnapshotFile(
+            path=path, before_bytes=old[path].size, after_bytes=new[path].size, before_hash=_hash(old[path]),
+            after_hash=_hash(new[path]),
+        )
+        for path in both
+        if old[path].hash != new[path].hash
+    ]  # fmt: skip
+    lists = [sorted(each, key=lambda file: file.path) for each in (added, removed, changed)]
+    cut = [each[:limit] for each in lists]
+    return SnapshotDifference(
+        added=cut[0], removed=cut[1], changed=cut[2], unchanged=len(both) - len(changed), truncated=cut != lists
+    )
+
+
+def _relative(db: apsw.Connection, snapshot: Snapshot) -> dict[str, SnapshotEntry]:
+    base = snapshot.directory.rstrip("/") + "/"
+    return {entry.path.removeprefix(base): entry for entry in entries(db, snapshot.id)}
+
+
+def _hash(entry: SnapshotEntry) -> str:
+    return entry.hash.hex()
+
+
+def versions(db: apsw.Connection, path: str) -> list[Version]:
+    """Return the contents that the file had in the snapshots, latest first."""
+    found: dict[bytes, tuple[SnapshotEntry, list[str]]] = {}
+    listed = list(db.execute("SELECT id, directory FROM snapshot ORDER BY number"))
+    for id_, directory in listed:
+        if not path.startswith(directory.rstrip("/") + "/"):
+            continue
+        for entry in entries(db, id_):
+            if entry.path == path:
+                found.setdefault(entry.hash, (entry, []))[1].append(id_)
+    return [
+        Version(hash=_hash(entry), size=entry.size, modified=instant(entry.modified_ns), snapshots=ids)
+        for entry, ids in reversed(found.values())
+    ]
 
 
 def entries(db: apsw.Connection, id_: str) -> Iterator[SnapshotEntry]:

@@ -6,12 +6,13 @@ each process, and one with the service's own name for shared figures (calls, fai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 from starlette import routing
@@ -24,7 +25,14 @@ from linckia.proto.errors import Kind, LinckiaError
 from linckia.proto.frames import Backlog
 from linckia.proto.front import SERVICE
 from linckia.proto.operation import Route, operation_of
-from linckia.proto.ops.kernel import BackupStatus, KernelFigures, KernelFiguresParams, LaneFigures, ServiceFigures
+from linckia.proto.ops.kernel import (
+    BUCKETS_S,
+    BackupStatus,
+    KernelFigures,
+    KernelFiguresParams,
+    LaneFigures,
+    ServiceFigures,
+)
 from linckia.services.front.web.routes import failed
 
 _ROUTE: Final = Route("GET", "/metrics")
@@ -133,6 +141,17 @@ class _Collector(Collector):
             yield _family(name, text, ["service"], (((service,), of_lane(lane)) for service, lane in lanes.items()))
         failures = (((name, kind), lane.failures.get(kind, 0)) for name, lane in lanes.items() for kind in Kind)
         yield _family("service_failures_total", "Calls that failed, by kind.", ["service", "kind"], failures)
+        calls = [((name, each.service), each.buckets, each.seconds) for name, each in figures.operations.items()]
+        yield _histogram("operation_duration_seconds", "Time from a call's arrival to its answer.", calls)
+        queued = [
+            ((name, each.service), each.queued_buckets, each.queued_seconds)
+            for name, each in figures.operations.items()
+        ]
+        yield _histogram("operation_queue_seconds", "Time from a call's arrival until a process got it.", queued)
+        failed = (((name, each.service), each.failures) for name, each in figures.operations.items())
+        yield _family("operation_failures_total", "Calls that failed.", ["operation", "service"], failed)
+        stores = (((name,), size) for name, size in figures.stores.items())
+        yield _family("store_bytes", "Size of the service's folder, measured every hour.", ["service"], stores)
         zygote = "the process that services are forked from"
         up = (((each.name,), each.up) for each in figures.zygotes)
         yield _family("zygote_up", f"Whether {zygote} is running.", ["zygote"], up)
@@ -146,4 +165,13 @@ def _family(name: str, text: str, labels: list[str], samples: Iterable[tuple[tup
     for values, figure in samples:
         if figure is not None:
             family.add_metric(values, figure)
+    return family
+
+
+def _histogram(name: str, text: str, samples: Iterable[tuple[tuple[str, ...], Sequence[int], float]]) -> Metric:
+    """Return a family of histograms by operation and service; `samples` are labels, counts by bucket, and the sum."""
+    family = HistogramMetricFamily(f"linckia_{name}", text, labels=["operation", "service"])
+    limits = [*map(str, BUCKETS_S), "+Inf"]
+    for values, counts, total in samples:
+        family.add_metric(values, list(zip(limits, itertools.accumulate(counts), strict=True)), total)
     return family

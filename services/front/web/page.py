@@ -208,6 +208,8 @@ class Page:
                 self._gateway.wanted.set()
                 await self._gateway.mounted.complete()
                 op = self._callable().get(name) or self._gateway.table.find(name)
+            if not op.admits(CLIENT):
+                raise Forbidden(f"{name} may not be called by a client")
             steps = self._gateway.surface(ALL).steps
             composites = Composites(self._dispatcher, steps, self._gateway.searches, plain=True)
             params = op.parse(arguments)
@@ -251,9 +253,12 @@ class Page:
 
         Pages of other servers on this machine may send all other requests. Browsers send no Origin with a GET.
         """
-        origin = request.headers.get("origin", "").partition("://")[2]
-        own = origin == request.headers.get("host") if origin or request.method != "GET" else True
-        if not own or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        origin = request.headers.get("origin")
+        named = origin is not None and origin.partition("://")[2] == request.headers.get("host")
+        if (
+            not (named or (origin is None and request.method == "GET"))
+            or request.headers.get("sec-fetch-site", "same-origin") != "same-origin"
+        ):
             raise Forbidden("the operator's operations must be called from the operator's page itself")
 
     async def _arguments(self, request: Request) -> JsonObject:

@@ -72,11 +72,12 @@ function SignIn({ wrong }) {
 }
 
 function Pulse({ overview, error }) {
-  if (!overview) return html`<span class="pulse"></span>`;
+  if (!overview) return html`<span class="pulse">${session.token && html`<button class="link" onClick=${() => session.signOut()}>Sign out</button>`}</span>`;
   const processors = overview.services.reduce((sum, each) => sum + (each.cpu || 0), overview.kernel_cpu || 0);
   return html`<span class="pulse">
-    <span>up ${span(overview.uptime_s)}</span><span>${bytes(overview.total_pss_bytes)}</span><span>${percent(processors)} of a core</span>
-    <span class=${error ? "bad" : "good"}>${error ? "○ no news" : "● live"}</span></span>`;
+    <span class="narrow-hide">up ${span(overview.uptime_s)}</span><span>${bytes(overview.total_pss_bytes)}</span><span>${percent(processors)} of a core</span>
+    <span class=${error ? "bad" : "good"}>${error ? "○ no news" : "● live"}</span>
+    ${session.token && html`<button class="link" onClick=${() => session.signOut()}>Sign out</button>`}</span>`;
 }
 
 function App({ all }) {
@@ -103,7 +104,6 @@ function App({ all }) {
       <nav class="views" aria-label="Views">${all.map((each) => html`
         <a key=${each.name} href=${"#/" + each.name} aria-current=${each.name === name ? "page" : undefined}>${each.title}</a>`)}</nav>
       <${Pulse} ...${state} />
-      ${session.token && html`<button onClick=${() => session.signOut()}>Sign out</button>`}
     </header>
     ${state.error && html`<p class="banner error" role="alert">${state.status === 403
       ? `${state.error}. Until then, this page has a client's access only.` : state.error}</p>`}

@@ -20,10 +20,12 @@ const spread = (at, values) => {
   return values.map((value, index) => [(at[index] - first) / length, value]);
 };
 
-export function Sparkline({ at, values, label, format = number }) {
+// `least` is the smallest top of the scale, so that noise does not fill it.
+export function Sparkline({ at, values, label, format = number, least = 0 }) {
   const known = values.filter((value) => value != null);
-  const top = Math.max(0, ...known);
-  const text = known.length ? `${label}: now ${format(known.at(-1))}, at most ${format(top)}` : `${label}: not known yet`;
+  const most = Math.max(0, ...known);
+  const top = Math.max(least, most);
+  const text = known.length ? `${label}: now ${format(known.at(-1))}, at most ${format(most)}` : `${label}: not known yet`;
   return html`<svg class="spark" viewBox="0 0 112 26" preserveAspectRatio="none" role="img" aria-label=${text}>
     <title>${text}</title><path d=${line(spread(at, values), 112, 26, top)} /></svg>`;
 }
@@ -52,9 +54,8 @@ export function Waterfall({ calls }) {
         <span class="quiet">${call.process || call.service}${call.generation ? ` #${call.generation}` : ""}</span></span>
       <span class="track"><span class="queue" style=${at(start, queued)}></span>
         <span class=${call.outcome === "ok" ? "run" : "run failed"} style=${at(start + queued, ran)}></span>
-        <span class="time" style=${start > 0.75 ? { right: `${(1 - start) * 100}%` } : { left: `${Math.min(start + queued + ran, 0.75) * 100}%` }}>
-          ${ms(call.duration_ms)}${call.queued_ms > 1 ? `, ${ms(call.queued_ms)} of it queued` : ""}${call.outcome === "ok" ? "" : `, ${call.outcome}`}</span>
-      </span></div>`;
+      </span>
+      <span class="time">${ms(call.duration_ms)}${call.queued_ms > 1 ? `, ${ms(call.queued_ms)} of it queued` : ""}${call.outcome === "ok" ? "" : `, ${call.outcome}`}</span></div>`;
   })}</div>`;
 }
 
@@ -133,7 +134,18 @@ const BY_ENDING = {
 const OF_ENDING = new Map(Object.entries(BY_ENDING).flatMap(([kind, endings]) => endings.split(" ").map((ending) => [ending, kind])));
 const hue = (name, folder) => (folder ? 215 : 40 + 47 * KINDS.indexOf(OF_ENDING.get(name.split(".").pop().toLowerCase()) || "other"));
 
-// A treemap of {name, path, size, folder}. The same entries are in a table beside it, so the picture is one image to
+const HEADER = 18;
+
+// The rectangles of a treemap, with those of `children` inside their folders.
+function laidOut(items, x, y, width, height, depth = 0) {
+  return squarified(items, x, y, width, height).flatMap((each) => {
+    const inner = each.item.children && each.width > 40 && each.height > 44
+      ? laidOut(each.item.children, each.x + 3, each.y + HEADER, each.width - 6, each.height - HEADER - 3, depth + 1) : [];
+    return [{ ...each, depth, filled: inner.length > 0 }, ...inner];
+  });
+}
+
+// A treemap of {name, path, size, folder, children}. The same entries are in a table beside it, so the picture is one image to
 // a screen reader; with the keyboard, the arrows choose an entry and Enter opens it.
 export function Treemap({ items, label, onOpen, height = 420 }) {
   const canvas = useRef();
@@ -142,13 +154,14 @@ export function Treemap({ items, label, onOpen, height = 420 }) {
   const draw = () => {
     if (!canvas.current) return;
     const { context, width } = fitted(canvas.current, height);
-    const sorted = squarified(items, 0, 0, width, height);
+    const sorted = laidOut(items, 0, 0, width, height);
     drawn.current = sorted;
     const isDark = dark();
     context.font = "12px system-ui, sans-serif";
     context.textBaseline = "top";
-    sorted.forEach(({ item, x, y, width: w, height: h }, index) => {
-      context.fillStyle = `hsl(${hue(item.name, item.folder)} ${isDark ? "34% 30%" : "52% 84%"})`;
+    sorted.forEach(({ item, x, y, width: w, height: h, depth, filled }, index) => {
+      const light = (isDark ? 24 : 90) + (isDark ? 7 : -7) * depth;
+      context.fillStyle = `hsl(${hue(item.name, item.folder)} ${isDark ? 30 : 48}% ${light}%)`;
       context.fillRect(x + 0.5, y + 0.5, Math.max(w - 1, 0), Math.max(h - 1, 0));
       if (index === chosen && document.activeElement === canvas.current) {
         context.strokeStyle = colour("--accent");
@@ -162,7 +175,7 @@ export function Treemap({ items, label, onOpen, height = 420 }) {
       context.clip();
       context.fillStyle = colour("--ink");
       context.fillText(item.name + (item.folder ? "/" : ""), x + 5, y + 4);
-      if (h > 34) context.fillText(bytes(item.size), x + 5, y + 19);
+      if (h > 34 && !filled) context.fillText(bytes(item.size), x + 5, y + 19);
       context.restore();
     });
   };
@@ -171,7 +184,8 @@ export function Treemap({ items, label, onOpen, height = 420 }) {
   const found = (event) => {
     const box = canvas.current.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-    return drawn.current.find((each) => x >= each.x && x < each.x + each.width && y >= each.y && y < each.y + each.height);
+    // Those inside come after their folder.
+    return drawn.current.findLast((each) => x >= each.x && x < each.x + each.width && y >= each.y && y < each.y + each.height);
   };
   const keys = (event) => {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
@@ -213,7 +227,7 @@ export class Layout {
 
   step() {
     const { count, x, y, vx, vy, next } = this;
-    const cell = 44;
+    const cell = 90;
     const cells = new Map();
     for (let i = 0; i < count; i++) {
       const key = Math.floor(x[i] / cell) * 65536 + Math.floor(y[i] / cell);
@@ -227,7 +241,7 @@ export class Layout {
         if (start === undefined) continue;
         for (let i = first; i >= 0; i = next[i]) {
           // In crowded cells a sample of the pairs is enough.
-          let left = 24;
+          let left = 32;
           for (let j = other === key ? next[i] : start; j >= 0 && left-- > 0; j = next[j]) {
             const dx = x[i] - x[j] || 0.1;
             const dy = y[i] - y[j] || 0.1;

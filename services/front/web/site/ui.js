@@ -28,7 +28,7 @@ export function ms(value) {
 export const number = (value, digits = 0) =>
   value == null ? UNKNOWN : value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
 export const percent = (share) => (share == null ? UNKNOWN : (share * 100).toFixed(share < 0.1 ? 1 : 0) + " %");
-export const plural = (count, one, many = one + "s") => number(count) + " " + (count === 1 ? one : many);
+export const plural = (count, one, many = one + (one.endsWith("s") ? "es" : "s")) => number(count) + " " + (count === 1 ? one : many);
 
 export function Time({ at }) {
   if (!at) return UNKNOWN;
@@ -146,7 +146,9 @@ const STOP_WORDS = new Set("a an and are as at be by for from how in is it of on
 export function Highlighted({ text, query }) {
   const words = (query.toLowerCase().match(/[\p{L}\p{N}_]+/gu) || []).filter((word) => word.length > 1 && !STOP_WORDS.has(word));
   if (!words.length) return text;
-  const pattern = new RegExp(`(${words.map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|")})`, "giu");
+  // Endings are left off, so that "regrows" marks "regrow" too.
+  const stems = words.map((word) => word.replace(/(?<=.{3})(ing|ed|es|s)$/u, ""));
+  const pattern = new RegExp(`(${stems.join("|")})`, "giu");
   return text.split(pattern).map((part, index) => (index % 2 ? html`<mark>${part}</mark>` : part));
 }
 

@@ -8,7 +8,14 @@ import msgspec
 
 from linckia.kernel.ports import CauseKind, ServiceState
 from linckia.proto.frames import Backlog
-from linckia.proto.ops.kernel import BackupStatus, KernelFigures, LaneFigures, ServiceFigures, ZygoteFigures
+from linckia.proto.ops.kernel import (
+    BackupStatus,
+    KernelFigures,
+    LaneFigures,
+    OperationFigures,
+    ServiceFigures,
+    ZygoteFigures,
+)
 from linckia.services.front.web.metrics import exposition
 
 LINE = re.compile(r'^(?P<name>[a-z_]+)(\{(?P<labels>([a-z_]+="([^"\\]|\\.)*",?)*)\})? (?P<value>[0-9.e+-]+)$')
@@ -48,6 +55,17 @@ def exposed() -> str:
             "yaml": LaneFigures(queued=0, calls=0, replays=0, failures={}),
         },
         zygotes=[ZygoteFigures(name="torch", up=True, deaths=0)],
+        operations={
+            "embed_texts": OperationFigures(
+                service="embed",
+                failures=1,
+                seconds=1.5,
+                buckets=[0, 2, *[0] * 12, 1],
+                queued_seconds=0.5,
+                queued_buckets=[3, *[0] * 14],
+            )
+        },
+        stores={"yaml": 4096},
         states=[state.value for state in ServiceState],
         causes=[cause.value for cause in CauseKind],
     )
@@ -57,11 +75,28 @@ def exposed() -> str:
 def test_every_family_has_its_help_and_type_and_every_line_is_well_formed() -> None:
     text = exposed()
     assert text.endswith("\n")
-    families = set(re.findall(r"^# TYPE (\S+) (?:gauge|counter)$", text, re.MULTILINE))
+    families = set(re.findall(r"^# TYPE (\S+) (?:gauge|counter|histogram)$", text, re.MULTILINE))
     assert families == set(re.findall(r"^# HELP (\S+) ", text, re.MULTILINE))
-    assert {name.partition("{")[0] for name in series(text)} == families
+    named = {re.sub(r"_(?:bucket|sum|count)$", "", name.partition("{")[0]) for name in series(text)}
+    assert named == families
     counters = set(re.findall(r"^# TYPE (\S+) counter$", text, re.MULTILINE))
     assert all(name.endswith("_total") for name in counters)
+
+
+def test_operations_have_cumulative_histograms() -> None:
+    found = series(exposed())
+    labels = 'operation="embed_texts",service="embed"'
+    bucket = "linckia_operation_duration_seconds_bucket"
+    assert [found[f'{bucket}{{le="{limit}",{labels}}}'] for limit in ("0.001", "0.0025", "30.0", "+Inf")] == [
+        0,
+        2,
+        2,
+        3,
+    ]
+    assert found[f"linckia_operation_duration_seconds_sum{{{labels}}}"] == 1.5
+    assert found[f"linckia_operation_queue_seconds_count{{{labels}}}"] == 3
+    assert found[f"linckia_operation_failures_total{{{labels}}}"] == 1
+    assert found['linckia_store_bytes{service="yaml"}'] == 4096
 
 
 def test_services_are_told_apart_and_a_pool_shares_its_calls() -> None:

@@ -46,13 +46,13 @@ const columns = (history) => [
 
 function Hour({ history, name }) {
   const series = history?.services[name];
-  return series ? html`<${Sparkline} at=${history.at} values=${series.cpu} label=${`CPU of ${name}`} format=${percent} />` : UNKNOWN;
+  return series ? html`<${Sparkline} at=${history.at} values=${series.cpu} label=${`CPU of ${name}`} format=${percent} least=${0.1} />` : UNKNOWN;
 }
 
 function useHistory() {
   const work = useWork(() => operator("kernel_history"), []);
   useEffect(() => {
-    const timer = setInterval(work.again, 30_000);
+    const timer = setInterval(work.again, 15_000);
     return () => clearInterval(timer);
   }, []);
   return work.value;
@@ -93,7 +93,7 @@ function Overview() {
     ]} />`}
     <div class="columns"><section><h2>Deaths and recoveries</h2><${Events} newest=${overview.events} /></section>
       <section><h2>Mounted servers</h2>${mounts.length ? html`<ul class="plain">${mounts.map((each) => html`<li class="card" key=${each.name}>
-        <h3><a href=${`#/system/${each.name}`}>${each.name}</a> <${State} state=${each.state} /></h3>
+        <h2><a href=${`#/system/${each.name}`}>${each.name}</a> <${State} state=${each.state} /></h2>
         <${Facts} facts=${Object.fromEntries(Object.entries(each.info).filter(([name]) => name !== "confined"))} />
         <a href=${`#/tools?service=${encodeURIComponent(each.name)}`}>Its tools</a></li>`)}</ul>`
       : html`<${Nothing}>None. Add yours with <code>linckia mcp import</code>.<//>`}</section></div>`;
@@ -135,7 +135,8 @@ function Figures({ one, name, events }) {
       standby: one.standby_pid ? `process ${one.standby_pid}` : "none", "in flight": one.in_flight, queued: one.queued, calls: number(one.calls), failed: number(one.failed),
       "median / p99": `${ms(one.p50_ms)} / ${ms(one.p99_ms)}`, "last recovery": ms(one.recovery_ms),
       deaths: Object.entries(one.deaths).map(([cause, count]) => `${cause} ${count}`).join(", ") || "none", note: note(one), ...one.info }} />`}
-    ${series && html`<h2>Last hour</h2><div class="columns">
+    <h2>Last hour</h2>
+    ${!series ? html`<${Nothing}>The first figures come 15 seconds after the start.<//>` : html`<div class="columns">
       <${Chart} at=${history.at} values=${series.cpu} label="CPU" format=${percent} />
       <${Chart} at=${history.at} values=${series.memory_bytes} label="Resident memory" format=${bytes} />
       <${Chart} at=${history.at} values=${series.calls_per_s} label="Calls per second" format=${(value) => number(value, 1)} />

@@ -1,0 +1,80 @@
+"""History and timeline: bounded, in order, and there again after a restart, also after a kill."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from linckia.kernel import history
+from linckia.kernel.history import Point, Recorder
+
+POINT = Point(0.5, 1024, 2.0, 0, 1, 3.0, 9.0)
+
+
+async def recorded(recorder: Recorder, seconds: float) -> None:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(recorder.run)
+        recorder.happened(service="echo", kind="died", generation=1, cause="signal", text="killed by SIGKILL")
+        await trio.sleep(seconds)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_new_kernel_goes_on_with_the_old_ones_figures_and_events(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    await recorded(Recorder(tmp_path, lambda: {"echo": POINT}), history.INTERVAL_S * 3 + 1)
+    again = Recorder(tmp_path, lambda: {"echo": POINT, "yaml": POINT})
+    await recorded(again, history.INTERVAL_S + 1)
+    found = again.history()
+    assert len(found.at) == 4
+    assert found.at == sorted(found.at)
+    assert found.services["echo"].cpu == [0.5] * 4
+    assert found.services["yaml"].p99_ms == [None, None, None, 9.0]
+    assert [(each.service, each.kind) for each in again.events] == [("kernel", "started"), ("echo", "died")] * 2
+    numbers = [each.number for each in again.events]
+    assert numbers == sorted(set(numbers))
+    assert again.events[1].text == "killed by SIGKILL"
+
+
+async def test_old_samples_and_half_lines_are_left_out(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    old = history.Sample(time.time() - history.WINDOW_S - 60, {"echo": POINT})
+    new = history.Sample(time.time() - 60, {"echo": POINT})
+    history._write(tmp_path / "history.jsonl", [old, new], [])
+    with (tmp_path / "history.jsonl").open("ab") as file:
+        file.write(b'{"at": 12')
+    recorder = Recorder(tmp_path, dict)
+    await recorded(recorder, 0.1)
+    assert recorder.history().at == [new.at]
+
+
+async def test_the_files_are_bounded(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "MAX_BYTES", 20_000)
+    monkeypatch.setattr(history, "KEPT_EVENTS", 50)
+    recorder = Recorder(tmp_path, lambda: {f"service{number}": POINT for number in range(20)})
+    async with trio.open_nursery() as nursery:
+        await nursery.start(recorder.run)
+        for number in range(500):
+            recorder.happened(service="echo", kind="died", generation=number, text="x" * 40)
+            await trio.sleep(history.INTERVAL_S / 5)
+        nursery.cancel_scope.cancel()
+    assert (tmp_path / "timeline.jsonl").stat().st_size <= 20_000
+    # The whole window fits, however small the limit for appending is.
+    assert (tmp_path / "history.jsonl").stat().st_size <= 20_000 + 240 * 1_500
+    assert len(recorder.events) == 50
+    assert recorder.events[-1].generation == 499
+
+
+async def test_a_folder_that_cannot_be_written_to_costs_only_the_file(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    (tmp_path / "history.jsonl").mkdir()
+    (tmp_path / "timeline.jsonl").mkdir()
+    recorder = Recorder(tmp_path, lambda: {"echo": POINT})
+    await recorded(recorder, history.INTERVAL_S + 1)
+    assert len(recorder.history().at) == 1
+    assert recorder.events[-1].kind == "died"
