@@ -192,6 +192,7 @@ class _Kernel:
             schedule=self.schedule, trends=self.trends, page_key=self.page_key,
             mandates=self.mandates, mounts=self.mounts,
         )  # fmt: skip
+        self.observation.status = operations.status
         if self.config.http is not None:
             operations.http_url = f"{self._listen(self.config.http)}/mcp"
         await nursery.start(self.observation.recorder.run)

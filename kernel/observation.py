@@ -10,8 +10,8 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ from linckia.proto.errors import Forbidden, InvalidParams, OperationError
 from linckia.proto.grants import Token
 from linckia.proto.operation import OPERATOR, Params, operation_of
 from linckia.proto.ops import observation as ops
-from linckia.proto.ops.kernel import SERVICE, Done, KernelStatus, KernelStatusParams
+from linckia.proto.ops.kernel import SERVICE, Done, KernelStatus
 
 SAME_S = 0.5
 """Readers within this time get the same overview, so that several of them cost no more than one."""
@@ -82,7 +82,8 @@ class Meter:
 
 @dataclass(kw_only=True, eq=False)
 class Observation:
-    """Registers the handlers with the router. `recorder` keeps the history; it must be running."""
+    """Registers the handlers with the router. `recorder` keeps the history; it must be running. `status` is the
+    kernel's report for the operator, which is set before the first call."""
 
     config: Config
     router: Router
@@ -91,6 +92,7 @@ class Observation:
     trends: Trends
     tokens: tokens.LiveTokens
     page_key: str
+    status: Callable[[], Awaitable[KernelStatus]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.recorder = Recorder(self.config.data_dir, self._points)
@@ -147,8 +149,7 @@ class Observation:
     async def _overview(self, params: ops.KernelOverview, caller: str) -> ops.Overview:
         if self._last_overview is not None and trio.current_time() < self._overview_until:
             return self._last_overview
-        status = await self.router.call(operation_of(KernelStatusParams), KernelStatusParams(), caller=OPERATOR)
-        found = self._overview_of(msgspec.convert(status, KernelStatus))
+        found = self._overview_of(await self.status())
         self._last_overview, self._overview_until = found, trio.current_time() + SAME_S
         return found
 
@@ -230,7 +231,7 @@ class Observation:
         return [msgspec.to_builtins(each) for each in reversed(found)]
 
     async def _doctor(self, params: ops.KernelDoctor, caller: str) -> ops.DoctorFindings:
-        status = await self.router.call(operation_of(KernelStatusParams), KernelStatusParams(), caller=OPERATOR)
+        status = await self.status()
         command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "doctor", "--json", "--status", "-"]
         ended = await trio.run_process(
             [*command, "--data", str(self.config.data_dir)], stdin=msgspec.json.encode(status), capture_stdout=True,

@@ -155,6 +155,10 @@ class KernelOperations:
             self.router.serve_local(operation_of(params).name, handler)
 
     async def _status(self, params: ops.KernelStatusParams, caller: str) -> ops.KernelStatus:
+        return await self.status(caller)
+
+    async def status(self, caller: str = OPERATOR) -> ops.KernelStatus:
+        """Return the report for a client or the operator."""
         pid = os.getpid()
         report = self.supervisor.status()
         running = [*(each.pid for each in report.services), *(each.pid for each in report.zygotes)]

@@ -39,7 +39,7 @@ KEY_HEADER: Final = "linckia-key"
 TRACE_HEADER: Final = "linckia-trace"
 
 SITE: Final = Path(__file__).with_name("site")
-LIVE_S: Final = 1.0
+LIVE_S: Final = 1.5
 """Interval of the live figures."""
 
 CHARACTERS_A_TOKEN: Final = 4
