@@ -54,6 +54,8 @@ RESTS_S = 0.25
 """Processor time per five seconds below which the kernel counts as idle; it pings every service each second."""
 
 PAGE_KEY_FILE = "page.key"
+PAGE_KEY_CHARS = 32
+"""128 bits in hexadecimal; a longer key would only make the page's address longer."""
 
 _log = logging.getLogger("linckia.kernel")
 
@@ -162,7 +164,7 @@ class _Kernel:
         key = secret(config.data_dir, KEY_FILE, "the rights of stored plans end")
         self.mandates = Mandates(bytes.fromhex(key), self.tokens.named)
         self.trends = Trends(config.data_dir, self._deaths)
-        self.page_key = secret(config.data_dir, PAGE_KEY_FILE, "links to the operator's page end")
+        self.page_key = secret(config.data_dir, PAGE_KEY_FILE, "links to the operator's page end")[:PAGE_KEY_CHARS]
         self.observation = Observation(
             config=config, router=self.router, supervisor=self.supervisor, launches=self.launches, trends=self.trends,
             tokens=self.tokens, page_key=self.page_key,

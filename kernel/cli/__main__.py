@@ -9,18 +9,21 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from linckia.kernel.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Failed, Usage
-from linckia.kernel.cli.parser import build_parser
-from linckia.kernel.cli.terminal import complain
+from linckia.kernel.cli.parser import build_parser, commands_of, reordered
+from linckia.kernel.cli.terminal import complain, program
 from linckia.proto.control.address import find_data_dir
 from linckia.proto.control.client import CallFailed, ControlError
+from linckia.proto.errors import UnknownOperation
 
 Command = Callable[[argparse.Namespace], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code; usage errors exit by argparse."""
-    arguments = build_parser().parse_args(argv)
+    parser = build_parser()
+    arguments = parser.parse_args(reordered(sys.argv[1:] if argv is None else argv, commands_of(parser)))
     arguments.data_dir = find_data_dir(arguments.data, os.environ)
+    named = program.set(f"linckia {arguments.command}")
     try:
         command: Command = getattr(import_module(f"linckia.kernel.cli.{arguments.module}"), arguments.function)
         code = command(arguments)
@@ -35,8 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(error, EXIT_USAGE)
     except CallFailed as error:
         return _say(describe(error), EXIT_FAILED)
-    except (ControlError, Failed, OSError) as error:
+    except (ControlError, Failed, OSError, UnknownOperation) as error:
         return _say(error, EXIT_FAILED)
+    finally:
+        program.reset(named)
     return code
 
 

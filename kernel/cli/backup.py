@@ -14,7 +14,7 @@ from typing import cast
 import msgspec
 
 from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.terminal import complain, duration, say, show_answer, show_json, size
+from linckia.kernel.cli.terminal import complain, counted, duration, say, show_answer, show_json, size
 from linckia.kernel.config import load
 from linckia.kernel.data_format import program
 from linckia.kernel.settings import BackupSettings, ConfigError, Flags
@@ -56,8 +56,8 @@ def backup(arguments: argparse.Namespace) -> int:
         show_json(msgspec.to_builtins(made))
     else:
         say(
-            f"{made.snapshot}: {made.stores} stores, {made.files} files, {size(made.size)}, of which {size(made.new)} "
-            f"were added to {made.to}; verified; writers waited {made.held_ms:.0f} ms"
+            f"{made.snapshot}: {counted(made.stores, 'store')}, {counted(made.files, 'file')}, {size(made.size)}, "
+            f"of which {size(made.new)} were added to {made.to}; verified; writers waited {made.held_ms:.0f} ms"
         )
     return EXIT_INCOMPLETE if made.problems else 0
 
@@ -107,8 +107,9 @@ def restore_backup(arguments: argparse.Namespace) -> int:
     if aside is not None:
         complain(f"the previous contents are now in {aside}")
     say(
-        f"{data_dir} is restored to its state at {_at(manifest)} ({manifest.id}): {len(manifest.files)} files, "
-        f"{size(manifest.size)}, verified. Indexes are rebuilt when Linckia starts"
+        f"{data_dir} is restored to its state at {_at(manifest)} ({manifest.id}): "
+        f"{counted(len(manifest.files), 'file')}, {size(manifest.size)}, verified. "
+        "Indexes are rebuilt when Linckia starts"
     )
     return 0
 

@@ -15,6 +15,7 @@ from linckia.kernel.cli.terminal import (
     Bars,
     complain,
     connect,
+    counted,
     params_of,
     patiently,
     pour,
@@ -75,9 +76,9 @@ def added(answer: JsonObject, took_s: float) -> str:
         return f"{answer['hash'][:12]}  {size(answer['size'])}  {answer['path']}" + (
             "" if answer["is_new"] else "  (this content was already stored)"
         )
-    text = f"{answer['path']}: {answer['files']} files, {size(answer['size'])}; {answer['documents_added']} new, "
-    text += f"{answer['documents_updated']} changed; {size(answer['bytes_stored'])} newly stored"
-    text += f"; {took_s:.1f} s"
+    text = f"{answer['path']}: {counted(answer['files'], 'file')}, {size(answer['size'])}"
+    text += f"; {answer['documents_added']} new, {answer['documents_updated']} changed; "
+    text += f"{size(answer['bytes_stored'])} newly stored; {took_s:.1f} s"
     if took_s > 0.1:
         text += f" ({answer['files'] / took_s:.0f} files/s)"
     if answer["failed_count"]:
@@ -99,6 +100,8 @@ def ls(arguments: argparse.Namespace) -> int:
             offset = page["next_offset"]
     if arguments.limit:
         del documents[arguments.limit :]
+    if arguments.path and not documents:
+        raise Failed(f"there is no document at or below {arguments.path}, and none matches it")
     if arguments.paths and not arguments.json:
         for one in documents:
             say(one["path"])
@@ -215,7 +218,7 @@ def restore(arguments: argparse.Namespace) -> int:
         return 1 if answer["skipped"] else 0
     done = "would be restored" if answer["dry_run"] else "restored"
     skipped = f"; {answer['skipped']} skipped" if answer["skipped"] else ""
-    written = f"{answer['files_restored']} files ({size(answer['bytes_restored'])})"
+    written = f"{counted(answer['files_restored'], 'file')} ({size(answer['bytes_restored'])})"
     say(f"{written} {done} below {answer['output_directory']}{skipped}")
     for one in answer["files"]:
         if one["reason"]:

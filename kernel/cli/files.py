@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from linckia.kernel.cli import Usage
-from linckia.kernel.cli.terminal import Bars, Cell, complain, connect, escaped, say, show_json, size
+from linckia.kernel.cli.terminal import Bars, Cell, complain, connect, counted, escaped, say, show_json, size
 from linckia.proto.control.client import Client
 from linckia.proto.json_types import JsonObject
 
@@ -28,7 +28,8 @@ def index(arguments: argparse.Namespace) -> int:
         for path in arguments.paths:
             answer = _indexed(client, absolute(path), 0)
             say(
-                f"{answer['root']}: {answer['files']:,} files, {answer['directories']:,} directories,"
+                f"{answer['root']}: {counted(answer['files'], 'file')}, "
+                f"{counted(answer['directories'], 'directory', 'directories')},"
                 f" {size(answer['totalSize'])} in {answer['durationMs'] / 1000:.1f} s"
             )
             for problem in answer.get("problems", ()):

@@ -12,16 +12,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from linckia.kernel.cli import Failed
-from linckia.kernel.cli.terminal import Bars, OnProgress, complain, connect, patiently, say
+from linckia.kernel.cli.terminal import Bars, OnProgress, complain, connect, counted, patiently, say
 from linckia.proto.control.client import Client
 from linckia.proto.json_types import JsonObject
 from linckia.proto.records import MAX_RECORD_BYTES, SUFFIXES, parts
 
 
 def import_transcripts(arguments: argparse.Namespace) -> int:
-    """Import the files. Exit code 1 if one could not be read. Raises ControlError, Failed."""
-    files = list(dict.fromkeys(file for path in arguments.files for file in _files(Path(path).expanduser().resolve())))
+    """Import the files. Exit code 1 if one does not exist or could not be read. Raises ControlError."""
+    paths = [Path(path).expanduser().resolve() for path in arguments.files]
+    missing = [path for path in paths if not path.exists()]
+    for path in missing:
+        complain(f"{path} does not exist")
+    files = list(dict.fromkeys(file for path in paths for file in _files(path)))
+    if missing and not files:
+        return 1
     began = time.monotonic()
     with connect(arguments) as client, Bars("importing", of_bytes=True) as show:
         importer = _Importer(client, sum(file.stat().st_size for file in files), show)
@@ -29,10 +34,10 @@ def import_transcripts(arguments: argparse.Namespace) -> int:
             importer.take(file)
     took_s = max(time.monotonic() - began, 1e-3)
     say(
-        f"{importer.messages} messages in {importer.files} files, {importer.nodes} of them new, in {took_s:.1f} s"
-        f" ({importer.read_bytes / took_s / 1e6:.1f} MB/s)"
+        f"{counted(importer.messages, 'message')} in {counted(importer.files, 'file')}, {importer.nodes:,} new, "
+        f"in {took_s:.1f} s ({importer.read_bytes / took_s / 1e6:.1f} MB/s)"
     )
-    return 1 if importer.failed else 0
+    return 1 if importer.failed or missing else 0
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -40,8 +45,6 @@ def _files(path: Path) -> Iterator[Path]:
         yield from (file for file in sorted(path.rglob("*")) if file.suffix in SUFFIXES and file.is_file())
     elif path.exists():
         yield path
-    else:
-        raise Failed(f"{path} does not exist")
 
 
 @dataclass(slots=True)
@@ -90,8 +93,8 @@ class _Importer:
             complain(f"{file}: contains no conversation in a known format")
             self.failed += 1
         elif found.unreadable or found.mended:
-            counts = {"were skipped": found.unreadable, "are missing": found.mended}
-            skipped = ", ".join(f"{count} records {what}" for what, count in counts.items() if count)
+            counts = {"skipped": found.unreadable, "missing": found.mended}
+            skipped = ", ".join(f"{counted(count, 'record')} {what}" for what, count in counts.items() if count)
             complain(f"{file}: {skipped}; the first: {found.problem}")
 
     def _go_on(self, file: Path, state: JsonObject, found: _Found) -> JsonObject | None:

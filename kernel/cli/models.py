@@ -52,6 +52,7 @@ ANSWER_S = 5.0
 _RESTARTS_S, _LOADS_S, _POLL_S = 1.0, 300.0, 0.1
 
 _HEADERS = ("NAME", "FOR", "WEIGHTS", "LANGUAGES", "LICENCE", "READS", "POOLING", "BEFORE QUERIES, PASSAGES", "")
+_DROP = ("BEFORE QUERIES, PASSAGES", "POOLING", "READS", "LICENCE", "LANGUAGES")
 
 
 def models(arguments: argparse.Namespace) -> int:
@@ -60,7 +61,7 @@ def models(arguments: argparse.Namespace) -> int:
         if arguments.name:
             raise Usage("`linckia models list` takes no NAME")
         listed = [_described(model) for model in KNOWN]
-        show_answer(arguments.json, listed, _HEADERS, [_row(model) for model in KNOWN])
+        show_answer(arguments.json, listed, _HEADERS, [_row(model) for model in KNOWN], _DROP)
         return 0
     if not arguments.name:
         raise Usage(f"which model? `linckia models {arguments.action} NAME`; `linckia models` lists the names")

@@ -7,7 +7,17 @@ import time
 from pathlib import Path
 
 from linckia.kernel.cli import Usage
-from linckia.kernel.cli.terminal import Bars, complain, connect, params_of, patiently, say, show_json, show_table
+from linckia.kernel.cli.terminal import (
+    Bars,
+    complain,
+    connect,
+    counted,
+    params_of,
+    patiently,
+    say,
+    show_json,
+    show_table,
+)
 from linckia.proto.json_types import JsonObject
 
 SNIPPET_CHARS = 160
@@ -61,11 +71,11 @@ def ingest(arguments: argparse.Namespace) -> int:
 def summary(answer: JsonObject, took_s: float) -> str:
     """Return one line: how many notes, how many of them now, and how fast."""
     indexed = answer["indexed"]
-    text = f"{answer['notes']} notes are indexed, {indexed} of them now"
+    text = f"{counted(answer['notes'], 'note')} indexed, {indexed:,} of them now"
     if indexed:
         text += f", in {took_s:.1f} s ({indexed / max(took_s, 1e-3):.0f} notes/s)"
     if answer["failed_count"]:
         text += f"; {answer['failed_count']} failed"
     if answer["vectors_waiting"]:
-        text += f"; {answer['vectors_waiting']} passages have no vectors yet"
+        text += f"; {counted(answer['vectors_waiting'], 'passage')} without vectors yet"
     return text

@@ -6,7 +6,7 @@ If a command calls one operation, its options (`dest`) are named like the operat
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NoReturn
 
 from linckia.kernel import VERSION
@@ -14,7 +14,7 @@ from linckia.kernel.cli import EXIT_USAGE
 from linckia.kernel.cli.data_commands import FAMILIES, AddCommand, add_json, seconds_option
 from linckia.kernel.cli.mcp_parser import CLIENTS, TAKES_SERVER, add_mcp, add_wrap
 from linckia.proto.control.address import default_data_dir
-from linckia.proto.suggestions import nearest
+from linckia.proto.suggestions import did_you_mean, nearest
 
 EPILOG = """\
 a first session:
@@ -30,7 +30,7 @@ for an MCP client's configuration (joins the running kernel, or starts one):
 for the MCP servers that you have already:
   linckia mcp import                               supervise the servers of Claude Code, Cursor, VS Code, …
 
-`linckia COMMAND --help` explains a command; `linckia doctor` checks what this machine lacks.
+`linckia help COMMAND` explains a command; `linckia doctor` checks what this machine lacks.
 """
 
 
@@ -40,13 +40,21 @@ class _Parser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse; a command that takes a server's command (`TAKES_SERVER`) gets what follows `--` as `server`."""
         if not self.get_default(TAKES_SERVER):
-            return super().parse_known_args(args, namespace)
-        given = list(args or ())
-        end = given.index("--") if "--" in given else len(given)
-        found, unknown = super().parse_known_args(given[:end], namespace)
-        if unknown and end == len(given) and not unknown[0].startswith("-"):
+            parsed, unknown = super().parse_known_args(args, namespace)
+            strange = [text for text in unknown if text.startswith("-") and text not in ("-", "--")]
+            if strange and self.get_default("module"):
+                # Only a command knows its options, so it reports this before the whole parser does.
+                given = strange[0].partition("=")[0]
+                options = [name for action in self._actions for name in action.option_strings]
+                near = did_you_mean(given, options) or f"; its options: {', '.join(filter(_is_long, options))}"
+                self.error(f"there is no option {given}{near}")
+            return parsed, unknown
+        argv = list(args or ())
+        end = argv.index("--") if "--" in argv else len(argv)
+        found, unknown = super().parse_known_args(argv[:end], namespace)
+        if unknown and end == len(argv) and not unknown[0].startswith("-"):
             self.error(f"the server's command goes after `--`: {self.prog} … -- {' '.join(unknown)}")
-        found.server = given[end + 1 :]
+        found.server = argv[end + 1 :]
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
@@ -57,6 +65,33 @@ class _Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             choices = [str(choice) for choice in action.choices]
             raise argparse.ArgumentError(None, f"there is no {action.dest} {value!r}{nearest(str(value), choices)}")
+
+
+def _is_long(option: str) -> bool:
+    return option.startswith("--")
+
+
+GLOBAL = {"--data": True, "--json": False, "--verbose": False, "-v": False}
+"""Options that may also precede the command, and whether they take a value."""
+
+
+def commands_of(parser: argparse.ArgumentParser) -> Collection[str]:
+    """Return the names of the commands."""
+    return next(action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+
+
+def reordered(argv: Sequence[str], commands: Collection[str]) -> list[str]:
+    """Return the command line with global options after the command; `help [COMMAND]` becomes `[COMMAND] --help`."""
+    given = list(argv)
+    before: list[str] = []
+    while given and given[0].partition("=")[0] in GLOBAL:
+        takes_value = GLOBAL[given[0].partition("=")[0]] and "=" not in given[0]
+        before += [given.pop(0)] + ([given.pop(0)] if takes_value and given else [])
+    if given and given[0] == "help" and "help" not in commands:
+        return [*given[1:2], "--help"]
+    if given and given[0] in commands:
+        return [given[0], *before, *given[1:]]
+    return before + given
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -86,6 +121,14 @@ def build_parser() -> argparse.ArgumentParser:
     for family in (_kernel, _calls, add_mcp, add_wrap, *FAMILIES, _services, _backups, _access, _clients, _machine):
         family(command)
     return parser
+
+
+TOP_EPILOG = """\
+keys:
+  n m c r d   sort by name, memory, processor, calls per second (rate), deaths; again: the other way round
+  ↑ ↓ PgUp PgDn Home End   select a service, whose details are at the bottom
+  q           quit
+"""
 
 
 def _kernel(command: AddCommand) -> None:
@@ -122,9 +165,10 @@ def _kernel(command: AddCommand) -> None:
     stdio.add_argument("--only-mounts", action="store_true", help=argparse.SUPPRESS)
 
     status = command("status", "status", "show the services: their state, and how often and why each has died")
+    status.add_argument("-v", "--verbose", action="store_true", help="everything that is known about each service")
     status.add_argument("--trends", action="store_true", help="deaths and store growth per day, over the last week")
     add_json(status)
-    top = command("top", "status", "show the status live, until Ctrl-C")
+    top = command("top", "top", "show load and state of all services live", TOP_EPILOG)
     top.add_argument("--interval", metavar="SECONDS", type=float, default=1.0, help="default: 1")
 
 
@@ -142,6 +186,7 @@ def _calls(command: AddCommand) -> None:
     call.add_argument("--timeout", metavar="SECONDS", type=seconds_option, help="replaces the operation's own deadline")
 
     tools = command("tools", "tools", "list the operations that can be called; needs no running kernel")
+    tools.add_argument("name", metavar="NAME", nargs="?", help="explain this operation: its parameters, and an example")
     tools.add_argument("--surface", metavar="NAME", default="all", help="only this tool surface (default: all)")
     tools.add_argument("--callers", action="store_true", help="every operation and who may call it, including services")
     form = tools.add_mutually_exclusive_group()

@@ -1,22 +1,37 @@
-"""`linckia status` and `top`: the kernel's report about its services."""
+"""`linckia status`: the kernel's report about its services."""
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
-import time
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.terminal import Cell, connect, duration, escaped, rich_table, say, show_json, show_table, size
+from linckia.kernel.cli.terminal import (
+    Cell,
+    connect,
+    counted,
+    duration,
+    escaped,
+    say,
+    show_json,
+    show_table,
+    size,
+)
 from linckia.proto.json_types import JsonObject
 
 HEADERS = ("SERVICE", "STATE", "GEN", "PID", "UP", "RESTARTS", "RECOVERY", "MEMORY", "BUSY", "")
 
+VERBOSE_DROP = ("RECOVERY", "PID", "GEN")
+
+SHORT = ("SERVICE", "STATE", "UP", "MEMORY", "RESTARTS", "BUSY", "NOTE")
+SHORT_DROP = ("UP", "RESTARTS", "BUSY")
+
 TRENDS = ("SERVICE", "DEATHS/DAY", "STORE", "GROWTH/DAY", "DAYS")
 
-_STYLES = {
+STYLES = {
     "ready": "green", "failed": "bold red", "backoff": "red", "stopped": "dim", "starting": "yellow", "resting": "dim"
 }  # fmt: skip
 
@@ -25,40 +40,69 @@ def status(arguments: argparse.Namespace) -> int:
     """Show the status once. Exit code 1 if a service has failed. Raises ControlError."""
     with connect(arguments) as client:
         answer: JsonObject = client.call("kernel_status", {})
+    services = answer["services"]
     if arguments.json:
         show_json(answer)
-    else:
+    elif arguments.trends:
         say(*heading(answer).split("\n"), "")
-        if arguments.trends:
-            show_table(TRENDS, [trend(one) for one in answer["trends"]])
-        else:
-            show_table(HEADERS, [row(service) for service in answer["services"]])
-    return 1 if any(service["state"] == "failed" for service in answer["services"]) else 0
+        show_table(TRENDS, [trend(one) for one in answer["trends"]])
+    elif not sys.stdout.isatty():
+        say(*heading(answer).split("\n"), "")
+        show_table(HEADERS, [row(service) for service in services])
+    elif arguments.verbose:
+        say(*heading(answer).split("\n"), "")
+        show_table(HEADERS[:-1], [row(service)[:-1] for service in services], VERBOSE_DROP)
+        say("", *_notes(services))
+    else:
+        say(*summary(answer))
+        show_table(SHORT, [short_row(service) for service in services], SHORT_DROP, one_line=True)
+    return 1 if any(service["state"] == "failed" for service in services) else 0
 
 
-def top(arguments: argparse.Namespace) -> int:
-    """Show the status every `--interval` seconds until interrupted. Raises ControlError, Failed, Usage."""
-    if not 0.1 <= arguments.interval <= 3600:
-        raise Usage(f"--interval is {arguments.interval:g}; it must be 0.1 to 3600 seconds")
-    if not sys.stdout.isatty():
-        raise Failed("top needs a terminal as stdout; use `linckia status` or `linckia status --json`")
-    from rich.console import Group
-    from rich.live import Live
-    from rich.text import Text
+def summary(answer: Mapping[str, Any]) -> list[Cell]:
+    """Return the lines that matter most, for a screen that also has to show all services."""
+    services = answer["services"]
+    well = sum(each["state"] in ("ready", "resting") for each in services)
+    mode = ", read-only" if answer.get("read_only") else ""
+    total = memory({"pss_bytes": answer.get("total_pss_bytes")})
+    lines: list[Cell] = [
+        f"Linckia {answer['version']}{mode}, up {duration(answer['uptime_s'])}, {total}: "
+        f"{well} of {counted(len(services), 'service')} well; linckia status -v says more",
+        f"page {answer.get('page_url') or 'off'}",
+    ]
+    state = answer.get("backup")
+    if state and (state["error"] or state["problems"]):
+        lines.append((f"backup {backup(state)}", "yellow"))
+    if problem := _audit(answer.get("audit")):
+        lines.append((problem.strip(), "yellow"))
+    return lines
 
-    with connect(arguments) as client, Live(screen=True, auto_refresh=False) as live:
-        while True:
-            answer: JsonObject = client.call("kernel_status", {})
-            live.update(
-                Group(
-                    # Without secrets: it stays on the screen, where others may see it.
-                    *map(Text, map(escaped, heading(answer, secrets=False).split("\n"))),
-                    Text(),
-                    rich_table(HEADERS, [row(service) for service in answer["services"]]),
-                ),
-                refresh=True,
-            )
-            time.sleep(arguments.interval)
+
+def short_row(service: Mapping[str, Any]) -> list[Cell]:
+    """Return the cells of a service's row, in the order of SHORT."""
+    cells = dict(zip(HEADERS, row(service), strict=True))
+    cells["NOTE"] = _short_note(service)
+    return [cells[header] for header in SHORT]
+
+
+def _short_note(service: Mapping[str, Any]) -> str:
+    """Return why the service is not ready, or what is worth knowing about it."""
+    parts = [service.get("reason") or ""]
+    if (retry := service.get("retry_in_s")) is not None:
+        parts.append(f"next try in {duration(retry)}")
+    parts += [f"{name}: {_backlog(held)}" for name, held in (service.get("backlogs") or {}).items()]
+    if service.get("deaths"):
+        parts.append(f"last death: {service.get('last_death')}")
+    return "; ".join(part for part in parts if part)
+
+
+def _notes(services: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the notes of all services that have any, wrapped to the terminal."""
+    width = max(40, shutil.get_terminal_size().columns)
+    for service in services:
+        if note := _note(service):
+            text = f"{service['name']}: {note}"
+            yield from textwrap.wrap(escaped(text), width, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def heading(answer: Mapping[str, Any], *, secrets: bool = True) -> str:
@@ -110,7 +154,7 @@ def row(service: Mapping[str, Any]) -> list[Cell]:
     queued = service.get("queued") or 0
     return [
         service["name"],
-        (state, _STYLES.get(state, "")),
+        (state, STYLES.get(state, "")),
         str(service["generation"]),
         str(service.get("pid") or "-"),
         "-" if up is None else duration(up),

@@ -14,9 +14,12 @@ import itertools
 import json
 import os
 import re
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, TextIO
 
 from linckia.proto.control.client import CallFailed, Client
@@ -24,7 +27,6 @@ from linckia.proto.json_types import JsonObject
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
-    from rich.table import Table
 
 OnProgress = Callable[[JsonObject], None]
 
@@ -42,7 +44,16 @@ _UNSAFE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 _HALVES = re.compile("[\ud800-\udfff]")
 """Lone surrogates, which cannot be encoded."""
 
-_COLOURS = {"green": "\x1b[32m", "magenta": "\x1b[35m"}
+_COLOURS = {
+    "green": "\x1b[32m", "magenta": "\x1b[35m", "yellow": "\x1b[33m", "red": "\x1b[31m", "bold red": "\x1b[1;31m",
+    "dim": "\x1b[2m", "bold": "\x1b[1m",
+}  # fmt: skip
+
+MIN_LAST = 16
+"""The last column of a table is not made narrower than this; other columns are left out instead."""
+
+program: ContextVar[str] = ContextVar("program", default="linckia")
+"""The command that runs, for the beginning of its messages."""
 
 
 def escaped(text: str, unsafe: re.Pattern[str] = _UNSAFE) -> str:
@@ -124,8 +135,13 @@ def show_json(answer: object) -> None:
 
 
 def complain(text: object) -> None:
-    """Print a message on stderr."""
-    say(*f"linckia: {text}".split("\n"), to=sys.stderr)
+    """Print a message on stderr, after the name of the command."""
+    say(*f"{program.get()}: {text}".split("\n"), to=sys.stderr)
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return `1 file`, `2 files`: a number and its noun."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
 def size(count: float) -> str:
@@ -154,37 +170,95 @@ def plain(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     )
 
 
-def rich_table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
-    """Format a table for a terminal."""
-    from rich.table import Table
-    from rich.text import Text
+def fitted(
+    headers: Sequence[str], rows: Sequence[Sequence[Cell]], width: int, drop: Sequence[str] = ()
+) -> tuple[list[str], list[list[Cell]]]:
+    """Fit a table into `width` characters: columns in `drop` are left out, the first one first, until the rest fits.
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for header in headers:
-        table.add_column(header, no_wrap=header != headers[-1])
-    for row in rows:
-        table.add_row(
-            *(Text(escaped(cell)) if isinstance(cell, str) else Text(escaped(cell[0]), style=cell[1]) for cell in row)
-        )
-    return table
+    The last column may be shortened to `MIN_LAST` characters. The first column has the names and is never shortened.
+    """
+    kept, room = _columns(headers, rows, width, drop)
+    shown = [[*(row[column] for column in kept[:-1]), _cut(row[kept[-1]], room)] for row in rows]
+    return [headers[column] for column in kept], shown
 
 
-def show_answer(as_json: bool, answer: object, headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+def _columns(
+    headers: Sequence[str], rows: Sequence[Sequence[Cell]], width: int, drop: Sequence[str]
+) -> tuple[list[int], int]:
+    """Return the columns that fit, and the room for the last one."""
+    kept = list(range(len(headers)))
+    for header in (None, *drop):
+        if header is not None:
+            kept.remove(list(headers).index(header))
+        widths = {column: max(len(_text(line[column])) for line in (headers, *rows)) for column in kept}
+        spare = width - sum(widths.values()) - 2 * (len(kept) - 1)
+        last = kept[-1]
+        if spare >= 0 or (last and widths[last] + spare >= min(MIN_LAST, widths[last])):
+            break
+    return kept, widths[last] + min(0, spare) if last else max(width, widths[last])
+
+
+def _text(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else cell[0]
+
+
+def _cut(cell: Cell, room: int) -> Cell:
+    text = _text(cell)
+    if len(text) <= room:
+        return cell
+    cut = f"{text[: max(0, room - 1)]}…"
+    return cut if isinstance(cell, str) else (cut, cell[1])
+
+
+def show_answer(
+    as_json: bool, answer: object, headers: Sequence[str], rows: Sequence[Sequence[Cell]], drop: Sequence[str] = ()
+) -> None:
     """Print the whole answer as JSON, or its rows as a table."""
     if as_json:
         show_json(answer)
     else:
-        show_table(headers, rows)
+        show_table(headers, rows, drop)
 
 
-def show_table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-    """Print a table in the form that suits stdout."""
+def show_table(
+    headers: Sequence[str], rows: Sequence[Sequence[Cell]], drop: Sequence[str] = (), *, one_line: bool = False
+) -> None:
+    """Print a table, on a terminal fitted to its width: columns in `drop` are left out if they do not fit.
+
+    Long text in the last column is wrapped at spaces, or with `one_line` shortened.
+    """
     if not sys.stdout.isatty():
         say(*plain(headers, rows).split("\n"))
         return
-    from rich.console import Console
+    rows = [[_styled(escaped(_text(cell)), cell) for cell in row] for row in rows]
+    kept, room = _columns(headers, rows, shutil.get_terminal_size().columns, drop)
+    shown: list[list[Cell]] = []
+    for row in rows:
+        *cells, last = (row[column] for column in kept)
+        if one_line:
+            shown.append([*cells, _cut(last, room)])
+            continue
+        pieces = textwrap.wrap(_text(last), max(room, 1), break_long_words=False, break_on_hyphens=False) or [""]
+        shown.append([*cells, _styled(pieces[0], last)])
+        shown += [[*([""] * len(cells)), _styled(piece, last)] for piece in pieces[1:]]
+    say(*styled_lines([(headers[column], "dim") for column in kept], shown))
 
-    Console().print(rich_table(headers, rows))
+
+def styled_lines(headers: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> list[list[Cell]]:
+    """Return the lines of a table, padded, as cells for `say`."""
+    lines = [headers, *rows]
+    widths = [max(len(_text(line[column])) for line in lines) for column in range(len(headers))]
+    return [
+        [
+            _styled(_text(cell).ljust(width + 2 if number < len(widths) else 0), cell)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True), 1)
+        ]
+        for line in lines
+    ]
+
+
+def _styled(text: str, cell: Cell) -> Cell:
+    return text if isinstance(cell, str) else (text, cell[1])
 
 
 class Bars:

@@ -25,6 +25,7 @@ from linckia.proto.grants import Token
 from linckia.proto.operation import SURFACES
 
 _HEADERS = ("NAME", "SURFACES", "ROOTS", "MAY", "RATE", "CREATED", "EXPIRES")
+_DROP = ("CREATED", "RATE", "SURFACES", "ROOTS")
 
 
 def token(arguments: argparse.Namespace) -> int:
@@ -70,7 +71,7 @@ def _revoke(arguments: argparse.Namespace, data_dir: Path) -> int:
 
 def _list(arguments: argparse.Namespace, data_dir: Path) -> int:
     there = tokens.listed(data_dir)
-    show_answer(arguments.json, [_shown(each) for each in there], _HEADERS, [_row(each) for each in there])
+    show_answer(arguments.json, [_shown(each) for each in there], _HEADERS, [_row(each) for each in there], _DROP)
     return 0
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from typing import Any
+
+import msgspec
 
 from linckia.kernel.cli import Usage
-from linckia.kernel.cli.terminal import say, show_answer
-from linckia.proto.operation import CLIENT, OPERATOR, SURFACES, Access, Role
+from linckia.kernel.cli.terminal import Cell, say, show_answer, show_json, show_table
+from linckia.proto.json_types import JsonObject
+from linckia.proto.operation import CLIENT, OPERATOR, SURFACES, Access, Operation, Role
 from linckia.proto.ops import Table, load
 from linckia.proto.suggestions import nearest
 from linckia.proto.surfaces.surface import Surface
@@ -20,6 +24,8 @@ def tools(arguments: argparse.Namespace) -> int:
     if arguments.surface not in SURFACES:
         raise Usage(f"there is no surface {arguments.surface!r}{nearest(arguments.surface, SURFACES)}")
     table = load()
+    if arguments.name:
+        return _explain(table.find(arguments.name), as_json=arguments.json)
     if arguments.markdown:
         say(*markdown(table))
         return 0
@@ -35,6 +41,65 @@ def tools(arguments: argparse.Namespace) -> int:
     ]
     show_answer(arguments.json, surface.listed_tools, ("TOOL", "SERVICE", "ACCESS", "WHAT IT DOES"), rows)
     return 0
+
+
+def _explain(op: Operation[Any], *, as_json: bool) -> int:
+    """Print what one operation does, its parameters, and how to call it."""
+    if as_json:
+        show_json({"name": op.name, "description": op.description, "inputSchema": op.input_schema})
+        return 0
+    repeatable = "safe to repeat" if op.idempotent else "not safe to repeat"
+    say((op.name, "bold"), op.description, "", f"service {op.service}, {op.access.value}, {repeatable}", "")
+    definitions, required = op.input_schema.get("$defs", {}), op.input_schema.get("required", [])
+    properties: JsonObject = op.input_schema.get("properties", {})
+    rows: list[list[Cell]] = [
+        [name, _type(schema, definitions), "required" if name in required else _default(schema), _about(schema)]
+        for name, schema in properties.items()
+    ]
+    if rows:
+        show_table(("PARAMETER", "TYPE", "DEFAULT", "MEANING"), rows)
+    else:
+        say("It has no parameters.")
+    example = {name: _example(properties[name], definitions) for name in required}
+    call = f"linckia call {op.name}" + (f" '{msgspec.json.encode(example).decode()}'" if example else "")
+    if op.admits(CLIENT) or op.admits(OPERATOR):
+        say("", "example:", f"  {call}")
+    return 0
+
+
+def _resolved(schema: JsonObject, definitions: JsonObject) -> JsonObject:
+    """Return the schema behind a reference, and of "or null" the other choice."""
+    if "$ref" in schema:
+        return _resolved(definitions.get(schema["$ref"].rpartition("/")[2], {}), definitions)
+    choices = [each for each in schema.get("anyOf", ()) if each.get("type") != "null"]
+    return _resolved(choices[0], definitions) if len(choices) == 1 else schema
+
+
+def _type(schema: JsonObject, definitions: JsonObject) -> str:
+    found = _resolved(schema, definitions)
+    if "enum" in found:
+        return "|".join(map(str, found["enum"]))
+    if found.get("type") == "array" and "items" in found:
+        return f"list of {_type(found['items'], definitions)}"
+    return str(found.get("type", "any"))
+
+
+def _default(schema: JsonObject) -> str:
+    default = schema.get("default")
+    return "-" if default is None else msgspec.json.encode(default).decode()
+
+
+def _about(schema: JsonObject) -> str:
+    choices = [each.get("description", "") for each in schema.get("anyOf", ())]
+    return str(schema.get("description") or next(filter(None, choices), ""))
+
+
+def _example(schema: JsonObject, definitions: JsonObject) -> object:
+    found = _resolved(schema, definitions)
+    if "enum" in found:
+        return found["enum"][0]
+    examples: JsonObject = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
+    return examples.get(str(found.get("type")), "…")
 
 
 def markdown(table: Table) -> Iterator[str]:

@@ -142,7 +142,7 @@ def test_a_log_that_is_not_there_names_those_that_are(capsys: pytest.CaptureFixt
     logs = tmp_path / "data" / "logs"
     logs.mkdir(parents=True)
     (logs / "embed.log").write_text("one\ntwo\nthree\n")
-    assert run(capsys, "logs", "embd")[::2] == (1, f"linckia: no log of 'embd' in {logs}; did you mean embed?\n")
+    assert run(capsys, "logs", "embd")[::2] == (1, f"linckia logs: no log of 'embd' in {logs}; did you mean embed?\n")
     assert run(capsys, "logs", "embed", "-n", "2")[:2] == (0, "two\nthree\n")
 
 

@@ -62,14 +62,14 @@ def test_search_prints_scores_lines_and_passages(kernel: Kernel, capsys: pytest.
     assert header.split() == ["SCORE", "NOTE", "WHERE", "PASSAGE"]
     assert row.startswith("0.654  sea-stars  Sea stars (lines 3-9)  # Sea stars Linckia grows back any arm it loses")
     assert row.endswith("…")
-    assert err == "linckia: vector: embed is down\n"
+    assert err == "linckia search: vector: embed is down\n"
 
 
 def test_search_says_when_nothing_was_found_and_gives_json(kernel: Kernel, capsys: pytest.CaptureFixture[str]) -> None:
     nothing = {"results": [], "metadata": {"degraded": []}}
     kernel.answers = [nothing, nothing]
     assert main(["search", "x"]) == 0
-    assert capsys.readouterr() == ("", "linckia: nothing was found\n")
+    assert capsys.readouterr() == ("", "linckia search: nothing was found\n")
     assert main(["search", "x", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == nothing
     assert main(["search", "x", "--limit", "0"]) == 2
@@ -90,9 +90,9 @@ def test_ingest_goes_on_after_a_crash_and_names_what_failed(
     assert kernel.asked == [("knowledge_ingest", {"paths": ["/n"], "vectors": False})] * 2
     assert waits == [0.2]
     out, err = capsys.readouterr()
-    assert out.startswith("5 notes are indexed, 3 of them now, in ")
-    assert out.endswith("notes/s); 1 failed; 2 passages have no vectors yet\n")
-    assert err == "linckia: /n/b.md: cannot be read\n"
+    assert out.startswith("5 notes indexed, 3 of them now, in ")
+    assert out.endswith("notes/s); 1 failed; 2 passages without vectors yet\n")
+    assert err == "linckia ingest: /n/b.md: cannot be read\n"
 
 
 def test_ingest_of_a_folder_that_is_no_root_fails_at_once(kernel: Kernel, capsys: pytest.CaptureFixture[str]) -> None:

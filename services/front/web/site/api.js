@@ -18,7 +18,7 @@ export const session = {
   signIn(text) {
     const given = text.trim().split("#").pop();
     const parts = given.split(".");
-    const hasKey = /^[0-9a-f]{64}$/.test(parts[0]);
+    const hasKey = /^[0-9a-f]{32}$/.test(parts[0]);
     store("key", hasKey ? parts[0] : this.key);
     const token = hasKey ? decodeURIComponent(parts.slice(1).join(".")) : given;
     if (token) store("token", token);
@@ -46,7 +46,7 @@ function changed() {
 // Other tabs sign in and out too.
 addEventListener("storage", changed);
 
-if (/^#[0-9a-f]{64}/.test(location.hash)) {
+if (/^#[0-9a-f]{32}/.test(location.hash)) {
   session.signIn(location.hash);
   history.replaceState(null, "", location.pathname + "#/system");
 }

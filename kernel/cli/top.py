@@ -1,0 +1,244 @@
+"""`linckia top`: state and load of all services, live, one line for each.
+
+The screen is drawn by `screen`, a pure function of the figures, so that it can be tested without a terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import curses
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from linckia.kernel.cli import Failed, Usage
+from linckia.kernel.cli.status import STYLES, memory
+from linckia.kernel.cli.terminal import Cell, connect, counted, duration, escaped, fitted, styled_lines
+from linckia.proto.control.client import Client, ControlError
+from linckia.proto.json_types import JsonObject
+
+HEADERS: Final = ("SERVICE", "STATE", "CPU", "MEMORY", "CALLS/S", "P50", "P99", "BUSY", "DEATHS", "UP", "NOTE")
+DROP: Final = ("UP", "P50", "BUSY", "P99", "DEATHS", "NOTE", "CALLS/S", "MEMORY", "CPU")
+"""Columns that are left out on a narrow terminal, the first one first."""
+
+FOOTER: Final = "sort: n name  m memory  c processor  r calls/s  d deaths   ↑↓ select   q quit"
+
+Value = Callable[[Mapping[str, Any]], Any]
+
+ORDERS: Final[dict[str, tuple[str, Value]]] = {
+    "n": ("name", lambda each: each["name"]),
+    "m": ("memory", lambda each: -(each.get("pss_bytes") or each.get("rss_bytes") or 0)),
+    "c": ("processor", lambda each: -(each.get("cpu") or 0)),
+    "r": ("calls/s", lambda each: -(each.get("calls_per_s") or 0)),
+    "d": ("deaths", lambda each: -_deaths(each)),
+}
+"""Sort orders by their key: a name, and the value to sort by."""
+
+_MOVES: Final = {curses.KEY_UP: -1, curses.KEY_DOWN: 1, ord("k"): -1, ord("j"): 1}
+
+
+@dataclass
+class View:
+    """What the user has chosen: the order, and the selected service."""
+
+    order: str = ""
+    is_reversed: bool = False
+    selected: str = ""
+    first: int = 0
+    """Number of the first service on the screen."""
+    shown: int = field(default=1, init=False)
+    """How many services the last screen had room for."""
+
+    def sorted(self, services: Sequence[JsonObject]) -> list[JsonObject]:
+        found = list(services) if not self.order else sorted(services, key=ORDERS[self.order][1])
+        return found[::-1] if self.is_reversed else found
+
+    def pressed(self, key: int, services: Sequence[JsonObject]) -> bool:
+        """Apply a key; return False if it means to quit."""
+        if key in (ord("q"), ord("Q"), 27):
+            return False
+        if (name := chr(key) if 0 < key < 128 else "") in ORDERS:
+            self.is_reversed = self.order == name and not self.is_reversed
+            self.order = name
+            return True
+        names = [each["name"] for each in self.sorted(services)]
+        place = names.index(self.selected) if self.selected in names else 0
+        pages = {curses.KEY_PPAGE: -self.shown, curses.KEY_NPAGE: self.shown}
+        ends = {curses.KEY_HOME: -len(names), curses.KEY_END: len(names)}
+        step = (_MOVES | pages | ends).get(key, 0)
+        if names and step:
+            self.selected = names[min(len(names) - 1, max(0, place + step))]
+        return True
+
+
+def top(arguments: argparse.Namespace) -> int:
+    """Show the figures every `--interval` seconds until `q` or Ctrl-C. Raises ControlError, Failed, Usage."""
+    if not 0.1 <= arguments.interval <= 3600:
+        raise Usage(f"--interval is {arguments.interval:g}; it must be 0.1 to 3600 seconds")
+    if not (sys.stdout.isatty() and sys.stdin.isatty()):
+        raise Failed("it needs a terminal; use `linckia status` or `linckia status --json`")
+    # The first answer comes before the screen is taken, so that a missing kernel is an ordinary error.
+    with connect(arguments) as client:
+        answer: JsonObject = client.call("kernel_overview", {})
+    return curses.wrapper(_run, arguments, answer)
+
+
+def _run(window: curses.window, arguments: argparse.Namespace, answer: JsonObject) -> int:
+    curses.curs_set(0)
+    colours = _colours()
+    view, problem = View(), ""
+    client: Client | None = None
+    try:
+        while True:
+            height, width = window.getmaxyx()
+            window.erase()
+            for number, line in enumerate(screen(answer, view, width, height, problem)):
+                _draw(window, number, width, line, colours)
+            window.refresh()
+            due = time.monotonic() + arguments.interval
+            while (left_s := due - time.monotonic()) > 0:
+                window.timeout(max(1, int(left_s * 1000)))
+                key = window.getch()
+                if key == -1:
+                    break
+                if not view.pressed(key, answer["services"]):
+                    return 0
+                due = min(due, time.monotonic()) if key != curses.KEY_RESIZE else due
+            try:
+                client = client or connect(arguments)
+                answer, problem = client.call("kernel_overview", {}), ""
+            except (ControlError, OSError) as error:
+                # Go on trying: the kernel may be restarting.
+                client, problem = None, str(error).partition("\n")[0]
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        if client is not None:
+            client.close()
+
+
+def screen(answer: Mapping[str, Any], view: View, width: int, height: int, problem: str = "") -> list[list[Cell]]:
+    """Return the lines of the screen, at most `height`, none longer than `width`."""
+    services = view.sorted(answer["services"])
+    names = [each["name"] for each in services]
+    if view.selected not in names:
+        view.selected = names[0] if names else ""
+    view.shown = room = max(1, height - 5)
+    place = names.index(view.selected) if names else 0
+    view.first = min(max(view.first, place - room + 1, 0), place, max(0, len(names) - room))
+    headers, rows = fitted(HEADERS, [row(each) for each in services], width - 2, DROP)
+    title, *lines = styled_lines([(header, "dim") for header in headers], rows)
+    chosen = range(view.first, min(len(lines), view.first + room))
+    body: list[list[Cell]] = [[("> " if number == place else "  ", "bold"), *lines[number]] for number in chosen]
+    empty: list[list[Cell]] = [[""] for _ in range(room - len(body))]
+    selected = services[place] if services else None
+    hidden = len(lines) - len(body)
+    more = f"{view.first + 1}-{view.first + len(body)} of {len(lines)}  " if hidden else ""
+    whole: list[list[Cell]] = [
+        [_cut(totals(answer), width)],
+        [(_cut(problem, width), "bold red")] if problem else [_cut(_orders(view), width)],
+        [("  ", ""), *title],
+        *body,
+        *empty,
+        [_cut(f"{more}{detail(selected)}" if selected else "", width)],
+        [(_cut(FOOTER, width), "dim")],
+    ]
+    return whole[:height]
+
+
+def totals(answer: Mapping[str, Any]) -> str:
+    """Return the first line: the system as a whole."""
+    services = answer["services"]
+    own = [each for each in services if each["name"] == each["service"]]
+    cpu = sum(each.get("cpu") or 0 for each in services) + (answer.get("kernel_cpu") or 0)
+    well = sum(each["state"] in ("ready", "resting") for each in services)
+    return (
+        f"Linckia {answer['version']}, up {duration(answer['uptime_s'])}: {well} of "
+        f"{counted(len(services), 'service')} well, {memory({'pss_bytes': answer['total_pss_bytes']})}, "
+        f"CPU {cpu * 100:.0f} %, {sum(each.get('calls_per_s') or 0 for each in own):.1f} calls/s"
+    )
+
+
+def _orders(view: View) -> str:
+    name = ORDERS[view.order][0] if view.order else "start order"
+    return f"sorted by {name}{', reversed' if view.is_reversed else ''}"
+
+
+def row(service: Mapping[str, Any]) -> list[Cell]:
+    """Return the cells of a service's line, in the order of HEADERS."""
+    up, cpu, rate = (service.get(name) for name in ("uptime_s", "cpu", "calls_per_s"))
+    queued = service.get("queued") or 0
+    own = service["name"] == service["service"]
+    return [
+        escaped(service["name"]),
+        (service["state"], STYLES.get(service["state"], "")),
+        "-" if cpu is None else f"{cpu * 100:.0f} %",
+        memory(service),
+        f"{rate:.1f}" if own and rate is not None else "-",
+        _ms(service.get("p50_ms")) if own else "-",
+        _ms(service.get("p99_ms")) if own else "-",
+        f"{service.get('in_flight') or 0}" + (f"+{queued}" if queued else ""),
+        str(_deaths(service) or "-"),
+        "-" if up is None else duration(up),
+        escaped(service.get("reason") or ""),
+    ]
+
+
+def detail(service: Mapping[str, Any]) -> str:
+    """Return what there is to say about the selected service."""
+    parts = [f"{service['name']}: {service.get('reason') or service['state']}"]
+    if (retry := service.get("retry_in_s")) is not None:
+        parts.append(f"next try in {duration(retry)}")
+    if service.get("last_death"):
+        parts.append(f"last death: {service['last_death']}")
+    if (recovery := service.get("recovery_ms")) is not None:
+        parts.append(f"recovered in {recovery:.0f} ms")
+    for name, work in (service.get("backlogs") or {}).items():
+        left = "" if work.get("left_s") is None else f", {duration(work['left_s'])} left"
+        parts.append(f"{name}: {work['done']:,} of {work['total']:,}{left}")
+    if service.get("pid"):
+        parts.append(f"process {service['pid']}")
+    return escaped("; ".join(parts))
+
+
+def _deaths(service: Mapping[str, Any]) -> int:
+    return sum((service.get("deaths") or {}).values())
+
+
+def _ms(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value / 1000:.1f} s" if value >= 1000 else f"{value:.0f} ms" if value >= 10 else f"{value:.1f} ms"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
+
+
+def _colours() -> dict[str, int]:
+    """Return the attributes of styles; without colours, only bold and dim."""
+    found = {"bold": curses.A_BOLD, "dim": curses.A_DIM, "bold red": curses.A_BOLD}
+    if curses.has_colors():
+        curses.use_default_colors()
+        for number, (style, colour) in enumerate(
+            {"green": curses.COLOR_GREEN, "yellow": curses.COLOR_YELLOW, "red": curses.COLOR_RED}.items(), 1
+        ):
+            curses.init_pair(number, colour, -1)
+            found[style] = curses.color_pair(number)
+        found["bold red"] = found["red"] | curses.A_BOLD
+    return found
+
+
+def _draw(window: curses.window, number: int, width: int, line: Sequence[Cell], colours: Mapping[str, int]) -> None:
+    column = 0
+    for cell in line:
+        text, style = (cell, "") if isinstance(cell, str) else cell
+        text = text[: width - column]
+        try:
+            window.addstr(number, column, text, colours.get(style, 0))
+        except curses.error:
+            # The last cell of the screen, after which the cursor has no place.
+            return
+        column += len(text)
