@@ -43,7 +43,7 @@ _SUPERVISION = (
     "shutdown_timeout_s", "rests_after_s", "standby", "zygote", "modes", "depends_on", "lazy", "in_flight", "queue",
     "memory_limit_bytes", "disk_limit_bytes", "thread_limit",
 )  # fmt: skip
-_WALLS = ("confined", "roots", "network", "connections", "programs", "watches", "folders", "files", "open_files")
+_WALLS = ("confined", "roots", "network", "connections", "programs", "watches", "folders", "open_files")
 
 
 class Load(msgspec.Struct, frozen=True):

@@ -28,6 +28,7 @@ SECRET = (
     "tokens.json",
     "session.key",
     "mandates.key",
+    "page.key",
     "services/transcripts/transcripts.db*",
     "audit/*",
     "proxy/spool/*",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
+import sys
 import time
 import zlib
 from collections.abc import Iterator
@@ -16,12 +18,13 @@ import pytest
 from tests.browser import chromium
 from tests.system.cli.clients import linckia
 from tests.system.running import HTTP, RunningKernel, running
+from tests.system.tokens import HttpClient
 
 pytestmark = chromium.needed
 
 WIDTHS = {"desktop": (1280, 900), "phone": (390, 844)}
 
-PICTURES = os.environ.get("LINCKIA_PICTURES")
+PICTURES = os.environ.get("PICTURES_FOLDER")
 """Folder for screenshots, which are the pictures of the documentation."""
 
 MOUNTED = """\
@@ -107,8 +110,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     server.write_text(MOUNTED)
     data = folder / "data"
     data.mkdir(mode=0o700)
-    command = os.environ.get("LINCKIA_PYTHON", os.sys.executable)  # type: ignore[attr-defined]
-    settings = f'[mcp.weather]\ncommand = "{command}"\nargs = ["{server}"]\n'
+    settings = f'[mcp.weather]\ncommand = "{sys.executable}"\nargs = ["{server}"]\n'
     (data / "linckia.toml").write_text(settings)
     with running(data, [root], options=HTTP, token=True) as kernel:
         fill(kernel, folder, root)
@@ -173,6 +175,8 @@ def places(kernel: RunningKernel) -> dict[str, str]:
     snapshots = [each["id"] for each in kernel.call("documents_list_snapshots", {})["snapshots"]]
     document = kernel.call("documents_list", {})["documents"][0]["hash"]
     at = f"?path={root}"
+    http = HttpClient(kernel, kernel.status()["token"])
+    searched = http.request("POST", "/call/search_everything", {"query": "how do animals regrow"})
     return {
         "system": "processes well",
         "system/retrieve": "Last hour",
@@ -180,6 +184,7 @@ def places(kernel: RunningKernel) -> dict[str, str]:
         "system/retrieve/calls": "retrieve_search",
         "system/retrieve/setup": "Supervision",
         "calls": "search_everything",
+        f"calls/{searched.headers['linckia-trace']}": "retrieve_search",
         "calls/slow": "recorded since",
         "calls/failed": "recorded since",
         "calls/audit": "remember",
@@ -231,8 +236,8 @@ def test_every_view_shows_its_data_and_is_accessible(
         found = Axe().run(visitor.page).response["violations"]
         if found:
             violations[address] = [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in found]
-        name = address.partition("?")[0].replace("/", "-")
-        if PICTURES and theme == "light" and width == "desktop" and len(name) < 40:
+        name = re.sub("[0-9a-f]{32}", "trace", address.partition("?")[0]).replace("/", "-")
+        if PICTURES and (theme, width) == ("light", "desktop") and len(name) < 40:
             visitor.page.screenshot(path=str(Path(PICTURES) / f"{name}.png"))
     assert violations == {}
     assert visitor.complaints == []

@@ -132,5 +132,6 @@ def test_the_front_may_speak_for_clients_and_for_nobody_else(kernel: RunningKern
         headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
         connection.request("POST", "/v1/mcp", json.dumps(call), headers)
         assert b"Unknown tool" in connection.getresponse().read()
-        connection.request("POST", "/services/echo/restart", headers={"origin": f"http://{where}", "linckia-key": "x"})
+        page = {"origin": f"http://{where}", "linckia-key": "x"}
+        connection.request("POST", "/operator/kernel_stop", b'{"service": "echo"}', page)
         assert connection.getresponse().status == 403
