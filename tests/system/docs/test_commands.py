@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from linckia.kernel.cli.parser import build_parser
+from linckia.kernel.cli.parser import build_parser, reordered
 from tests.system.docs.pages import PAGES, commands, words
 from tests.system.running import REPOSITORY, RunningKernel, running
 
@@ -59,7 +59,7 @@ def test_it_is_a_command_that_exists(page: str, command: str, capsys: pytest.Cap
         # A form, not a command: its name and options must exist.
         given = [given[0], "--help"] if given[0] in names() else given
     try:
-        build_parser().parse_args(given)
+        build_parser().parse_args(reordered(given, names()))
         code: object = 0
     except SystemExit as end:
         code = end.code
