@@ -137,6 +137,7 @@ def pools(
     for entry in entries:
         own = settings.get(entry.service, {})
         is_off = entry.manifest.optional and own.get("enabled") is False
+        is_off = is_off or bool(entry.manifest.needs_setting and not own.get(entry.manifest.needs_setting))
         if not is_off and (entry.manifest.essential or not only_essential):
             followed = every if entry.manifest.watches else follows[entry.service]
             given = configured(entry, own, rest_after_s=rest_after_s, standbys=standbys, follows=followed)

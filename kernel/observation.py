@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,6 +28,7 @@ from linckia.kernel.router.router import Router
 from linckia.kernel.supervisor import processes
 from linckia.kernel.supervisor.supervisor import Supervisor
 from linckia.kernel.trends import Trends
+from linckia.proto.control.address import log_dir
 from linckia.proto.errors import Forbidden, InvalidParams, OperationError
 from linckia.proto.grants import Token
 from linckia.proto.operation import OPERATOR, Params, operation_of
@@ -35,6 +37,9 @@ from linckia.proto.ops.kernel import SERVICE, Done, KernelStatus
 
 SAME_S = 0.5
 """Readers within this time get the same overview, so that several of them cost no more than one."""
+
+LOG_BYTES = 64 * 1024
+"""How much of a log is read at once."""
 
 _HERTZ = os.sysconf("SC_CLK_TCK")
 
@@ -111,6 +116,8 @@ class Observation:
             ops.KernelTokenList: self._token_list,
             ops.KernelTokenCreate: self._token_create,
             ops.KernelTokenRevoke: self._token_revoke,
+            ops.KernelSpans: self._spans,
+            ops.KernelNewLogLines: self._new_log_lines,
             ops.KernelPageCall: self._page_call,
         }
         for params, handler in handlers.items():
@@ -181,6 +188,15 @@ class Observation:
 
     async def _calls(self, params: ops.KernelCalls, caller: str) -> ops.CallRecords:
         return ops.CallRecords(calls=self.router.calls.find(params), last=self.router.calls.last)
+
+    async def _spans(self, params: ops.KernelSpans, caller: str) -> ops.Spans:
+        log = self.router.calls
+        after = params.after if params.kernel == log.run else 0
+        calls, lost = log.since(after, params.limit)
+        return ops.Spans(kernel=log.run, calls=calls, lost=lost)
+
+    async def _new_log_lines(self, params: ops.KernelNewLogLines, caller: str) -> ops.NewLogLines:
+        return await trio.to_thread.run_sync(new_lines, log_dir(self.config.data_dir), params.positions)
 
     async def _history(self, params: ops.KernelHistory, caller: str) -> ops.History:
         return self.recorder.history()
@@ -276,6 +292,30 @@ class Observation:
         if operation.service != SERVICE or not operation.admits(OPERATOR):
             raise Forbidden(f"{operation.name} is not an operation of the kernel for the operator")
         return await self.router.call(operation, operation.parse(params.arguments), caller=OPERATOR)
+
+
+def new_lines(folder: Path, positions: Mapping[str, int]) -> ops.NewLogLines:
+    """Return the lines written since these positions, at most `LOG_BYTES` of each log. Blocks."""
+    found: list[tuple[str, str]] = []
+    reached: dict[str, int] = {}
+    for path in sorted(folder.glob("*.log")):
+        name = path.stem
+        try:
+            size = path.stat().st_size
+            start = positions.get(name, size if not positions else 0)
+            # A shorter file is a new one: the old one was rotated away.
+            reached[name] = start = start if start <= size else 0
+            if start == size:
+                continue
+            with path.open("rb") as file:
+                file.seek(start)
+                data = file.read(LOG_BYTES)
+        except OSError:
+            continue
+        whole = data[: data.rfind(b"\n") + 1] if b"\n" in data else data if len(data) == LOG_BYTES else b""
+        reached[name] = start + len(whole)
+        found += [(name, line) for line in whole.decode(errors="replace").splitlines() if line.strip()]
+    return ops.NewLogLines(lines=found, positions=reached)
 
 
 def _token_fields(each: Token) -> dict[str, Any]:

@@ -226,6 +226,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     follows: Follows | None = None
     essential: bool = False
     """Whether it is served even if only mounted servers are (`only_mounts`)."""
+    needs_setting: str = ""
+    """Setting without which it is not served."""
     optional: bool = False
     """Whether the setting `enabled` can turn it off, with its operations."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 import logging
 import logging.handlers
 import os
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from linckia.kernel.cli.terminal import complain, escaped
 from linckia.proto.control.address import log_dir
+from linckia.proto.log_lines import JsonLines
 
 ROTATE_BYTES = 8 * 1024 * 1024
 KEEP = 3
@@ -25,26 +25,7 @@ KEEP = 3
 _RED = "\x1b[31m"
 _COLOURS = {logging.DEBUG: "\x1b[2m", logging.WARNING: "\x1b[33m", logging.ERROR: _RED, logging.CRITICAL: _RED}
 
-_ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-
 _log = logging.getLogger("linckia.kernel")
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object per line: time (RFC 3339, UTC), level, logger, message, `extra` fields, traceback as `error`."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
-        line: dict[str, object] = {
-            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        line |= {key: value for key, value in vars(record).items() if key not in _ORDINARY}
-        if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
 
 
 class HumanLines(logging.Formatter):

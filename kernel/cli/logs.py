@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import BinaryIO
 from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.terminal import escaped, say
 from linckia.proto.control.address import last_lines, log_dir
+from linckia.proto.log_lines import parsed
 from linckia.proto.suggestions import nearest
 
 POLL_S = 0.2
@@ -40,13 +40,14 @@ def logs(arguments: argparse.Namespace) -> int:
 
 
 def in_words(line: str) -> str:
-    """Format a line of the kernel's log for people; return other lines unchanged."""
-    try:
-        entry = json.loads(line)
-        words = f"{entry['time']} {entry['level']:<8}{entry['logger'].removeprefix('linckia.')}: {entry['message']}"
-    except (ValueError, KeyError, TypeError, AttributeError):
+    """Format a logged line for people; return other output unchanged."""
+    entry = parsed(line)
+    if entry is None:
         return line
-    return escaped(words) + (f"\n{entry['error']}" if "error" in entry else "")
+    # A logged message may have several lines, such as a traceback.
+    first, *more = str(entry["message"]).split("\n")
+    words = f"{entry['time']} {entry['level']:<8}{str(entry.get('logger', '')).removeprefix('linckia.')}: {first}"
+    return "\n".join([escaped(words), *map(escaped, more), *([entry["error"]] if "error" in entry else [])])
 
 
 def follow(path: Path) -> Iterator[str]:

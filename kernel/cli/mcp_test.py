@@ -28,7 +28,7 @@ WORDS = 8
 
 LOOKED_AT = 200
 
-_OURS = re.compile(r"\s*[|+]|\S+ \S+ supervisor: ")
+_OURS = re.compile(r"\s*[|+]|\{\"time\": ")
 """Lines that Linckia adds to the log: about the end of the process, and tracebacks of the adapter."""
 
 STARTS_S, ENDS_S, POLL_S = 20.0, 15.0, 0.02

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+import itertools
 import math
 import os
 import time
@@ -68,13 +69,14 @@ class CallLog:
         self._recent: collections.deque[CallRecord] = collections.deque(maxlen=RECENT)
         self._slow: collections.deque[CallRecord] = collections.deque(maxlen=RARE)
         self._failed: collections.deque[CallRecord] = collections.deque(maxlen=RARE)
-        self._prefix = os.urandom(4).hex()
+        self.run = os.urandom(4).hex()
+        """Names this run of the kernel; its spans begin with it."""
         self._spans = 0
 
     def new_span(self) -> str:
         """Return an unused span id."""
         self._spans += 1
-        return f"{self._prefix}{self._spans & 0xFFFFFFFF:08x}"
+        return f"{self.run}{self._spans & 0xFFFFFFFF:08x}"
 
     def note(self, call: RoutedCall, outcome: object) -> None:
         """Record the outcome of a call, which is a LinckiaError if it failed."""
@@ -147,6 +149,14 @@ class CallLog:
             ):
                 chosen.append(each)
         return chosen
+
+    def since(self, after: int, limit: int) -> tuple[list[CallRecord], int]:
+        """Return calls recorded after this one, oldest first, and how many more are no longer kept."""
+        if not self._recent or self.last <= after:
+            return [], 0
+        first = self._recent[0].number
+        skipped = max(0, after + 1 - first)
+        return list(itertools.islice(self._recent, skipped, skipped + limit)), max(0, first - after - 1)
 
     def _all(self) -> Iterator[CallRecord]:
         yield from self._recent

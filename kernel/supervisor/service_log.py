@@ -9,10 +9,14 @@ from pathlib import Path
 
 import trio
 
+from linckia.proto import log_lines
+
 PIECE_BYTES, PIECE_PAUSE_S = 65_536, 0.005
 """Size of one read and the pause between reads: a service that floods its log slows down only itself."""
 PIECES_AT_ONCE = 16
 """The most that a pipe holds: one mebibyte, unless root allows more."""
+
+SUPERVISOR = "linckia.supervisor"
 
 LAST_WORDS_BYTES = 4096
 LAST_WORDS_CHARACTERS = 300
@@ -77,8 +81,7 @@ class ServiceLog:
     def note(self, text: str) -> None:
         """Write a line of the supervisor's own."""
         self._take_all()
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        self._write(f"{stamp} supervisor: {text}\n".encode())
+        self._write(log_lines.line("info", SUPERVISOR, text, time.time()).encode() + b"\n")
 
     def last_words(self) -> str:
         """Return the last line with text in it written since the previous call, shortened.
@@ -90,7 +93,11 @@ class ServiceLog:
         text, self._tail = self._tail.decode("utf-8", "replace"), b""
         # An exception group is printed in a frame, whose lower edge comes after the text.
         lines = [line.strip("| \t") for line in text.splitlines() if any(map(str.isalnum, line))]
-        return lines[-1][-LAST_WORDS_CHARACTERS:] if lines else ""
+        if not lines:
+            return ""
+        logged = log_lines.parsed(lines[-1])
+        last = lines[-1] if logged is None else logged["message"].strip().rpartition("\n")[2]
+        return last[-LAST_WORDS_CHARACTERS:]
 
     def close(self) -> None:
         self._take_all()

@@ -104,6 +104,42 @@ class KernelCalls(Params[CallRecords], frozen=True, kw_only=True):
     limit: Limit = 200
 
 
+TELEMETRY = "telemetry"
+"""The service that sends calls and logs to a collector."""
+
+
+class Spans(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls that have ended, oldest first."""
+
+    kernel: Annotated[str, Meta(description="Names this run of the kernel; numbers of calls begin anew with each")]
+    calls: list[CallRecord]
+    lost: Annotated[int, Meta(description="Calls after the given number that are no longer kept")] = 0
+
+
+@internal.read("kernel_spans", deadline_s=10, callers=(TELEMETRY, OPERATOR))
+class KernelSpans(Params[Spans], frozen=True, kw_only=True):
+    """Return the calls that ended after the one with this number."""
+
+    kernel: Annotated[str, Meta(max_length=64, description="Run of the kernel that `after` belongs to")] = ""
+    after: Annotated[int, Meta(ge=0)] = 0
+    limit: Limit = 500
+
+
+class NewLogLines(msgspec.Struct, frozen=True, kw_only=True):
+    """Lines of logs, and the positions to continue from."""
+
+    lines: list[tuple[str, str]]
+    positions: dict[str, int]
+
+
+@internal.read("kernel_new_log_lines", deadline_s=10, callers=(TELEMETRY, OPERATOR))
+class KernelNewLogLines(Params[NewLogLines], frozen=True, kw_only=True):
+    """Return the name of the log and the text of each line written since these positions; without any, only the
+    current positions."""
+
+    positions: dict[str, int] = {}
+
+
 class Series(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of one service, one for each time; null while it had no process."""
 

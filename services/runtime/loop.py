@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import socket
-import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -258,7 +257,8 @@ class ServiceLoop:
             self._end(frames.Drain(STARVED_MS))
 
     def _defect(self, call: frames.Call, error: Exception) -> LinckiaError:
-        _log.error("%s (trace %s) raised\n%s", call.op, call.trace, "".join(traceback.format_exception(error)))
+        trace = frames.trace_id(call.trace)
+        _log.error("%s raised: %r", call.op, error, exc_info=error, extra={"trace": trace, "operation": call.op})
         return storage.disk_full(error, Path(self._launch.data_dir), errors.Executed.MAYBE) or errors.Internal(
             f"{call.op} failed inside service {self._launch.service}; its log has the details ({call.trace})"
         )

@@ -30,6 +30,7 @@ import trio
 from linckia.proto import ops
 from linckia.proto.launch import MAX_DESCRIPTORS, MAX_PACKET_BYTES, LaunchConfig, Wake, read_launch_config
 from linckia.proto.link import LinkClosed, SocketLink
+from linckia.proto.log_lines import JsonLines
 from linckia.proto.machine import give_back_at_rest
 from linckia.proto.nng_link import NngLink
 from linckia.services.runtime.ending import EXIT_FAILED, ProgramEnded, first_of
@@ -164,9 +165,8 @@ def _prepare(launch: LaunchConfig) -> None:
 
 
 def _name_log(launch: LaunchConfig) -> None:
-    line = f"%(asctime)s {launch.service}/{launch.generation or 'standby'} %(levelname)s %(name)s: %(message)s"
     for handler in logging.getLogger().handlers:
-        handler.setFormatter(logging.Formatter(line))
+        handler.setFormatter(JsonLines(service=launch.service, generation=launch.generation or "standby"))
 
 
 def main(argv: list[str]) -> int:

@@ -55,9 +55,9 @@ def test_an_impossible_size_is_refused_with_what_is_possible(wrong: object) -> N
 
 def test_a_service_that_may_be_left_out_is_left_out_where_the_settings_say_so() -> None:
     every = {entry.service for entry in catalog.ENTRIES}
-    assert {entry.service for entry in served({})} == every
+    assert {entry.service for entry in served({"telemetry": {"endpoint": "http://127.0.0.1:4318"}})} == every
     left = served({"transcripts": {"enabled": False}, "yaml": {"enabled": False}})
-    assert every - {entry.service for entry in left} == {"transcripts"}
+    assert every - {entry.service for entry in left} == {"transcripts", "telemetry"}
 
 
 def test_torch_is_loaded_only_for_who_computes_by_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

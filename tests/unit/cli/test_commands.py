@@ -16,10 +16,11 @@ import pytest
 
 from linckia.kernel.cli import status
 from linckia.kernel.cli.__main__ import describe, main
-from linckia.kernel.cli.kernel_log import HumanLines, JsonLines, Rotating
+from linckia.kernel.cli.kernel_log import HumanLines, Rotating
 from linckia.kernel.cli.tools import markdown
 from linckia.proto.control.address import last_lines
 from linckia.proto.control.client import CallFailed
+from linckia.proto.log_lines import JsonLines
 from linckia.proto.operation import Role
 from linckia.proto.ops import load
 

@@ -160,7 +160,20 @@ function Log({ name }) {
       <input class="grow" type="search" aria-label="Text or trace" placeholder="Text or trace" value=${text} onInput=${(event) => setText(event.target.value)} />
       ${choice("Lines", lines, [200, 1000, 5000], (value) => setLines(Number(value)))}</div>
     <${Loaded} work=${work}>${(log) => html`<p class="quiet"><code>${log.path}</code></p>
-      <pre tabindex="0" aria-label="Log">${log.lines.filter(fits).join("\n") || "No line fits."}</pre>`}<//>`;
+      <pre tabindex="0" aria-label="Log">${log.lines.filter(fits).map(inWords).join("\n") || "No line fits."}</pre>`}<//>`;
+}
+
+// A logged line is JSON; everything else that a process writes is shown as it is.
+function inWords(line) {
+  if (!line.startsWith("{")) return line;
+  try {
+    const { time, level, logger, message, trace, error } = JSON.parse(line);
+    if (!time || !level || message == null) return line;
+    const at = new Date(time).toLocaleTimeString();
+    return `${at} ${level.padEnd(8)}${(logger || "").replace(/^linckia\./, "")}: ${message}${trace ? ` (trace ${trace})` : ""}${error ? `\n${error}` : ""}`;
+  } catch {
+    return line;
+  }
 }
 
 function Calls({ name }) {
