@@ -21,6 +21,7 @@ import trio
 
 from linckia.kernel import audit, token_editing, tokens
 from linckia.kernel.config import Config
+from linckia.kernel.generation import Undecoded
 from linckia.kernel.history import Point, Recorder, rounded
 from linckia.kernel.launch import LaunchConfigs
 from linckia.kernel.ports import LocalHandler
@@ -31,7 +32,7 @@ from linckia.kernel.trends import Trends
 from linckia.proto.control.address import log_dir
 from linckia.proto.errors import Forbidden, InvalidParams, OperationError
 from linckia.proto.grants import Token
-from linckia.proto.operation import OPERATOR, Params, operation_of
+from linckia.proto.operation import CLIENT, OPERATOR, Params, operation_of
 from linckia.proto.ops import observation as ops
 from linckia.proto.ops.kernel import SERVICE, Done, KernelStatus
 
@@ -288,10 +289,14 @@ class Observation:
         if not hmac.compare_digest(params.key.encode(), self.page_key.encode()):
             raise Forbidden("the key is not this kernel's: open the address shown by `linckia status`")
         operation = self.router.table.find(params.operation)
-        # Anything else the page calls as a client, with its token.
-        if operation.service != SERVICE or not operation.admits(OPERATOR):
-            raise Forbidden(f"{operation.name} is not an operation of the kernel for the operator")
-        return await self.router.call(operation, operation.parse(params.arguments), caller=OPERATOR)
+        # What clients may call, too, the page calls as a client, with its token.
+        of_clients = operation.admits(CLIENT) and operation.service != SERVICE
+        if of_clients or not operation.admits(OPERATOR):
+            raise Forbidden(f"{operation.name} is not an operation for the operator alone")
+        found = await self.router.call(operation, operation.parse(params.arguments), caller=OPERATOR)
+        if isinstance(found, Undecoded):
+            raise OperationError(f"{operation.name}: the result is too long for the page; use `linckia call`")
+        return found
 
 
 def new_lines(folder: Path, positions: Mapping[str, int]) -> ops.NewLogLines:

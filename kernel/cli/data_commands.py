@@ -50,6 +50,7 @@ def _notes(command: AddCommand) -> None:
     ingest.add_argument("paths", metavar="PATH", nargs="*", help=at_roots)
     no_vectors = "do not wait until all notes can be found by meaning as well"
     ingest.add_argument("--no-vectors", dest="vectors", action="store_false", help=no_vectors)
+    add_json(ingest, help="the result of `knowledge_ingest`, as JSON")
 
 
 IMPORT_EPILOG = """\
@@ -80,6 +81,7 @@ def _transcripts(command: AddCommand) -> None:
     transcripts = command("import-transcripts", "import_transcripts", summary, IMPORT_EPILOG)
     sources = "a session file, a JSON export, or a folder of them"
     transcripts.add_argument("files", metavar="FILE", nargs="+", help=sources)
+    add_json(transcripts, help="counts of files, messages and new turns, as JSON")
 
     summary = "forward requests to a model's API and record the conversations"
     proxy = command("proxy", "proxy", summary, PROXY_EPILOG)
@@ -191,6 +193,7 @@ examples:
 def _files(command: AddCommand) -> None:
     index = command("index", "files", "update the index of files to match the disk, and wait", INDEX_EPILOG)
     index.add_argument("paths", metavar="PATH", nargs="+", help="at or below a root of the kernel")
+    add_json(index, help="the results of `index`, a list, as JSON")
 
     du = command("du", "files", "show disk usage: a directory as a tree with bars, largest first", DU_EPILOG)
     du.add_argument("path", metavar="PATH", nargs="?", default=".", help="at or below a root (default: this folder)")

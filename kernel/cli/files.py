@@ -24,17 +24,21 @@ _NOT_UTF_8 = 0x10FE00 - 0xDC00
 def index(arguments: argparse.Namespace) -> int:
     """Update the index to match the disk. Exit code 1 if something was unreadable. Raises ControlError."""
     problems = 0
+    answers: list[JsonObject] = []
     with connect(arguments) as client:
         for path in arguments.paths:
-            answer = _indexed(client, absolute(path), 0)
-            say(
-                f"{answer['root']}: {counted(answer['files'], 'file')}, "
-                f"{counted(answer['directories'], 'directory', 'directories')},"
-                f" {size(answer['totalSize'])} in {answer['durationMs'] / 1000:.1f} s"
-            )
+            answers.append(answer := _indexed(client, absolute(path), 0))
+            if not arguments.json:
+                say(
+                    f"{answer['root']}: {counted(answer['files'], 'file')}, "
+                    f"{counted(answer['directories'], 'directory', 'directories')},"
+                    f" {size(answer['totalSize'])} in {answer['durationMs'] / 1000:.1f} s"
+                )
             for problem in answer.get("problems", ()):
                 complain(problem)
             problems += answer.get("problemCount", 0)
+    if arguments.json:
+        show_json(answers)
     return 1 if problems else 0
 
 

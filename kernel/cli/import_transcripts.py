@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from linckia.kernel.cli.terminal import Bars, OnProgress, complain, connect, counted, patiently, say
+from linckia.kernel.cli.terminal import Bars, OnProgress, complain, connect, counted, patiently, say, show_json
 from linckia.proto.control.client import Client
 from linckia.proto.json_types import JsonObject
 from linckia.proto.records import MAX_RECORD_BYTES, SUFFIXES, parts
@@ -33,6 +33,10 @@ def import_transcripts(arguments: argparse.Namespace) -> int:
         for file in files:
             importer.take(file)
     took_s = max(time.monotonic() - began, 1e-3)
+    if arguments.json:
+        counts = {name: getattr(importer, name) for name in ("files", "messages", "nodes", "read_bytes", "failed")}
+        show_json({**counts, "missing": list(map(str, missing)), "seconds": round(took_s, 3)})
+        return 1 if importer.failed or missing else 0
     say(
         f"{counted(importer.messages, 'message')} in {counted(importer.files, 'file')}, {importer.nodes:,} new, "
         f"in {took_s:.1f} s ({importer.read_bytes / took_s / 1e6:.1f} MB/s)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -30,13 +31,18 @@ def logs(arguments: argparse.Namespace) -> int:
     if arguments.service not in there:
         raise Failed(f"no log of {arguments.service!r} in {folder}{nearest(arguments.service, there or ['none yet'])}")
     # Programs get the lines unchanged; on a terminal, JSON lines are formatted for people.
-    show = in_words if sys.stdout.isatty() else str
+    show = as_json if arguments.json else in_words if sys.stdout.isatty() else str
     for line in last_lines(path, arguments.lines):
         say(*show(line).split("\n"))
     if arguments.follow:
         for line in follow(path):
             say(*show(line).split("\n"), flush=True)
     return 0
+
+
+def as_json(line: str) -> str:
+    """Return a logged line unchanged, and other output as an object with its `message`."""
+    return line if parsed(line) is not None else json.dumps({"message": line}, ensure_ascii=False)
 
 
 def in_words(line: str) -> str:

@@ -62,7 +62,10 @@ def ingest(arguments: argparse.Namespace) -> int:
         # The work resumes however long the service takes to return.
         params = {"paths": paths, "vectors": arguments.vectors}
         answer = patiently(client, "knowledge_ingest", params, show, patience_s=float("inf"))
-    say(summary(answer, time.monotonic() - began))
+    if arguments.json:
+        show_json(answer)
+    else:
+        say(summary(answer, time.monotonic() - began))
     for problem in answer["failed"]:
         complain(f"{problem['path']}: {problem['reason']}")
     return 1 if answer["failed_count"] else 0

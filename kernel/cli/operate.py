@@ -51,7 +51,10 @@ def _operate(arguments: argparse.Namespace) -> int:
     """Call the kernel operation named like the command, for one service. Raises ControlError."""
     with connect(arguments) as client:
         result: JsonObject = client.call(f"kernel_{arguments.command}", {"service": arguments.service})
-    say(result["message"])
+    if arguments.json:
+        show_json(result)
+    else:
+        say(result["message"])
     return 0
 
 
@@ -69,7 +72,10 @@ def stop(arguments: argparse.Namespace) -> int:
         try:
             connect(arguments).close()
         except NoKernel:
-            say("The kernel has ended.")
+            if arguments.json:
+                show_json({"message": "the kernel has ended"})
+            else:
+                say("The kernel has ended.")
             return 0
         time.sleep(POLL_S)
     raise Failed(f"the kernel is still running {END_TIMEOUT_S:.0f} s after it was asked to end; see `linckia logs`")

@@ -207,12 +207,16 @@ def _services(command: AddCommand) -> None:
         ("restart", "stop a service in order and start it again"),
         ("start", "start a stopped or failed service now"),
     ):
-        command(name, "operate", what).add_argument("service", metavar="SERVICE", help="a name from `linckia status`")
+        one = command(name, "operate", what)
+        one.add_argument("service", metavar="SERVICE", help="a name from `linckia status`")
+        add_json(one, help="the kernel's message, as JSON")
     stop = command("stop", "operate", "stop one service, or end the whole kernel in order")
     stop.add_argument("service", metavar="SERVICE", nargs="?", help="default: the kernel itself")
+    add_json(stop, help="the kernel's message, as JSON")
 
     logs = command("logs", "logs", "show the log of a service or of the kernel; needs no running kernel")
     logs.add_argument("service", metavar="SERVICE", nargs="?", default="kernel", help="default: the kernel itself")
+    add_json(logs, help="one object for each line; output that was not logged has only a `message`")
     logs.add_argument("-n", "--lines", metavar="N", type=int, default=50, help="number of lines (default: 50)")
     audit = command("audit", "audit", "show who changed what, and what was refused; needs no kernel", AUDIT_EPILOG)
     audit.add_argument("--since", metavar="WHEN", help="how long ago (90s, 10min, 1h, 2d), or a date or time")

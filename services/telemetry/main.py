@@ -70,6 +70,7 @@ class Exporter:
         self._url = settings.endpoint.rstrip("/").removesuffix("/v1/traces")
         self._kernel, self._after = "", 0
         self._positions: dict[str, int] = {}
+        self._with_logs = settings.logs
         self._sent = self._lost = 0
 
     async def run(self) -> None:
@@ -101,7 +102,7 @@ class Exporter:
             self._kernel, self._after = spans.kernel, spans.calls[-1].number
             self._sent += len(spans.calls)
             self._lost += spans.lost
-        if self._settings.logs:
+        if self._with_logs:
             new = await self._outgoing.call(KernelNewLogLines(positions=self._positions))
             if new.lines:
                 await self._post(client, "/v1/logs", otlp.logs(new.lines, resource, time.time_ns()))
@@ -110,7 +111,11 @@ class Exporter:
 
     async def _post(self, client: httpx2.AsyncClient, path: str, body: bytes) -> None:
         answer = await client.post(self._url + path, content=body)
-        if answer.status_code == httpx2.codes.BAD_REQUEST:
+        if answer.status_code == httpx2.codes.NOT_FOUND and path == "/v1/logs":
+            # Some collectors take only traces.
+            _log.warning("the collector takes no logs: %s%s is not found", self._url, path)
+            self._with_logs = False
+        elif answer.status_code == httpx2.codes.BAD_REQUEST:
             # Sending the same again would not help.
             _log.warning("the collector refused a lot as invalid: %s", answer.text[:200])
         elif not answer.is_success:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import pty
 import re
@@ -228,6 +229,31 @@ def test_an_import_goes_on_past_a_path_that_does_not_exist(kernel: RunningKernel
     assert done.returncode == 1
     assert "gone does not exist" in done.stderr
     assert done.stdout.startswith("2 messages in 1 file, 2 new")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"], ["ingest"], ["index", "{root}"], ["import-transcripts", "{root}"], ["restart", "echo"], ["ls"],
+        ["search", "arms"], ["tools"], ["tools", "mcp_echo"], ["token", "list"], ["models"], ["snapshots"], ["du", "{root}"],
+        ["add", "{root}"], ["grep", "stars"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_json_is_one_value(kernel: RunningKernel, words: list[str]) -> None:
+    root = kernel.status()["roots"][0]
+    done = linckia(kernel.data_dir, *(word.format(root=root) for word in words), "--json")
+    assert done.returncode == 0, done.stderr
+    assert isinstance(json.loads(done.stdout), dict | list)
+
+
+def test_logs_as_json_have_a_message_on_each_line(kernel: RunningKernel) -> None:
+    for service in ("kernel", "echo"):
+        done = linckia(kernel.data_dir, "logs", service, "--json")
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        assert lines
+        assert all("message" in line for line in lines)
+        assert any(line.get("level") == "info" for line in lines)
 
 
 def test_one_operation_is_explained_with_an_example(kernel: RunningKernel) -> None:

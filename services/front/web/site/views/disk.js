@@ -2,12 +2,12 @@
 import { html, useEffect, useState } from "../lib.js";
 import { call, file } from "../api.js";
 import { Treemap } from "../charts.js";
-import { Action, Facts, Loaded, Nothing, Table, Tabs, Time, Title, bytes, go, number, percent, plural, useWork } from "../ui.js";
+import { Action, Facts, Loaded, Nothing, Table, Tabs, Time, Title, bytes, go, number, plural, span, useWork } from "../ui.js";
 
 export const title = "Disk";
 export const order = 40;
 
-const PARTS = { map: "Map", duplicates: "Duplicates", growth: "Growth", pictures: "Pictures", trash: "Trash" };
+const PARTS = { map: "Map", duplicates: "Duplicates", growth: "Growth", pictures: "Pictures", jobs: "Scans", trash: "Trash" };
 
 export function View({ parts, parameters }) {
   const part = parts[0] || "map";
@@ -19,11 +19,12 @@ export function View({ parts, parameters }) {
     <${Tabs} label="Parts of the disk" current=${address(part)} tabs=${Object.entries(PARTS).map(([name, text]) => [address(name), text])} />
     <${Loaded} work=${disks}>${({ fileSystems }) => (roots.length ? html`
       <p class="quiet">${fileSystems.map((each) => `${each.path}: ${bytes(each.free)} of ${bytes(each.size)} free`).join("; ")}</p>
-      ${part !== "trash" && html`<${Crumbs} path=${path} roots=${roots} part=${part} />`}
+      ${!["trash", "jobs"].includes(part) && html`<${Crumbs} path=${path} roots=${roots} part=${part} />`}
       ${part === "map" && html`<${Map_} key=${path} path=${path} />`}
       ${part === "duplicates" && html`<${Duplicates} path=${path} />`}
       ${part === "growth" && html`<${Growth} path=${path} />`}
       ${part === "pictures" && html`<${Pictures} path=${path} />`}
+      ${part === "jobs" && html`<${Jobs} />`}
       ${part === "trash" && html`<${Trash} />`}` : html`<${Nothing}>There are no roots: <code>linckia serve FOLDER</code> names them.<//>`)}<//>`;
 }
 
@@ -131,6 +132,25 @@ function Pictures({ path }) {
   return html`<${Loaded} work=${work}>${(found) => (found.length ? html`<ul class="plain thumbs">${found.map((each) => html`<li key=${each.path}>
     ${each.thumbnailUri ? html`<${Picture} url=${each.thumbnailUri} name=${each.path} />` : html`<span class="quiet">no preview</span>`}
     <br /><span class="quiet">${each.name}, ${bytes(each.size)}</span></li>`)}</ul>` : html`<${Nothing}>No pictures or videos among the largest 500 files below this folder.<//>`)}<//>`;
+}
+
+function Jobs() {
+  const work = useWork(() => call("list-jobs", { limit: 100 }), []);
+  useEffect(() => {
+    const timer = setInterval(work.again, 2000);
+    return () => clearInterval(timer);
+  }, []);
+  const left = (job) => {
+    const passed = (Date.now() - Date.parse(job.startedAt)) / 1000;
+    return job.status === "running" && job.progress > 0 ? span((passed * (100 - job.progress)) / job.progress) : "";
+  };
+  return html`<${Loaded} work=${work}>${({ jobs }) => html`<${Table} caption="Scans" rows=${jobs} keyOf=${(row) => row.jobId} empty="No folder has been scanned yet." columns=${[
+    { key: "root", title: "Folder" }, { key: "status", title: "State" },
+    { key: "progress", title: "Progress", cell: (row) => html`<progress max="100" value=${row.progress} aria-label=${`Scan of ${row.root}`}></progress>` },
+    { key: "left", title: "Left", right: true, cell: left }, { key: "files", title: "Files", right: true, cell: (row) => number(row.files) },
+    { key: "totalSize", title: "Size", right: true, cell: (row) => bytes(row.totalSize) }, { key: "createdAt", title: "Begun", cell: (row) => html`<${Time} at=${row.createdAt} />` },
+    { key: "act", cell: (row) => row.status === "running" && html`<${Action} label=${`Cancel the scan of ${row.root}`} act=${async () => { await call("cancel-job", { jobId: row.jobId }); work.again(); }}>Cancel<//>` },
+  ]} />`}<//>`;
 }
 
 function Trash() {

@@ -95,7 +95,8 @@ function Overview() {
       <section><h2>Mounted servers</h2>${mounts.length ? html`<ul class="plain">${mounts.map((each) => html`<li class="card" key=${each.name}>
         <h2><a href=${`#/system/${each.name}`}>${each.name}</a> <${State} state=${each.state} /></h2>
         <${Facts} facts=${Object.fromEntries(Object.entries(each.info).filter(([name]) => name !== "confined"))} />
-        <a href=${`#/tools?service=${encodeURIComponent(each.name)}`}>Its tools</a></li>`)}</ul>`
+        <a href=${`#/tools?service=${encodeURIComponent(each.name)}`}>Its tools</a>,
+        ${" "}<a href=${`#/system/${each.name}/definitions`}>changes of its definitions</a></li>`)}</ul>`
       : html`<${Nothing}>None. Add yours with <code>linckia mcp import</code>.<//>`}</section></div>`;
 }
 
@@ -116,7 +117,7 @@ function Service({ name, tab }) {
   const { overview } = useLive();
   const one = overview?.services.find((each) => each.name === name);
   const base = `#/system/${name}`;
-  const tabs = [["overview", "Overview"], ["log", "Log"], ["calls", "Calls"], ["setup", "Settings and walls"]];
+  const tabs = [["overview", "Overview"], ["log", "Log"], ["calls", "Calls"], ["setup", "Settings and walls"], ...(one?.mount ? [["definitions", "Definitions"]] : [])];
   return html`<p><a href="#/system">System</a></p><${Title}>${name}<//>
     <div class="row"><${State} state=${one?.state || ""} /> ${Object.entries(VERBS).map(([what, verb]) => html`
       <${Action} key=${what} label=${`${verb} ${name}`} confirm=${`${verb} ${name}?`} act=${control(name, what)}>${verb}<//>`)}</div>
@@ -124,7 +125,8 @@ function Service({ name, tab }) {
     ${tab === "overview" && html`<${Figures} one=${one} name=${name} events=${overview?.events} />`}
     ${tab === "log" && html`<${Log} name=${name} />`}
     ${tab === "calls" && html`<${Calls} name=${one?.service || name} />`}
-    ${tab === "setup" && html`<${Setup} name=${name} />`}`;
+    ${tab === "setup" && html`<${Setup} name=${name} />`}
+    ${tab === "definitions" && html`<${Definitions} mount=${name.replace(/^mcp_/, "")} />`}`;
 }
 
 function Figures({ one, name, events }) {
@@ -184,6 +186,18 @@ function Calls({ name }) {
     { key: "who", title: "Client" }, { key: "duration_ms", title: "Time taken", right: true, cell: (row) => ms(row.duration_ms) },
     { key: "outcome", title: "Outcome", cell: (row) => html`<span class=${row.outcome === "ok" ? "good" : "bad"}>${row.outcome}</span>` },
   ]} />`}<//>`;
+}
+
+// What a mounted server offers now, compared with what was approved or first seen.
+function Definitions({ mount }) {
+  const work = useWork(() => operator("mounts_diff", { mount }), [mount]);
+  return html`<${Loaded} work=${work}>${({ changes, flags }) => html`
+    ${flags.map((flag, index) => html`<p class="busy" key=${index}>${typeof flag === "string" ? flag : Object.values(flag).join(": ")}</p>`)}
+    ${!changes.length ? html`<${Nothing}>Its definitions are as they were approved, or first seen.<//>` : html`
+      <p>${plural(changes.length, "definition")} changed since the approval. Clients see them; read them before you approve.</p>
+      <${Action} kind="main" act=${async () => { await operator("mounts_approve", { mount }); work.again(); }}>Approve<//>
+      ${changes.map((each) => html`<h2 key=${each.what}>${each.what}</h2><div class="columns">
+        <div>Before<${Json} value=${each.before || "(new)"} /></div><div>Now<${Json} value=${each.after || "(removed)"} /></div></div>`)}`}`}<//>`;
 }
 
 function Setup({ name }) {
