@@ -235,7 +235,8 @@ def test_an_import_goes_on_past_a_path_that_does_not_exist(kernel: RunningKernel
     "words",
     [
         ["status"], ["ingest"], ["index", "{root}"], ["import-transcripts", "{root}"], ["restart", "echo"], ["ls"],
-        ["search", "arms"], ["tools"], ["tools", "mcp_echo"], ["token", "list"], ["models"], ["snapshots"], ["du", "{root}"],
+        ["search", "arms"], ["tools"], ["tools", "mcp_echo"], ["token", "list"], ["models"], ["snapshots"],
+        ["du", "{root}"],
         ["add", "{root}"], ["grep", "stars"],
     ],
     ids=" ".join,
