@@ -50,10 +50,11 @@ def in_words(line: str) -> str:
     entry = parsed(line)
     if entry is None:
         return line
-    # A logged message may have several lines, such as a traceback.
-    first, *more = str(entry["message"]).split("\n")
+    # A logged message may have several lines, and a traceback follows it. They are indented, so that nobody can forge a
+    # line of another log.
+    first, *more = f"{entry['message']}\n{entry.get('error', '')}".rstrip("\n").split("\n")
     words = f"{entry['time']} {entry['level']:<8}{str(entry.get('logger', '')).removeprefix('linckia.')}: {first}"
-    return "\n".join([escaped(words), *map(escaped, more), *([entry["error"]] if "error" in entry else [])])
+    return "\n".join([escaped(words), *(f"    {escaped(line)}" for line in more)])
 
 
 def follow(path: Path) -> Iterator[str]:

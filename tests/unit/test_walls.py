@@ -43,6 +43,7 @@ def test_the_key_of_the_language_model_is_told_to_its_service_alone(
     assert {name: each for name, each in told.items() if each} == {
         "llm": {"MY_KEY": "secret", "SSL_CERT_FILE": "/own.pem"},
         "fetch": {"SSL_CERT_FILE": "/own.pem"},
+        "telemetry": {"SSL_CERT_FILE": "/own.pem"},
     }
     wall = born(tmp_path, "fetch").confinement
     assert wall is not None
