@@ -117,6 +117,8 @@ class Supervisor:
         self._held = HeldBytes()
         self._generations: dict[str, Life] = {}
         self._recoveries: dict[str, Recovery] = {}
+        self._dead: set[str] = set()
+        """Services whose death is on the timeline, and whose recovery is not yet."""
         self._queue: collections.deque[Event] = collections.deque()
         self._applying = False
         self._nursery: trio.Nursery | None = None
@@ -309,6 +311,7 @@ class Supervisor:
             _log.log(level, "%s generation %d died (%s): %s", name, number, cause.kind, cause.text, extra=extra)
             if not self._state.closing and cause.kind is not CauseKind.STOPPED:
                 self.witness(service=name, kind="died", generation=number, cause=cause.kind.value, text=cause.text)
+                self._dead.add(name)
             self._recoveries[name] = Recovery(noticed_at=ended.noticed_at, answered_ms=answered_ms)
         self._apply(policy.Died(name, number, cause))
 
@@ -317,9 +320,10 @@ class Supervisor:
         recovery = self._recoveries.get(name)
         if recovery is not None and recovery.ready_ms is None:
             recovery.ready_ms = (trio.current_time() - recovery.noticed_at) * 1000
-            self.witness(
-                service=name, kind="recovered", generation=generation.number, recovery_ms=round(recovery.ready_ms, 1)
-            )
+            if name in self._dead:
+                self._dead.discard(name)
+                recovery_ms = round(recovery.ready_ms, 1)
+                self.witness(service=name, kind="recovered", generation=generation.number, recovery_ms=recovery_ms)
         if running is not None and running.handoff is not None:
             self._handoff(name, running.handoff, generation.condemn)
         self._apply(policy.BecameReady(name, generation.number))
