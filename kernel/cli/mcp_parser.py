@@ -57,6 +57,7 @@ def add_mcp(command: AddCommand) -> None:
     add_json(action("list", "list the servers, with their state and number of tools", ""))
     action("test", "start a server, and show what it offers")
     logs = action("logs", "show the log of a server: its stderr, and what is not JSON on its stdout")
+    logs.add_argument("--json", action="store_true", help="one object for each line")
     logs.add_argument("-n", "--lines", metavar="N", type=int, default=50, help="number of lines (default: 50)")
     logs.add_argument("-f", "--follow", action="store_true", help="print new lines as they are written")
     action("restart", "restart a server")
