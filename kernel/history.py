@@ -76,7 +76,7 @@ class Recorder:
         self._samples.extend(before)
         for each in events:
             self.events.append(msgspec.structs.replace(each, number=self.last + 1))
-        self.happened(service="kernel", kind="started")
+        self.happened(TimelineEvent(service="kernel", kind="started"))
         task_status.started()
         try:
             async with trio.open_nursery() as nursery:
@@ -86,21 +86,9 @@ class Recorder:
             with isolated("the history of the last minute"):
                 self._append()
 
-    def happened(
-        self,
-        *,
-        service: str,
-        kind: str,
-        generation: int = 0,
-        cause: str = "",
-        text: str = "",
-        recovery_ms: float | None = None,
-    ) -> None:
-        """Add an event. Never blocks."""
-        event = TimelineEvent(
-            number=self.last + 1, at=time.time(), service=service, kind=kind, generation=generation, cause=cause,
-            text=text, recovery_ms=recovery_ms,
-        )  # fmt: skip
+    def happened(self, event: TimelineEvent) -> None:
+        """Add an event, which gets its number and the time. Never blocks."""
+        event = msgspec.structs.replace(event, number=self.last + 1, at=time.time())
         self.events.append(event)
         self._unwritten_events.append(event)
         self._news.set()

@@ -18,6 +18,7 @@ from linckia.kernel.cli import Failed
 from linckia.kernel.cli.settings_file import SettingsFile, edited
 from linckia.kernel.cli.stdio import SERVE
 from linckia.kernel.cli.terminal import complain, duration, say
+from linckia.proto import log_lines
 from linckia.proto.control.address import last_lines, log_dir
 from linckia.proto.control.client import CallFailed, Client, ControlError, NoKernel
 from linckia.proto.json_types import JsonObject, Layer
@@ -28,8 +29,8 @@ WORDS = 8
 
 LOOKED_AT = 200
 
-_OURS = re.compile(r"\s*[|+]|\{\"time\": ")
-"""Lines that Linckia adds to the log: about the end of the process, and tracebacks of the adapter."""
+_TRACEBACK = re.compile(r"\s*[|+]")
+"""Lines of the adapter's tracebacks."""
 
 STARTS_S, ENDS_S, POLL_S = 20.0, 15.0, 0.02
 
@@ -111,12 +112,20 @@ def _decoded(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str | bytes) else value
 
 
+def is_ours(line: str) -> bool:
+    """Return whether Linckia wrote this line of a server's log. Servers may log JSON lines, too."""
+    logged = log_lines.parsed(line)
+    if logged is None:
+        return _TRACEBACK.match(line) is not None
+    return str(logged.get("logger", "")).startswith("linckia.")
+
+
 def _last_words(data_dir: Path, name: str, why: str, *, is_temporary: bool) -> str:
     words = f"{name} does not work: {why}"
     with contextlib.suppress(OSError):
         lines = last_lines(log_dir(data_dir) / f"{service_of(name)}.log", LOOKED_AT)
         # Each start repeats them.
-        if said := list(dict.fromkeys(line for line in lines if line not in why and not _OURS.match(line)))[-WORDS:]:
+        if said := list(dict.fromkeys(line for line in lines if line not in why and not is_ours(line)))[-WORDS:]:
             words += "\nits last words:\n  " + "\n  ".join(said)
     if not is_temporary:
         words += f"\nSee: linckia mcp logs {name}"

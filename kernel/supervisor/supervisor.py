@@ -11,7 +11,6 @@ import logging
 import random
 import socket
 from collections.abc import Callable, Collection
-from typing import Protocol
 
 import msgspec
 import trio
@@ -31,6 +30,7 @@ from linckia.proto.errors import InvalidParams, Unavailable
 from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import Link
 from linckia.proto.ops.kernel import ServiceFigures
+from linckia.proto.ops.observation import TimelineEvent
 
 LaunchConfigSource = Callable[[ServiceSpec, int, str], LaunchConfig]
 """Returns the launch configuration of a generation, from spec, number and mode."""
@@ -57,21 +57,6 @@ class ServiceReport(ServiceFigures, frozen=True, kw_only=True):
     """How its process was started."""
     programs: bool = False
     """Whether it has child processes, which count as its memory."""
-
-
-class Witness(Protocol):
-    """Receives what happens to services, for the timeline. Never blocks."""
-
-    def __call__(
-        self,
-        *,
-        service: str,
-        kind: str,
-        generation: int = 0,
-        cause: str = "",
-        text: str = "",
-        recovery_ms: float | None = None,
-    ) -> None: ...
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +109,7 @@ class Supervisor:
         self._nursery: trio.Nursery | None = None
         self._changed = trio.lowlevel.ParkingLot()
         self._over = trio.Event()
-        self.witness: Witness = lambda **event: None
+        self.witness: Callable[[TimelineEvent], None] = lambda event: None
         """Notified of deaths, recoveries, failures and manual stops."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -267,7 +252,7 @@ class Supervisor:
                 extra = ROUTINE if self._routine(name, state) else {}
                 _log.log(level, "%s is %s%s%s", name, state, detail, when, extra=extra)
                 if state in (ServiceState.FAILED, ServiceState.STOPPED) and not self._state.closing:
-                    self.witness(service=name, kind=state.value, text=reason)
+                    self.witness(TimelineEvent(service=name, kind=state.value, text=reason))
                 self._sink.state(name, state, reason, retry_at)
             case policy.Gone(name):
                 self._forget(name)
@@ -310,7 +295,10 @@ class Supervisor:
             level, extra = (logging.WARNING, {}) if cause.is_crash else (logging.INFO, ROUTINE)
             _log.log(level, "%s generation %d died (%s): %s", name, number, cause.kind, cause.text, extra=extra)
             if not self._state.closing and cause.kind is not CauseKind.STOPPED:
-                self.witness(service=name, kind="died", generation=number, cause=cause.kind.value, text=cause.text)
+                died = TimelineEvent(
+                    service=name, kind="died", generation=number, cause=cause.kind.value, text=cause.text
+                )
+                self.witness(died)
                 self._dead.add(name)
             self._recoveries[name] = Recovery(noticed_at=ended.noticed_at, answered_ms=answered_ms)
         self._apply(policy.Died(name, number, cause))
@@ -323,7 +311,10 @@ class Supervisor:
             if name in self._dead:
                 self._dead.discard(name)
                 recovery_ms = round(recovery.ready_ms, 1)
-                self.witness(service=name, kind="recovered", generation=generation.number, recovery_ms=recovery_ms)
+                recovered = TimelineEvent(
+                    service=name, kind="recovered", generation=generation.number, recovery_ms=recovery_ms
+                )
+                self.witness(recovered)
         if running is not None and running.handoff is not None:
             self._handoff(name, running.handoff, generation.condemn)
         self._apply(policy.BecameReady(name, generation.number))

@@ -168,7 +168,7 @@ class TimelineEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Something that happened to a service or to the kernel."""
 
     number: int = 0
-    at: Annotated[float, Meta(description="Unix time, seconds")]
+    at: Annotated[float, Meta(description="Unix time, seconds")] = 0.0
     service: str
     kind: Annotated[str, Meta(description="started, died, recovered, failed or stopped")]
     generation: int = 0
@@ -310,7 +310,7 @@ class KernelTokenRevoke(Params[Done], frozen=True, kw_only=True):
 # Declared as a read: the call that it carries gets its own audit line.
 @internal.read("kernel_page_call", deadline_s=300, idempotent=False, callers=(FRONT,))
 class KernelPageCall(Params[Any], frozen=True, kw_only=True):
-    """Make a call of the operator's page to one of the kernel's operations; only the command line prints its key."""
+    """Make a call of the operator's page that only the operator may make; the command line alone prints its key."""
 
     operation: Annotated[str, Meta(max_length=200)]
     arguments: dict[str, Any] = {}

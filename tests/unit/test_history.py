@@ -10,6 +10,7 @@ import trio
 
 from linckia.kernel import history
 from linckia.kernel.history import Point, Recorder
+from linckia.proto.ops.observation import TimelineEvent
 
 POINT = Point(0.5, 1024, 2.0, 0, 1, 3.0, 9.0)
 
@@ -17,7 +18,7 @@ POINT = Point(0.5, 1024, 2.0, 0, 1, 3.0, 9.0)
 async def recorded(recorder: Recorder, seconds: float) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(recorder.run)
-        recorder.happened(service="echo", kind="died", generation=1, cause="signal", text="killed by SIGKILL")
+        recorder.happened(TimelineEvent(service="echo", kind="died", cause="signal", text="killed by SIGKILL"))
         await trio.sleep(seconds)
         nursery.cancel_scope.cancel()
 
@@ -59,7 +60,7 @@ async def test_the_files_are_bounded(
     async with trio.open_nursery() as nursery:
         await nursery.start(recorder.run)
         for number in range(500):
-            recorder.happened(service="echo", kind="died", generation=number, text="x" * 40)
+            recorder.happened(TimelineEvent(service="echo", kind="died", generation=number, text="x" * 40))
             await trio.sleep(history.INTERVAL_S / 5)
         nursery.cancel_scope.cancel()
     assert (tmp_path / "timeline.jsonl").stat().st_size <= 20_000

@@ -3,7 +3,7 @@
 The page is static files that contain no data and load nothing from elsewhere; each file in `site/views` is one view.
 The command line (`linckia status`) prints its address with the token and the key behind the #, so that they are not
 sent, logged, or visible to other users of the machine. With the token the page calls operations as any client does;
-operations of the kernel for the operator also require the key, and must come from the page itself.
+operations that only the operator may call also require the key, and must come from the page itself.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class Page:
         return response
 
     async def _operator(self, request: Request) -> Response:
-        """Call one of the kernel's operations as the operator."""
+        """Call an operation that only the operator may call."""
         try:
             self._check_origin(request)
             arguments = await self._arguments(request)

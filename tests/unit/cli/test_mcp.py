@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from linckia.kernel.cli import mcp_test
 from linckia.kernel.cli.__main__ import main
 from linckia.kernel.cli.mcp_settings import mounts
 from linckia.kernel.cli.settings_file import REMOVED, edited
+from linckia.proto import log_lines
 
 
 @pytest.fixture(autouse=True)
@@ -158,3 +160,15 @@ def test_tokens_may_be_for_the_surface_of_a_server(data: Path, capsys: pytest.Ca
     assert main(["token", "create", "ci", "--surface", "docs"]) == 0
     assert main(["token", "create", "other", "--surface", "dogs"]) == 2
     assert "there is no surface 'dogs'; did you mean docs?" in capsys.readouterr().err
+
+
+def test_lines_that_a_server_logged_as_json_are_its_own() -> None:
+    ours = log_lines.line("info", "linckia.service", "confined", 1.0)
+    assert mcp_test.is_ours(ours)
+    assert mcp_test.is_ours("  | Traceback (most recent call last):")
+    for line in (
+        '{"time": "12:00", "level": "error", "message": "no API key"}',
+        log_lines.line("error", "app", "x", 1.0),
+        "plain",
+    ):
+        assert not mcp_test.is_ours(line)

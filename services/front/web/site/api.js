@@ -87,7 +87,7 @@ export async function traced(name, parameters = {}) {
   return { result: await answer.json(), trace: answer.headers.get("linckia-trace") };
 }
 
-// Calls one of the kernel's operations as the operator.
+// Calls an operation that only the operator may call.
 export async function operator(name, parameters = {}) {
   const answer = await request("operator/" + encodeURIComponent(name), body(parameters, { "Linckia-Key": session.key }));
   return answer.json();

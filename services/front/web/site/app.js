@@ -1,7 +1,7 @@
 // The frame of the page: sign-in, navigation, and the live figures for the views.
 import { createContext, html, render, useContext, useEffect, useRef, useState } from "./lib.js";
 import { live, session } from "./api.js";
-import { bytes, percent, plural, span } from "./ui.js";
+import { bytes, percent, span } from "./ui.js";
 
 export const Live = createContext({ overview: null, error: null });
 export const useLive = () => useContext(Live);

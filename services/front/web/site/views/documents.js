@@ -1,8 +1,8 @@
 // Stored documents: collections, snapshots and their differences, versions of a file, and the code graph of a symbol.
-import { html, useMemo, useState } from "../lib.js";
+import { html, useMemo } from "../lib.js";
 import { call } from "../api.js";
 import { Graph } from "../charts.js";
-import { Action, Facts, Highlighted, Loaded, Nothing, SearchForm, Select, Table, Tabs, Time, Title, bytes, go, number, plural, useWork } from "../ui.js";
+import { Facts, Highlighted, Loaded, Nothing, SearchForm, Select, Table, Tabs, Time, Title, bytes, go, number, plural, useWork } from "../ui.js";
 
 export const title = "Documents";
 export const order = 60;
@@ -77,16 +77,18 @@ function File({ hash }) {
         stored: html`<${Time} at=${found.indexed} />`, hash: html`<code>${found.hash}</code>`, "other places": found.paths?.filter((each) => each !== found.path).join(", ") }} />
       <div class="columns"><section><h2>Content</h2>${found.content != null && found.content_encoding !== "base64" ? html`<pre tabindex="0" aria-label="Content">${found.content}</pre>${found.content_truncated && html`<p class="quiet">The beginning is shown.</p>`}`
         : html`<${Nothing}>${found.text_problem || "It is not text."}<//>`}</section>
-      <section>${found.path && html`<h2>Versions</h2><${Versions} path=${found.path} />`}
+      <section>${found.path && html`<h2>Versions</h2><${Versions} path=${found.path} current=${found.hash} />`}
         <h2>Symbols</h2><${Around} query=${{ hash }} /></section></div>`}<//>`;
 }
 
-function Versions({ path }) {
+// Snapshots hold the earlier versions, which have no address of their own.
+function Versions({ path, current }) {
   const work = useWork(() => call("documents_versions", { path }), [path]);
   return html`<${Loaded} work=${work}>${({ versions }) => html`<${Table} caption="Versions" rows=${versions} keyOf=${(row) => row.hash} empty="No snapshot holds this file." columns=${[
     { key: "modified", title: "Modified", cell: (row) => html`<${Time} at=${row.modified} />` }, { key: "size", title: "Size", right: true, cell: (row) => bytes(row.size) },
-    { key: "hash", title: "Content", cell: (row) => html`<a href=${`#/documents/file/${row.hash}`}><code>${row.hash.slice(0, 12)}</code></a>` },
-    { key: "snapshots", title: "In snapshots", cell: (row) => row.snapshots.length }]} />`}<//>`;
+    { key: "hash", title: "Content", cell: (row) => html`<code>${row.hash.slice(0, 12)}</code>${row.hash === current ? " (shown)" : ""}` },
+    { key: "snapshots", title: "Snapshots", cell: (row) => row.snapshots.map((id) => html`<code key=${id}>${id} </code>`) }]} />
+    <p class="quiet">To get a version back: <code>linckia restore FOLDER --snapshot ID</code>.</p>`}<//>`;
 }
 
 function Code({ name = "", key = "", depth = "1" }) {

@@ -2,7 +2,7 @@
 import { html, useMemo, useState } from "../lib.js";
 import { call } from "../api.js";
 import { Graph } from "../charts.js";
-import { Highlighted, Loaded, Nothing, SearchForm, Time, Title, go, number, plural, useWork } from "../ui.js";
+import { Highlighted, Loaded, Nothing, SearchForm, Title, go, number, plural, useWork } from "../ui.js";
 
 export const title = "Search";
 export const order = 30;
