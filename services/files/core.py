@@ -14,6 +14,7 @@ from linckia.proto.operation import Params
 from linckia.services.files.index.jobs import Jobs
 from linckia.services.files.index.tree import Tree
 from linckia.services.files.paths import FileRoots
+from linckia.services.files.query.columns import Columns
 from linckia.services.runtime.database import Database
 from linckia.services.runtime.handlers import Context, Environment, handles
 
@@ -48,6 +49,7 @@ class Core:
     tree: Tree
     roots: FileRoots
     jobs: Jobs
+    columns: Columns
 
 
 class Family:

@@ -31,6 +31,7 @@ from linckia.services.files.plans.followers import Followers
 from linckia.services.files.plans.plans import PlanTools
 from linckia.services.files.plans.sources import SourceTools, resume_sources
 from linckia.services.files.query import named
+from linckia.services.files.query.columns import Columns
 from linckia.services.files.query.queries import QueryTools
 from linckia.services.files.query.set_search import SetSearchTools
 from linckia.services.files.query.set_tools import SetTools
@@ -66,7 +67,9 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     async with trio.open_nursery() as tasks:
         tree = Tree(database, Invalidations(), ignored)
         jobs = Jobs(env, tree, tasks, CompareClient(env, tasks, chosen.ignore), partial(_notify, env))
-        core = Core(env, chosen, database, tree, roots, jobs)
+        columns = Columns(database)
+        tasks.start_soon(columns.run)
+        core = Core(env, chosen, database, tree, roots, jobs, columns)
         changes = Changes(tree, roots, env.data_dir)
         await _recover(core, changes, tasks)
         tasks.start_soon(recovery.run, core)

@@ -20,8 +20,9 @@ from linckia.proto.ops.kernel import KernelContentUrl
 from linckia.services.files import paths
 from linckia.services.files.core import Family, reads
 from linckia.services.files.index.tree import last_scan
-from linckia.services.files.query.entries import ENOUGH, MAX_BYTES, find_indexed, fitting, node_uri
-from linckia.services.files.query.matching import EXTENSIONS
+from linckia.services.files.query.columns import Columns, is_large
+from linckia.services.files.query.entries import ENOUGH, FEW, MAX_BYTES, Order, find_indexed, fitting, node_uri
+from linckia.services.files.query.matching import EXTENSIONS, Compare
 from linckia.services.files.store import schema
 from linckia.services.files.store.sql import fetch_all, fetch_one, fetch_value, key
 from linckia.services.runtime import times
@@ -37,27 +38,28 @@ PREFERENCES_KEPT_NS = 30 * times.DAY_NS
 PICTURED = EXTENSIONS["image"] | EXTENSIONS["video"] | {"pdf"}
 """Extensions of files that may have a thumbnail."""
 
-_ORDERS = {"name": key("name"), "size": "size", "mtime": "mtime"}
-
 
 class BrowseTools(Family):
     """The operations of `proto.ops.files.reading`."""
 
     @handles(ops.Navigate)
     async def navigate(self, params: ops.Navigate, ctx: Context) -> ops.NavigateResult:
-        order = f"{_ORDERS[params.sort]} {'DESC' if params.desc else 'ASC'}, {key('name')}, name"
+        order = Order("name", params.desc).sql()
+        if params.sort != "name":
+            order = f"ORDER BY n.{params.sort} {'DESC' if params.desc else 'ASC'}, {key('n.name')}, n.name"
 
         def query(db: apsw.Connection) -> tuple[ops.NavigateResult, dict[int, str]]:
             path, folder = find_indexed(db, self._core.roots, params.path, follow=True)
             if folder.kind != schema.DIRECTORY:
                 why = f"is a {schema.KINDS[folder.kind]}, not a directory; use `inspect`"
                 raise InvalidParams(f"`path`: {paths.shown(path)} {why}", field="path")
-            total: int = fetch_value(db, "SELECT count(*) FROM node WHERE parent = ?", (folder.id,))
+            limit = min(params.limit, ENOUGH)
+            total, from_, given = _children(self._core.columns, db, folder.id, order, limit + params.offset)
             rows = fetch_all(
                 db,
-                "SELECT name, path, size, kind, mtime, extension, format('%d-%d-%d-%d-%d', device, inode, size, mtime,"
-                f" ctime) FROM node WHERE parent = ? ORDER BY {order} LIMIT ? OFFSET ?",
-                (folder.id, min(params.limit, ENOUGH), params.offset),
+                "SELECT n.name, path, size, kind, mtime, extension, format('%d-%d-%d-%d-%d', device, inode, size,"
+                f" mtime, ctime) FROM {from_} n.parent = ? {order} LIMIT ? OFFSET ?",
+                (*given, folder.id, limit, params.offset),
             )
             entries, cut = fitting(
                 ops.NavigateEntry(name=name, path=path, size=size, kind=schema.KINDS[kind], mtime=times.rfc3339(mtime))
@@ -191,6 +193,25 @@ class BrowseTools(Family):
             return ops.Preferences(preferences=_preferences(db, ctx.session))
 
         return await self._core.database.write(change)
+
+
+def _children(
+    columns: Columns, db: apsw.Connection, folder: int, order: str, count: int
+) -> tuple[int, str, tuple[str, ...]]:
+    """Return the number of a directory's entries, and a selection of rows that contains the first `count` of them, with
+    its bindings."""
+    total = "SELECT count(*) FROM {} n.parent = ?"
+    every = "node n WHERE"
+    large = count <= FEW and is_large(db, "entry WHERE parent = ?", (folder,))
+    view = columns.view(db, {"above", "shown", order}) if large else None
+    if view is None:
+        return fetch_value(db, total.format(every), (folder,)), every, ()
+    mask = view.matching([Compare("above", "=", folder)], None)
+    some = "json_each(?) c CROSS JOIN node n ON n.id = c.value WHERE"
+    changed = msgspec.json.encode(view.changed).decode()
+    number = view.count(mask) + fetch_value(db, total.format(some), (changed, folder))
+    first = msgspec.json.encode([*view.first(mask, order, count), *view.changed]).decode()
+    return number, some, (first,)
 
 
 def _target(path: str) -> str | None:

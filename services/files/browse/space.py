@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import apsw
+import msgspec
 import trio
 
 from linckia.proto.errors import InvalidParams
@@ -22,7 +23,20 @@ from linckia.services.files.changes.disk import Refused, open_at, opened
 from linckia.services.files.core import Family, reads
 from linckia.services.files.index.listing import holds_files, mounts
 from linckia.services.files.index.tree import Sizes, StoredEntry, below, scans_of, sizes_at, sizes_now, wholes
-from linckia.services.files.query.entries import ENOUGH, MAX_BYTES, SELECTED, entry_of, find_indexed, fitting
+from linckia.services.files.query.columns import LARGE, Columns
+from linckia.services.files.query.entries import (
+    ENOUGH,
+    MAX_BYTES,
+    SELECTED,
+    Order,
+    Select,
+    entry_of,
+    find_indexed,
+    first_of,
+    fitting,
+    is_kind,
+)
+from linckia.services.files.query.matching import Compare, Condition
 from linckia.services.files.store import schema
 from linckia.services.files.store.sql import Row, fetch_all, fetch_value
 from linckia.services.runtime import times
@@ -31,6 +45,9 @@ from linckia.services.runtime.times import instant
 
 SEQUENTIAL = 4
 """If at least one in this many entries is needed, the whole index is read sequentially."""
+
+SUMMED = frozenset({"above", "kind", "size", "mtime", "extension"})
+"""Columns in memory that a summary needs."""
 
 MAX_BOXES = 400
 """Most boxes per directory in a map; the remaining entries share one rectangle."""
@@ -69,9 +86,16 @@ class SpaceTools(Family):
     @reads(ops.TopFiles)
     def top_files(self, db: apsw.Connection, params: ops.TopFiles) -> ops.TopEntries:
         path, entry = _folder(db, self._core.roots, params.path)
-        from_ = f"node n {_joined(db, entry.files)} folder f ON f.id = n.parent"
         bounds = below(paths.as_folder(path))
         total = None if wholes(db, path)[1] else entry.files
+        if entry.files >= LARGE:
+            inside = Condition("n.folder >= ? AND n.folder < ?", bounds, (Compare("under", "=", entry.id),))
+            order = Order("size" if params.measure == "apparent" else "disk_size", descending=True)
+            select = Select([is_kind(schema.FILE), inside])
+            found = first_of(self._core.columns, db, select, order, limit=params.limit, offset=params.offset)
+            if found is not None:
+                return _listed(path, found[2], found[0] if total is None else total, params.offset)
+        from_ = f"node n {_joined(db, entry.files)} folder f ON f.id = n.parent"
         return _top(db, path, from_, "n.kind = 0 AND f.path >= ? AND f.path < ?", bounds, params, total)
 
     @reads(ops.TopDirectories)
@@ -124,7 +148,9 @@ class SpaceTools(Family):
     @reads(ops.SpaceSummaryOf)
     def space_summary(self, db: apsw.Connection, params: ops.SpaceSummaryOf) -> ops.SpaceSummary:
         path, entry = _folder(db, self._core.roots, params.path)
-        return _summary(path, entry, _by_extension_and_age(db, path, entry, time.time_ns()), params.extensions)
+        return _summary(
+            path, entry, _by_extension_and_age(self._core.columns, db, path, entry, time.time_ns()), params.extensions
+        )
 
 
 def _folder(db: apsw.Connection, roots: paths.FileRoots, given: str) -> tuple[str, StoredEntry]:
@@ -144,11 +170,15 @@ def _top(
         f"SELECT {SELECTED} FROM {from_} WHERE {conditions} ORDER BY n.{by} DESC, n.path LIMIT ? OFFSET ?",
         (*bindings, min(params.limit, ENOUGH), params.offset),
     )
-    found, cut = fitting(map(entry_of, rows))
-    end = params.offset + len(found)
     count = total
     if count is None:
         count = int(fetch_value(db, f"SELECT count(*) FROM {from_} WHERE {conditions}", bindings))
+    return _listed(path, rows, count, params.offset)
+
+
+def _listed(path: str, rows: Iterable[Row], count: int, offset: int) -> ops.TopEntries:
+    found, cut = fitting(map(entry_of, rows))
+    end = offset + len(found)
     summary = f"Truncated to {len(found)} of {count} to fit into {MAX_BYTES} bytes. Continue with offset={end}."
     return ops.TopEntries(path=path, entries=found, total=count, has_more=end < count, summary=summary if cut else None)
 
@@ -261,16 +291,20 @@ def _file_systems(roots: Sequence[str]) -> list[ops.FileSystem]:
     return list(found.values())
 
 
-def _by_extension_and_age(db: apsw.Connection, path: str, entry: StoredEntry, now: int) -> list[Row]:
+def _by_extension_and_age(columns: Columns, db: apsw.Connection, path: str, entry: StoredEntry, now: int) -> list[Row]:
     """Count files and bytes by extension and age; ages are positions in `AGES`, or its length."""
-    ages = "".join(f" WHEN e.mtime >= {now - days * times.DAY_NS} THEN {n}" for n, (_, days) in enumerate(AGES))
-    return fetch_all(
-        db,
-        f"SELECT e.extension, CASE{ages} ELSE {len(AGES)} END, count(*), sum(e.size) FROM entry e"
-        f" {_joined(db, entry.files)} folder f ON e.parent = f.id"
-        " WHERE f.path >= ? AND f.path < ? AND e.kind = 0 GROUP BY 1, 2",
-        below(paths.as_folder(path)),
-    )
+    since = [now - days * times.DAY_NS for _, days in AGES]
+    cases = "".join(f" WHEN e.mtime >= {at} THEN {n}" for n, at in enumerate(since))
+    grouped = f"SELECT e.extension, CASE{cases} ELSE {len(AGES)} END, count(*), sum(e.size) FROM"
+    tail = "folder f ON e.parent = f.id WHERE f.path >= ? AND f.path < ? AND e.kind = 0 GROUP BY 1, 2"
+    inside = below(paths.as_folder(path))
+    view = columns.view(db, SUMMED) if entry.files >= LARGE else None
+    rows = None if view is None else view.by_extension_and_age(entry.id, since)
+    if view is None or rows is None:
+        return fetch_all(db, f"{grouped} entry e {_joined(db, entry.files)} {tail}", inside)
+    changed = msgspec.json.encode(view.changed).decode()
+    among = f"{grouped} json_each(?) c CROSS JOIN entry e ON e.id = c.value CROSS JOIN {tail}"
+    return rows + fetch_all(db, among, (changed, *inside))
 
 
 def _summary(path: str, entry: StoredEntry, rows: Sequence[Row], extensions: int) -> ops.SpaceSummary:

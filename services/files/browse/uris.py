@@ -22,6 +22,7 @@ from linckia.services.files.browse.navigation import BrowseTools, artifacts, thu
 from linckia.services.files.core import Core, Family, Handler, reads
 from linckia.services.files.plans.executions import EXECUTION, execution_of
 from linckia.services.files.query import named, sets
+from linckia.services.files.query.columns import Columns
 from linckia.services.files.query.entries import SELECTED, Select, entry_of, fitting
 from linckia.services.files.query.set_search import SetSearchTools, first_entries, sum_of
 from linckia.services.files.query.set_tools import all_sets, set_of
@@ -132,11 +133,11 @@ class UriResources(Family):
 
     @reads(ops.SetStats)
     def set_stats(self, db: apsw.Connection, params: ops.SetStats) -> ops.SetStatistics:
-        return _statistics(db, params.name)
+        return _statistics(self._core.columns, db, params.name)
 
     @reads(ops.SetMetric)
     def set_metric(self, db: apsw.Connection, params: ops.SetMetric) -> SumResult:
-        return sum_of(db, params.name, params.metric, None)
+        return sum_of(self._core.columns, db, params.name, params.metric, None)
 
     # Jobs
 
@@ -175,7 +176,7 @@ class UriResources(Family):
         return _executions(db, uri, params, params.name)
 
 
-def _statistics(db: apsw.Connection, name: str) -> ops.SetStatistics:
+def _statistics(columns: Columns, db: apsw.Connection, name: str) -> ops.SetStatistics:
     start = sets.find(db, name)
     every = sets.with_children(db, start)
     own, children = sets.counts(db, start)
@@ -186,7 +187,7 @@ def _statistics(db: apsw.Connection, name: str) -> ops.SetStatistics:
     return ops.SetStatistics(
         resource_set=name, entry_count=own, child_count=children,
         parent_count=len(sets.around(db, start, down=False, depth=1)),
-        **{metric: sets.sums_by_part(db, [every], metric)[0] for metric in METRICS},
+        **{metric: sets.sums_by_part(columns, db, [every], metric)[0] for metric in METRICS},
         largest=None if largest is None else entry_of(largest), oldest=times.rfc3339_or_none(oldest),
         newest=times.rfc3339_or_none(newest), extensions=dict(extensions),
     )  # fmt: skip

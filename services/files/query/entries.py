@@ -15,7 +15,8 @@ from linckia.proto.errors import InvalidParams
 from linckia.proto.ops.files.shared import EntryPage, FileEntry, Filter
 from linckia.services.files import paths
 from linckia.services.files.index.tree import StoredEntry, find_scanned, find_shown
-from linckia.services.files.query.matching import COLUMNS, Condition, between, text_matches
+from linckia.services.files.query.columns import SET, Columns, is_large
+from linckia.services.files.query.matching import COLUMNS, Compare, Condition, Contains, between, text_matches
 from linckia.services.files.store import schema
 from linckia.services.files.store.sql import Row, key
 from linckia.services.runtime import times
@@ -31,6 +32,9 @@ _ROOM = 4_000
 
 ENOUGH = MAX_BYTES // 100
 """Most entries per page: more never fit, since even the smallest takes over 100 bytes as JSON."""
+
+AT_ONCE = 250
+"""Entries whose rows are read together."""
 
 FEW = 10_000
 """Most matching entries whose ids are held in memory."""
@@ -98,7 +102,7 @@ def conditions(wanted: Filter) -> list[Condition]:
     """Return the conditions of a filter. Raises InvalidParams, which names the field."""
     found = []
     if wanted.kind is not None:
-        found.append(Condition("n.kind = ?", (schema.KINDS.index(wanted.kind),)))
+        found.append(is_kind(schema.KINDS.index(wanted.kind)))
     if wanted.extension is not None:
         found.append(has_extension(wanted.extension))
     for column, part in (("path", wanted.path_contains), ("name", wanted.name_contains)):
@@ -109,6 +113,11 @@ def conditions(wanted: Filter) -> list[Condition]:
     return found
 
 
+def is_kind(kind: int) -> Condition:
+    """Match entries of a kind."""
+    return Condition("n.kind = ?", (kind,), (Compare("kind", "=", kind),))
+
+
 def has_extension(given: str) -> Condition:
     """Match an extension, given with or without its dot, case-insensitively; one that contains a dot (`tar.gz`) matches
     the end of the name."""
@@ -116,7 +125,8 @@ def has_extension(given: str) -> Condition:
     if "." in wanted:
         end = f".{wanted.casefold()}"
         return Condition("n.kind <> 1 AND substr(folded(n.name), -?) = ?", (len(end), end))
-    return Condition("n.kind <> 1 AND n.extension = ?", (wanted,))
+    tests = Compare("kind", "<>", schema.DIRECTORY), Compare("extension", "=", wanted)
+    return Condition("n.kind <> 1 AND n.extension = ?", (wanted,), tests)
 
 
 class Select:
@@ -128,20 +138,40 @@ class Select:
         self._of_set: list[Condition] = []
         self._bindings: list[object] = []
         self.sets = sets
-        self.added = "NULL"
+        self.added = "NULL" if sets is None else "m.added"
         if sets is None:
             self._from = "node n"
         elif len(sets) == 1:
             self._from = "member m JOIN node n ON n.id = m.entry_id"
             self._of_set.append(Condition("m.set_id = ?", (sets[0],)))
-            self.added = "m.added"
         else:
             self._from = (
                 "(SELECT entry_id, min(added) AS added FROM member WHERE set_id IN (SELECT value FROM json_each(?))"
                 " GROUP BY entry_id) m JOIN node n ON n.id = m.entry_id"
             )
-            self._bindings.append(msgspec.json.encode(list(sets)).decode())
-            self.added = "m.added"
+            self._bindings.append(_json(sets))
+
+    def among(self, ids: Sequence[int]) -> Select:
+        """Return the same selection from some entries only."""
+        select = Select(self._conditions, self.sets)
+        if self.sets is None:
+            select._from = "json_each(?) c CROSS JOIN node n ON n.id = c.value"
+        elif len(self.sets) == 1:
+            select._from = f"json_each(?) c CROSS JOIN {self._from.replace('m JOIN', 'm ON m.entry_id = c.value JOIN')}"
+        else:
+            select._from = (
+                "(SELECT entry_id, min(added) AS added FROM json_each(?) c CROSS JOIN member ON entry_id = c.value"
+                " WHERE set_id IN (SELECT value FROM json_each(?)) GROUP BY entry_id) m"
+                " JOIN node n ON n.id = m.entry_id"
+            )
+        select._bindings.insert(0, _json(ids))
+        return select
+
+    def tests(self) -> list[Compare | Contains] | None:
+        """Return the conditions as tests of columns in memory; None if only SQLite can evaluate them."""
+        if not all(condition.tests for condition in self._conditions):
+            return None
+        return [test for condition in self._conditions for test in condition.tests]
 
     def where(self, condition: Condition) -> None:
         """Add a condition."""
@@ -185,20 +215,88 @@ class Select:
         return len(ids), sum(size for _, _, kind, size in ids if kind != schema.DIRECTORY), rows
 
 
-def page(db: apsw.Connection, select: Select, order: Order, *, limit: int, offset: int) -> tuple[EntryPage, int]:
+def _json(ids: Sequence[int]) -> str:
+    return msgspec.json.encode(ids).decode()
+
+
+Found = tuple[int, int, Iterator[Row]]
+"""What `Select.first` returns."""
+
+
+def first_of(
+    columns: Columns, db: apsw.Connection, select: Select, order: Order, *, limit: int, offset: int
+) -> Found | None:
+    """Like `Select.first`, from the columns in memory; None if there are too few entries, the columns cannot decide, or
+    are not loaded."""
+    tests = select.tests()
+    if tests is None or order.field == "added_at" or not _is_large(db, select.sets):
+        return None
+    texts = [test for test in tests if isinstance(test, Contains)]
+    others = [test for test in tests if isinstance(test, Compare)]
+    needed = {"shown", *columns_of(others), *(f"{SET}{id_}" for id_ in select.sets or ())}
+    needed |= {"name", "folder", "above"} if texts else {"kind", "size", order.sql()}
+    view = columns.view(db, needed)
+    if view is None:
+        return None
+    mask = view.matching(others, select.sets)
+    if texts:
+        ids = view.candidates(mask, texts)
+        if ids is None:
+            return None
+        return select.among([*ids, *view.changed]).first(db, order, limit=limit, offset=offset)
+    totals = view.totals(mask)
+    limit = min(limit, ENOUGH)
+    if totals is None or offset + limit > FEW:
+        return None
+    count, size = totals
+    ids = view.first(mask, order.sql(), offset + limit)
+    if not view.changed:
+        return count, size, _in_order(db, select, ids[offset:])
+    changed = list(select.among(view.changed).run(db, "n.id, n.kind, n.size"))
+    tail = f"{order.sql(select.added)} LIMIT ? OFFSET ?"
+    rows = select.among([*ids, *(row[0] for row in changed)]).run(
+        db, f"{SELECTED}, {select.added}", tail, (limit, offset)
+    )
+    return count + len(changed), size + sum(row[2] for row in changed if row[1] != schema.DIRECTORY), rows
+
+
+def columns_of(tests: Iterable[Compare]) -> Iterator[str]:
+    """Yield the names of the columns that tests need."""
+    for test in tests:
+        yield from ("above", "kind") if test.column == "under" else (test.column,)
+
+
+def _is_large(db: apsw.Connection, sets: Sequence[int] | None) -> bool:
+    if sets is None:
+        return is_large(db, "entry")
+    return is_large(db, "member WHERE set_id IN (SELECT value FROM json_each(?))", (_json(sets),))
+
+
+def _in_order(db: apsw.Connection, select: Select, ids: Sequence[int]) -> Iterator[Row]:
+    """Yield the rows of entries, a few at a time, since most answers end before the last."""
+    for start in range(0, len(ids), AT_ONCE):
+        some = ids[start : start + AT_ONCE]
+        rows = {id_: row for id_, *row in select.among(some).run(db, f"n.id, {SELECTED}, {select.added}")}
+        yield from (tuple(rows[id_]) for id_ in some)
+
+
+def page(
+    columns: Columns, db: apsw.Connection, select: Select, order: Order, *, limit: int, offset: int
+) -> tuple[EntryPage, int]:
     """Return a page of the matching entries, and the total size of all matching files."""
-    total, size, rows = select.first(db, order, limit=limit, offset=offset)
+    found = first_of(columns, db, select, order, limit=limit, offset=offset)
+    total, size, rows = found or select.first(db, order, limit=limit, offset=offset)
     entries, cut = fitting(map(entry_of, rows))
     end = offset + len(entries)
     summary = (
         f"{total} entries match, {size} bytes in files; truncated to {len(entries)} to fit into {MAX_BYTES} bytes."
         f" Continue with offset={end}, set a limit, or narrow the search."
     )
-    found = EntryPage(
+    shown = EntryPage(
         entries=entries, total_count=total, returned_count=len(entries), offset=offset, limit=limit,
         has_more=end < total, summary=summary if cut else None,
     )  # fmt: skip
-    return found, size
+    return shown, size
 
 
 def fitting(items: Iterable[T], *, used: int = 0) -> tuple[list[T], bool]:

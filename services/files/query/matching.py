@@ -44,18 +44,47 @@ EXTENSIONS = {kind: frozenset(text.split()) for kind, text in _EXTENSIONS.items(
 """Extensions by media type."""
 
 
+class Compare(NamedTuple):
+    """A test that the columns in memory can decide (`arrays`); `column` is a name that they know."""
+
+    column: str
+    sign: str
+    value: int | str
+
+
+class Contains(NamedTuple):
+    """Parts that every matching name or path contains in some case, each with its mode. SQLite tests what has them."""
+
+    field: str
+    parts: tuple[tuple[str, str], ...]
+
+
 class Condition(NamedTuple):
     """An SQL expression and its bindings."""
 
     sql: str
     bindings: tuple[str | int | None, ...] = ()
+    tests: tuple[Compare | Contains, ...] = ()
+    """The same condition for the columns in memory; empty if only SQLite can evaluate it."""
+
+
+NUMBERS = frozenset({"size", "disk", "links", "inode", "mtime", "ctime"})
+"""Columns with numbers that are also in memory."""
 
 
 def between(field: str, least: int | None, most: int | None) -> list[Condition]:
     """Match numbers in a range, both ends inclusive; None means unbounded."""
     column = COLUMNS[field]
-    ends = ((f"{column} >= ?", least), (f"{column} <= ?", most))
-    return [Condition(sql, (end,)) for sql, end in ends if end is not None]
+    ends = ((">=", least), ("<=", most))
+    return [
+        Condition(f"{column} {sign} ?", (end,), compared(column, sign, end)) for sign, end in ends if end is not None
+    ]
+
+
+def compared(column: str, sign: str, value: int | str | None) -> tuple[Compare, ...]:
+    """Return the tests of a comparison with a number; `column` is an SQL expression."""
+    name = column.removeprefix("n.")
+    return (Compare(name, sign, value),) if name in NUMBERS and isinstance(value, int) else ()
 
 
 def text_matches(field: str, pattern: str, mode: TextMode, *, case_sensitive: bool) -> Condition:
@@ -63,10 +92,21 @@ def text_matches(field: str, pattern: str, mode: TextMode, *, case_sensitive: bo
     if mode == "regex":
         found = _regex(COLUMNS[field], pattern if case_sensitive else f"(?i){pattern}", pattern)
         parts = [(part, "contains") for part in literals.parts_of(pattern)]
-        return _narrowed(found, field, parts, any_case=not case_sensitive)
+        narrowed = _narrowed(found, field, parts, any_case=not case_sensitive)
+        return narrowed._replace(tests=_tests(field, parts, any_case=not case_sensitive))
     if mode == "glob":
-        return _glob(field, pattern, case_sensitive)
-    return _literal(COLUMNS[field], pattern, mode, case_sensitive) if pattern else Condition("1")
+        parts = literals.parts_of_glob(pattern)
+        return _glob(field, pattern, case_sensitive)._replace(tests=_tests(field, parts, any_case=not case_sensitive))
+    if not pattern:
+        return Condition("1")
+    found = _literal(COLUMNS[field], pattern, mode, case_sensitive)
+    return found._replace(tests=_tests(field, [(pattern, mode)], any_case=False))
+
+
+def _tests(field: str, parts: Sequence[tuple[str, str]], *, any_case: bool) -> tuple[Contains, ...]:
+    """`any_case`: RE2 ignores the case, by rules of its own for other letters than those of ASCII."""
+    usable = tuple((part, mode) for part, mode in parts if part and (part.isascii() or not any_case))
+    return (Contains(field, usable),) if usable and field in ("name", "path") else ()
 
 
 def _narrowed(condition: Condition, field: str, parts: Sequence[tuple[str, str]], *, any_case: bool) -> Condition:

@@ -39,7 +39,7 @@ class QueryTools(Family):
     @reads(ops.QueryExecute)
     def execute(self, db: apsw.Connection, params: ops.QueryExecute) -> ops.FoundEntries:
         select, order = selection(db, params.name)
-        found, _ = page(db, select, order, limit=params.limit, offset=params.offset)
+        found, _ = page(self._core.columns, db, select, order, limit=params.limit, offset=params.offset)
         return ops.FoundEntries(query=params.name, **structs.asdict(found))
 
     @reads(ops.QueryList)

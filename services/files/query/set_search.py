@@ -15,6 +15,7 @@ from linckia.proto.ops.files.shared import FileEntry
 from linckia.services.files import paths
 from linckia.services.files.core import Family, reads
 from linckia.services.files.query import sets
+from linckia.services.files.query.columns import Columns
 from linckia.services.files.query.entries import (
     BY_PATH,
     MAX_BYTES,
@@ -25,9 +26,10 @@ from linckia.services.files.query.entries import (
     entry_of,
     fitting,
     has_extension,
+    is_kind,
     page,
 )
-from linckia.services.files.query.matching import COLUMNS, Condition, between, text_matches
+from linckia.services.files.query.matching import COLUMNS, Condition, between, compared, text_matches
 from linckia.services.files.store import schema
 from linckia.services.runtime.times import instant
 
@@ -64,40 +66,46 @@ class SetSearchTools(Family):
 
     @reads(ops.ResourceSum)
     def total(self, db: apsw.Connection, params: ops.ResourceSum) -> ops.SumResult:
-        return sum_of(db, params.name, params.metric, params.depth if params.include_children else 0)
+        return sum_of(
+            self._core.columns, db, params.name, params.metric, params.depth if params.include_children else 0
+        )
 
     @reads(ops.ResourceTimeRange)
     def time_range(self, db: apsw.Connection, params: ops.ResourceTimeRange) -> ops.SetEntryPage:
         times = instant(params.min, "min"), instant(params.max, "max", end=True)
         order = Order(params.field, descending=True)
-        return _found(db, params, between(params.field, *times), order)
+        return _found(self._core.columns, db, params, between(params.field, *times), order)
 
     @reads(ops.ResourceMetricRange)
     def metric_range(self, db: apsw.Connection, params: ops.ResourceMetricRange) -> ops.SetEntryPage:
         condition = between(params.metric, params.min, params.max)
-        return _found(db, params, condition, Order(params.metric, descending=True))
+        return _found(self._core.columns, db, params, condition, Order(params.metric, descending=True))
 
     @reads(ops.ResourceIs)
     def exact(self, db: apsw.Connection, params: ops.ResourceIs) -> ops.SetEntryPage:
-        return _found(db, params, [equals(params.field, params.value)])
+        return _found(self._core.columns, db, params, [equals(params.field, params.value)])
 
     @reads(ops.ResourceFuzzyMatch)
     def fuzzy(self, db: apsw.Connection, params: ops.ResourceFuzzyMatch) -> ops.SetEntryPage:
         condition = text_matches(params.field, params.pattern, params.mode, case_sensitive=params.case_sensitive)
-        return _found(db, params, [condition])
+        return _found(self._core.columns, db, params, [condition])
 
     @reads(ops.ResourceSearch)
     def search(self, db: apsw.Connection, params: ops.ResourceSearch) -> ops.SetEntryPage:
-        return _found(db, params, conditions(params), Order(params.sort_by, params.sort_desc))
+        return _found(self._core.columns, db, params, conditions(params), Order(params.sort_by, params.sort_desc))
 
 
 def _found(
-    db: apsw.Connection, params: ops.Wanted | ops.ResourceSearch, criteria: Sequence[Condition], order: Order = BY_PATH
+    columns: Columns,
+    db: apsw.Connection,
+    params: ops.Wanted | ops.ResourceSearch,
+    criteria: Sequence[Condition],
+    order: Order = BY_PATH,
 ) -> ops.SetEntryPage:
     """Return a page of the entries that meet the criteria."""
     start = sets.find(db, params.name)
     select = Select(criteria, sets.with_children(db, start) if params.include_children else [start])
-    found, _ = page(db, select, order, limit=params.limit, offset=params.offset)
+    found, _ = page(columns, db, select, order, limit=params.limit, offset=params.offset)
     return ops.SetEntryPage(resource_set=params.name, **structs.asdict(found))
 
 
@@ -120,13 +128,13 @@ def first_entries(db: apsw.Connection, set_id: int, limit: int = ENTRIES_OF_A_SE
     return fitting(map(entry_of, select.run(db, f"{SELECTED}, {select.added}", tail, (limit, offset))))[0]
 
 
-def sum_of(db: apsw.Connection, name: str, metric: ops.Metric, depth: int | None) -> ops.SumResult:
+def sum_of(columns: Columns, db: apsw.Connection, name: str, metric: ops.Metric, depth: int | None) -> ops.SumResult:
     """Sum a metric over a set and `depth` levels below it (None: all), with the share of each part."""
     start = sets.find(db, name)
     children = [id_ for id_, _ in sets.around(db, start, down=True, depth=1)] if depth != 0 else []
     levels = None if depth is None else depth - 1
     parts = [[start], *(sets.with_children(db, child, levels) for child in children)]
-    values = sets.sums_by_part(db, parts, metric)
+    values = sets.sums_by_part(columns, db, parts, metric)
     breakdown = [
         ops.SumPart(name=sets.name(db, id_), value=value) for id_, value in zip((start, *children), values, strict=True)
     ]
@@ -142,12 +150,13 @@ def equals(field: ops.ExactField, value: str | int) -> Condition:
         if value not in schema.KINDS:
             there = ", ".join(schema.KINDS)
             raise InvalidParams(f"`value`: unknown kind {str(value)[:100]!r}; there are: {there}", field="value")
-        return Condition("n.kind = ?", (schema.KINDS.index(value),))
+        return is_kind(schema.KINDS.index(value))
     if field in ("mtime", "ctime"):
-        return Condition(f"{COLUMNS[field]} = ?", (instant(value, "value"),))
+        at = instant(value, "value")
+        return Condition(f"{COLUMNS[field]} = ?", (at,), compared(COLUMNS[field], "=", at))
     if field in ("size", "disk_size", "inode", "links"):
         try:
-            return Condition(f"{COLUMNS[field]} = ?", (int(value),))
+            return Condition(f"{COLUMNS[field]} = ?", (int(value),), compared(COLUMNS[field], "=", int(value)))
         except ValueError:
             raise InvalidParams(f"`value`: {str(value)[:100]!r} is not a number like {field}", field="value") from None
     text = str(value)

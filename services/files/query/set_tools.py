@@ -55,7 +55,7 @@ class SetTools(Family):
         # Fields of the answer; its struct checks their types.
         shown: dict[str, Any] = {}
         if params.include_entries:
-            found, size = page(db, select, BY_PATH, limit=params.limit, offset=params.offset)
+            found, size = page(self._core.columns, db, select, BY_PATH, limit=params.limit, offset=params.offset)
             shown = {name: getattr(found, name) for name in ("entries", "limit", "offset", "has_more", "summary")}
         else:
             _, size = select.totals(db)

@@ -12,6 +12,7 @@ import msgspec
 
 from linckia.proto.ops.files.resources import Metric
 from linckia.services.files.query import named
+from linckia.services.files.query.columns import SET, Columns, is_large
 from linckia.services.files.store.sql import fetch_all, fetch_value
 
 
@@ -94,9 +95,36 @@ def present(db: apsw.Connection, entries: Sequence[int]) -> set[int]:
 # Sums that count nothing twice: neither an entry, nor the content of a directory that counts itself
 
 
-def sums_by_part(db: apsw.Connection, parts: Sequence[Sequence[int]], metric: Metric) -> list[int]:
+def sums_by_part(columns: Columns, db: apsw.Connection, parts: Sequence[Sequence[int]], metric: Metric) -> list[int]:
     """Return what each part, a list of set ids, adds to the parts before it; a set in several parts counts in the
     first."""
+    found = _from_columns(columns, db, parts, metric)
+    return _from_tables(db, parts, metric) if found is None else found
+
+
+def _from_columns(
+    columns: Columns, db: apsw.Connection, parts: Sequence[Sequence[int]], metric: Metric
+) -> list[int] | None:
+    every = msgspec.json.encode([id_ for part in parts for id_ in part]).decode()
+    if not is_large(db, "member WHERE set_id IN (SELECT value FROM json_each(?))", (every,)):
+        return None
+    view = columns.view(db, {"above", "kind", "size", "shown", *(f"{SET}{id_}" for part in parts for id_ in part)})
+    if view is None:
+        return None
+    first = (
+        "SELECT min(json_extract(p.value, '$[1]')) FROM json_each(?) p CROSS JOIN member m"
+        " ON m.set_id = json_extract(p.value, '$[0]') AND m.entry_id = e.id"
+    )
+    query = (
+        f"SELECT e.id, e.parent, e.kind, e.size, iif(e.scanned > 0, coalesce(({first}), -1), -1)"
+        " FROM json_each(?) c CROSS JOIN entry e ON e.id = c.value"
+    )
+    pairs = [(id_, part) for part, sets in enumerate(parts) for id_ in sets]
+    given = [msgspec.json.encode(value).decode() for value in (pairs, view.changed)]
+    return view.sums(parts, metric, fetch_all(db, query, given) if view.changed else ())
+
+
+def _from_tables(db: apsw.Connection, parts: Sequence[Sequence[int]], metric: Metric) -> list[int]:
     with_, given = _of_parts(parts)
     values = [0] * len(parts)
     if metric != "size":

@@ -28,6 +28,7 @@ from linckia.proto.ops.files.shared import EntryPage
 from linckia.proto.validation import validate
 from linckia.services.files.index.tree import find
 from linckia.services.files.query import sets
+from linckia.services.files.query.columns import Columns
 from linckia.services.files.query.entries import Order, Select
 from linckia.services.files.query.matching import COLUMNS, text_matches
 from linckia.services.files.store.database import open_database
@@ -308,6 +309,7 @@ async def test_a_page_is_the_same_whether_few_or_many_match(tmp_path: Path) -> N
         ids = [id_ for (id_,) in fetch_all(db, "SELECT id FROM node")]
         sets.add(db, one, ids[::2])
         sets.add(db, two, ids[::3])
+    columns = Columns(database)
     with database.reader() as db:
         for among in (None, [one], [one, two]):
             for conditions in ([], [text_matches("name", "a", "contains", case_sensitive=False)]):
@@ -318,7 +320,8 @@ async def test_a_page_is_the_same_whether_few_or_many_match(tmp_path: Path) -> N
                         assert [*few[:2], *few[2]] == [*many[:2], *many[2]]
         for metric in ("size", "count", "files", "directories"):
             # Of a set alone nothing is grouped.
-            assert sets.sums_by_part(db, [[one], []], metric)[0] == sets.sums_by_part(db, [[one], [two]], metric)[0]
+            alone, first = (sets.sums_by_part(columns, db, [[one], other], metric) for other in ([], [two]))
+            assert alone[0] == first[0]
     database.close()
 
 

@@ -1,0 +1,335 @@
+"""The columns as numpy arrays: one element for each row of `entry`, in the order of the ids."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import apsw
+import numpy as np
+import numpy.typing as npt
+
+from linckia.services.files.query.columns import ORDER, SET
+from linckia.services.files.query.matching import Compare, Contains
+from linckia.services.files.store import schema
+from linckia.services.files.store.sql import Row, fetch_all, fetch_value, key
+
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+
+STEP = 250_000
+"""Ids that are read at once: parsing their values holds the interpreter lock."""
+
+MOST_FOUND = 60_000
+"""Most places at which a text is searched for; SQLite is faster with more."""
+
+MOST_TESTED = 20_000
+"""Most entries that SQLite tests one by one."""
+
+MOST_EXACT = 2.0**53
+"""Floating point numbers, by which numpy sums up groups, are exact to here."""
+
+SIGNS = {"=": operator.eq, "<>": operator.ne, ">=": operator.ge, "<=": operator.le}
+
+INTEGERS = {
+    "id": ("id", np.int64),
+    "parent": ("parent", np.int64),
+    "kind": ("kind", np.int8),
+    "size": ("size", np.int64),
+    "disk": ("disk", np.int64),
+    "mtime": ("mtime", np.int64),
+    "ctime": ("ctime", np.int64),
+    "inode": ("inode", np.int64),
+    "links": ("links", np.int64),
+    "shown": ("scanned > 0", np.bool_),
+}
+"""Columns by name: their SQL expressions and types."""
+
+
+class Texts:
+    """Texts of many rows, folded as `key` folds them, for finding parts of them."""
+
+    def __init__(self, joined: list[str]) -> None:
+        """`joined`: texts separated by NUL, which no name contains."""
+        self._bytes = "\0".join(("", *joined, "")).encode()
+        self._at = np.frombuffer(self._bytes, np.uint8)
+        self._ends = np.flatnonzero(self._at == 0)
+        self.count = len(self._ends) - 1
+
+    def containing(self, part: bytes) -> Mask | None:
+        """Return which rows contain a part; None if there are too many."""
+        found: list[int] = []
+        at = self._bytes.find(part)
+        while at >= 0:
+            found.append(at)
+            if len(found) > MOST_FOUND:
+                return None
+            at = self._bytes.find(part, at + len(part))
+        mask = np.zeros(self.count, np.bool_)
+        mask[np.searchsorted(self._ends, np.array(found, np.int64)) - 1] = True
+        return mask
+
+    def ending(self, part: bytes) -> Mask:
+        """Return which rows end with a part."""
+        ends = self._ends[1:]
+        rows = np.flatnonzero(ends - self._ends[:-1] > len(part))
+        for back, byte in enumerate(reversed(part), 1):
+            rows = rows[self._at[ends[rows] - back] == byte]
+        mask = np.zeros(self.count, np.bool_)
+        mask[rows] = True
+        return mask
+
+
+class Arrays:
+    """Loaded columns, all of one state of the index."""
+
+    def __init__(self, known: Arrays | None = None) -> None:
+        """`known`: columns of the same state."""
+        self._columns: dict[str, Any] = {} if known is None else dict(known._columns)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all columns."""
+        return frozenset(self._columns)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._columns[name]
+
+    def has(self, names: Collection[str]) -> bool:
+        """True if these columns are loaded."""
+        return self._columns.keys() >= set(names)
+
+    def view(self, changed: Collection[int]) -> View:
+        """Return the columns without the entries that have changed."""
+        return View(self, changed)
+
+    def load(self, db: apsw.Connection, name: str) -> None:
+        """Load a column, and those that it is derived from."""
+        if name in self._columns:
+            return
+        if name != "id":
+            self.load(db, "id")
+        self._columns[name] = self._loaded(db, name)
+
+    def _loaded(self, db: apsw.Connection, name: str) -> Any:
+        if name in INTEGERS:
+            sql, kind = INTEGERS[name]
+            return np.concatenate([_numbers(text).astype(kind) for text in _texts(db, f"group_concat({sql})")])
+        ids: Array = self["id"]
+        if name == "above":
+            # The row of each entry's directory; that of `/` is its own.
+            self.load(db, "parent")
+            return _rows(ids, self._columns.pop("parent"), 0).astype(np.int32)
+        if name == "extension":
+            parts = (text.split("\0") for text in _texts(db, "group_concat(extension, char(0))"))
+            codes: dict[str, int] = {}
+            found = [
+                np.fromiter((codes.setdefault(each, len(codes)) for each in part), np.int32, len(part))
+                for part in parts
+            ]
+            return np.concatenate(found), codes
+        if name == "name":
+            return Texts(list(_texts(db, f"group_concat({key('name')}, char(0))")))
+        if name == "folder":
+            query = (
+                f"SELECT group_concat(id), group_concat({key('path')}, char(0)) FROM folder NOT INDEXED WHERE id > 0"
+            )
+            numbers, text = fetch_all(db, query)[0]
+            return _rows(ids, _numbers(numbers), 0), Texts([text])
+        if name.startswith(ORDER):
+            # Without a limit, SQLite may leave out the order of a subquery.
+            query = f"SELECT group_concat(id) FROM (SELECT n.id FROM node n {name} LIMIT -1)"
+            return _rows(ids, _numbers(fetch_value(db, query)), 0).astype(np.int32)
+        query = "SELECT group_concat(entry_id) FROM member WHERE set_id = ?"
+        members = _numbers(fetch_value(db, query, (int(name.removeprefix(SET)),)))
+        mask = np.zeros(len(ids), np.bool_)
+        rows = _rows(ids, members, -1)
+        mask[rows[rows >= 0]] = True
+        return mask
+
+
+class View:
+    """The columns as one query sees them: without the entries in `changed`, which SQLite has to add."""
+
+    def __init__(self, arrays: Arrays, changed: Collection[int]) -> None:
+        self._arrays = arrays
+        self.changed = sorted(changed)
+        rows = _rows(arrays["id"], np.array(self.changed, np.int64), -1)
+        self._changed_rows = rows[rows >= 0]
+
+    def matching(self, tests: Sequence[Compare], sets: Sequence[int] | None, *, shown: bool = True) -> Mask:
+        """Return which rows meet all tests and are in one of the sets; `shown`: only those that clients see."""
+        arrays = self._arrays
+        mask: Mask = arrays["shown"].copy() if shown else np.ones(len(arrays["id"]), np.bool_)
+        if sets is not None:
+            mask &= np.logical_or.reduce([arrays[f"{SET}{id_}"] for id_ in sets])
+        for column, sign, value in tests:
+            if column == "under":
+                mask &= self._under(int(value))
+                continue
+            values, wanted = arrays[column], value
+            if column == "extension":
+                values, codes = values
+                wanted = codes.get(value, -1)
+            elif column == "above":
+                wanted = int(_rows(arrays["id"], np.array([value], np.int64), -1)[0])
+            mask &= SIGNS[sign](values, wanted)
+        mask[self._changed_rows] = False
+        return mask
+
+    def _under(self, folder: int) -> Mask:
+        inside = np.zeros(len(self._arrays["id"]), np.bool_)
+        inside[_rows(self._arrays["id"], np.array([folder], np.int64), 0)] = True
+        covered: Mask = _closed(inside, self._arrays["above"], self._arrays["kind"])[self._arrays["above"]]
+        # `/`, the first row, is below nothing.
+        covered[0] = False
+        return covered
+
+    def totals(self, mask: Mask) -> tuple[int, int] | None:
+        """Return the number of rows, and the total size of those that are not directories; None if that is too
+        large."""
+        sizes = self._arrays["size"][mask & (self._arrays["kind"] != schema.DIRECTORY)]
+        if sizes.sum(dtype=np.float64) > MOST_EXACT:
+            return None
+        return int(np.count_nonzero(mask)), int(sizes.sum())
+
+    def count(self, mask: Mask) -> int:
+        """Return the number of rows."""
+        return int(np.count_nonzero(mask))
+
+    def first(self, mask: Mask, order: str, count: int) -> list[int]:
+        """Return the ids of the first rows in an order."""
+        rows = self._arrays[order]
+        ids: list[int] = self._arrays["id"][rows[mask[rows]][:count]].tolist()
+        return ids
+
+    def candidates(self, mask: Mask, texts: Sequence[Contains]) -> list[int] | None:
+        """Return the ids of rows that may contain all parts of all texts; None if there are too many."""
+        for part, field, mode in sorted(
+            ((part, text.field, mode) for text in texts for part, mode in text.parts), key=lambda each: -len(each[0])
+        ):
+            folded = part.casefold()
+            # No name contains a slash.
+            piece = folded.rpartition("/")[2] if mode == "suffix" else max(folded.split("/"), key=len)
+            found = self._containing(piece.encode("utf-8", "surrogatepass"), field, mode) if piece else None
+            if found is not None:
+                mask = mask & found
+        if np.count_nonzero(mask) > MOST_TESTED:
+            return None
+        ids: list[int] = self._arrays["id"][mask].tolist()
+        return ids
+
+    def _containing(self, piece: bytes, field: str, mode: str) -> Mask | None:
+        names: Texts = self._arrays["name"]
+        if mode == "suffix":
+            return names.ending(piece)
+        found = names.containing(piece)
+        if found is None or field == "name":
+            return found
+        rows, paths = self._arrays["folder"]
+        folders = paths.containing(piece)
+        if folders is None:
+            return None
+        inside = np.zeros(len(found), np.bool_)
+        inside[rows] = folders
+        covered: Mask = found | inside[self._arrays["above"]]
+        return covered
+
+    def by_extension_and_age(self, folder: int, ages: Sequence[int]) -> list[Row] | None:
+        """Count the files below a directory, and sum their sizes, by extension and by the first of `ages` (descending)
+        that is not later than their change; None if the sums are too large."""
+        mask = self.matching([Compare("kind", "=", schema.FILE), Compare("under", "=", folder)], None, shown=False)
+        sizes, mtimes = self._arrays["size"][mask], self._arrays["mtime"][mask]
+        codes, extensions = self._arrays["extension"]
+        if sizes.sum(dtype=np.float64) > MOST_EXACT:
+            return None
+        groups = codes[mask] * (len(ages) + 1)
+        for age in ages:
+            groups += mtimes < age
+        counts = np.bincount(groups)
+        sums = np.bincount(groups, sizes)
+        names = list(extensions)
+        return [
+            (names[group // (len(ages) + 1)], group % (len(ages) + 1), int(counts[group]), int(sums[group]))
+            for group in np.flatnonzero(counts).tolist()
+        ]
+
+    def sums(self, parts: Sequence[Sequence[int]], metric: str, changed: Sequence[Row]) -> list[int] | None:
+        """Return what each part, a list of set ids, adds to those before it; see `sets.sums_by_part`.
+
+        Args:
+            changed: the changed entries: id, parent, kind, size, and the first part that each is in, or -1.
+        """
+        arrays = self._arrays
+        of = np.full(len(arrays["id"]), -1, np.int16)
+        for part in range(len(parts) - 1, -1, -1):
+            of[np.logical_or.reduce([arrays[f"{SET}{id_}"] for id_ in parts[part]])] = part
+        of[~arrays["shown"]] = -1
+        kinds, sizes, above = arrays["kind"], arrays["size"], arrays["above"]
+        if self.changed:
+            kept = np.ones(len(of), np.bool_)
+            kept[self._changed_rows] = False
+            fresh = np.array(changed, np.int64).reshape(-1, 5)
+            ids = np.concatenate([arrays["id"][kept], fresh[:, 0]])
+            by_id = np.argsort(ids, kind="stable")
+            parents = np.concatenate([arrays["id"][above[kept]], fresh[:, 1]])[by_id]
+            kinds, sizes, of = (
+                np.concatenate([old[kept], fresh[:, at].astype(old.dtype)])[by_id]
+                for at, old in ((2, kinds), (3, sizes), (4, of))
+            )
+            above = _rows(ids[by_id], parents, 0)
+        if metric != "size":
+            kind = {"files": schema.FILE, "directories": schema.DIRECTORY}.get(metric)
+            counted = of[(of >= 0) & (kinds == kind)] if kind is not None else of[of >= 0]
+            return np.bincount(counted, minlength=len(parts)).tolist()  # type: ignore[no-any-return]  # a list of int
+        totals = [0]
+        for part in range(len(parts)):
+            inside = (of >= 0) & (of <= part)
+            covered = _closed(inside & (kinds == schema.DIRECTORY), above, kinds)[above]
+            covered[0] = False
+            outermost = sizes[inside & ~covered]
+            if outermost.sum(dtype=np.float64) > MOST_EXACT:
+                return None
+            totals.append(int(outermost.sum()))
+        return [after - before for before, after in itertools.pairwise(totals)]
+
+
+def _closed(inside: Mask, above: Array, kinds: Array) -> Mask:
+    """Return which rows are in `inside`, or directories below one that is."""
+    folders = np.flatnonzero(kinds == schema.DIRECTORY)
+    number = np.zeros(len(above), np.int32)
+    number[folders] = np.arange(len(folders), dtype=np.int32)
+    up = number[above[folders]]
+    found = inside[folders]
+    while True:
+        # Each round looks twice as far up.
+        farther = up[up]
+        found = found | found[up]
+        if np.array_equal(farther, up):
+            break
+        up = farther
+    closed = inside.copy()
+    closed[folders] = found
+    return closed
+
+
+def _texts(db: apsw.Connection, column: str) -> Iterator[str]:
+    """Yield a column of all entries, a range of ids at a time. SQLite joins the values without the interpreter lock."""
+    last = fetch_value(db, "SELECT max(id) FROM entry")
+    for start in range(0, last + 1, STEP):
+        query = f"SELECT {column} FROM entry NOT INDEXED WHERE id > ? AND id <= ?"
+        text = fetch_value(db, query, (start, start + STEP))
+        if text is not None:
+            yield text
+
+
+def _numbers(text: str | None) -> Array:
+    return np.fromstring(text or "", np.int64, sep=",") if text else np.zeros(0, np.int64)
+
+
+def _rows(ids: Array, wanted: Array, missing: int) -> Array:
+    """Return the rows of ids; `missing` for one that there is not."""
+    rows = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    return np.where(ids[rows] == wanted, rows, missing)
