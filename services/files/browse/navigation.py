@@ -57,8 +57,8 @@ class BrowseTools(Family):
             total, from_, given = _children(self._core.columns, db, folder.id, order, limit + params.offset)
             rows = fetch_all(
                 db,
-                "SELECT n.name, path, size, kind, mtime, extension, format('%d-%d-%d-%d-%d', device, inode, size,"
-                f" mtime, ctime) FROM {from_} n.parent = ? {order} LIMIT ? OFFSET ?",
+                "SELECT n.name, n.path, n.size, n.kind, n.mtime, n.extension, format('%d-%d-%d-%d-%d', n.device,"
+                f" n.inode, n.size, n.mtime, n.ctime) FROM {from_} n.parent = ? {order} LIMIT ? OFFSET ?",
                 (*given, folder.id, limit, params.offset),
             )
             entries, cut = fitting(

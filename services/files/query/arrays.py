@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -13,13 +14,14 @@ import numpy.typing as npt
 
 from linckia.services.files.query.columns import ORDER, SET
 from linckia.services.files.query.matching import Compare, Contains
+from linckia.services.files.query.path_order import by_path, numbers
 from linckia.services.files.store import schema
 from linckia.services.files.store.sql import Row, fetch_all, fetch_value, key
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
-STEP = 250_000
+STEP = 100_000
 """Ids that are read at once: parsing their values holds the interpreter lock."""
 
 MOST_FOUND = 60_000
@@ -48,15 +50,44 @@ INTEGERS = {
 """Columns by name: their SQL expressions and types."""
 
 
+PATH_ORDER = f"{ORDER}n.path ASC, n.path"
+NAME_ORDERS = tuple(f"{ORDER}{key('n.name')} {direction}, n.path" for direction in ("ASC", "DESC"))
+NUMERIC_ORDER = re.compile(rf"{ORDER}n\.(\w+) (ASC|DESC), n\.path")
+
+
+DIGITS = ("kind", "shown")
+"""Columns of `INTEGERS` with one digit each."""
+
+
 class Texts:
     """Texts of many rows, folded as `key` folds them, for finding parts of them."""
 
     def __init__(self, joined: list[str]) -> None:
         """`joined`: texts separated by NUL, which no name contains."""
-        self._bytes = "\0".join(("", *joined, "")).encode()
+        self._bytes = "\0".join(("", *(text.casefold() for text in joined), "")).encode()
         self._at = np.frombuffer(self._bytes, np.uint8)
         self._ends = np.flatnonzero(self._at == 0)
         self.count = len(self._ends) - 1
+
+    def ordered(self, rows: Array, *, descending: bool) -> Array:
+        """Return rows in the order of their texts; rows with equal texts stay in order."""
+        rows, group = rows.copy(), np.zeros(len(rows), np.int64)
+        open_, at = np.arange(len(rows)), 0
+        while len(open_):
+            # Eight bytes at a time, padded with NUL, of all rows whose texts are equal to here.
+            ends = self._ends[rows[open_] + 1]
+            words = np.zeros(len(open_), np.uint64)
+            for byte in range(8):
+                places = np.minimum(self._ends[rows[open_]] + 1 + at + byte, ends)
+                words = words << np.uint64(8) | self._at[places]
+            order = np.lexsort((words, group[open_])) if at else np.argsort(words, kind="stable")
+            rows[open_], words, before = rows[open_][order], words[order], group[open_]
+            begins = np.ones(len(open_) + 1, np.bool_)
+            begins[1:-1] = (words[1:] != words[:-1]) | (before[1:] != before[:-1])
+            group[open_] = open_[np.maximum.accumulate(np.where(begins[:-1], np.arange(len(open_)), 0))]
+            open_ = open_[~(begins[:-1] & begins[1:]) & (words & np.uint64(255) != 0)]
+            at += 8
+        return rows[np.argsort(-group, kind="stable")] if descending else rows
 
     def containing(self, part: bytes) -> Mask | None:
         """Return which rows contain a part; None if there are too many."""
@@ -116,7 +147,10 @@ class Arrays:
     def _loaded(self, db: apsw.Connection, name: str) -> Any:
         if name in INTEGERS:
             sql, kind = INTEGERS[name]
-            return np.concatenate([_numbers(text).astype(kind) for text in _texts(db, f"group_concat({sql})")])
+            if name in DIGITS:
+                texts = _texts(db, f"group_concat({sql}, '')")
+                return (np.frombuffer("".join(texts).encode(), np.uint8) - ord("0")).astype(kind)
+            return np.concatenate([numbers(text).astype(kind) for text in _texts(db, f"group_concat({sql})")])
         ids: Array = self["id"]
         if name == "above":
             # The row of each entry's directory; that of `/` is its own.
@@ -131,23 +165,46 @@ class Arrays:
             ]
             return np.concatenate(found), codes
         if name == "name":
-            return Texts(list(_texts(db, f"group_concat({key('name')}, char(0))")))
+            return Texts(list(_texts(db, "group_concat(name, char(0))")))
         if name == "folder":
-            query = (
-                f"SELECT group_concat(id), group_concat({key('path')}, char(0)) FROM folder NOT INDEXED WHERE id > 0"
-            )
-            numbers, text = fetch_all(db, query)[0]
-            return _rows(ids, _numbers(numbers), 0), Texts([text])
+            query = "SELECT group_concat(id), group_concat(path, char(0)) FROM folder NOT INDEXED WHERE id > 0"
+            folders, text = fetch_all(db, query)[0]
+            return _rows(ids, numbers(folders), 0), Texts([text])
         if name.startswith(ORDER):
+            ordered = self._from_path_order(db, name)
+            if ordered is not None:
+                return ordered
             # Without a limit, SQLite may leave out the order of a subquery.
             query = f"SELECT group_concat(id) FROM (SELECT n.id FROM node n {name} LIMIT -1)"
-            return _rows(ids, _numbers(fetch_value(db, query)), 0).astype(np.int32)
+            return _rows(ids, numbers(fetch_value(db, query)), 0).astype(np.int32)
         query = "SELECT group_concat(entry_id) FROM member WHERE set_id = ?"
-        members = _numbers(fetch_value(db, query, (int(name.removeprefix(SET)),)))
+        members = numbers(fetch_value(db, query, (int(name.removeprefix(SET)),)))
         mask = np.zeros(len(ids), np.bool_)
         rows = _rows(ids, members, -1)
         mask[rows[rows >= 0]] = True
         return mask
+
+    def _from_path_order(self, db: apsw.Connection, name: str) -> Array | None:
+        """Return an order by path, or by names or numbers and then by path."""
+        found = NUMERIC_ORDER.fullmatch(name)
+        if name == PATH_ORDER:
+            for other in ("above", "kind", "shown"):
+                self.load(db, other)
+            rows = by_path(db, self["id"], self["above"], self["kind"])
+            return None if rows is None else rows[self["shown"][rows]]
+        if name in NAME_ORDERS:
+            self.load(db, PATH_ORDER)
+            self.load(db, "name")
+            texts: Texts = self["name"]
+            return texts.ordered(self[PATH_ORDER], descending=name == NAME_ORDERS[1])
+        if found is None or found[1] not in INTEGERS:
+            return None
+        for other in (PATH_ORDER, found[1]):
+            self.load(db, other)
+        rows = self[PATH_ORDER]
+        values = self[found[1]][rows].astype(np.int64)
+        ordered: Array = rows[np.argsort(-values if found[2] == "DESC" else values, kind="stable")]
+        return ordered
 
 
 class View:
@@ -323,10 +380,6 @@ def _texts(db: apsw.Connection, column: str) -> Iterator[str]:
         text = fetch_value(db, query, (start, start + STEP))
         if text is not None:
             yield text
-
-
-def _numbers(text: str | None) -> Array:
-    return np.fromstring(text or "", np.int64, sep=",") if text else np.zeros(0, np.int64)
 
 
 def _rows(ids: Array, wanted: Array, missing: int) -> Array:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import apsw
 import trio
 
-from linckia.proto.errors import LinckiaError
 from linckia.services.files.store.sql import fetch_value
 from linckia.services.runtime.database import Database
 
@@ -122,9 +121,8 @@ class Columns:
                     self._base = None
                     await self._database.exclusive(lambda db: db.preupdate_hook(None, id=self))
                 self._used = False
-            except (apsw.Error, LinckiaError, MemoryError) as error:
-                # SQLite answers meanwhile; the next query asks again.
-                _log.warning("cannot load columns of the index: %s", error)
+            except Exception as error:  # noqa: BLE001  # columns only save time: SQLite answers, and the next query asks again
+                _log.warning("cannot load columns of the index: %r", error)
                 self._base = None
             if not self._wake.is_set():
                 self._is_idle.set()
