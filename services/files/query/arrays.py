@@ -24,8 +24,14 @@ Mask = npt.NDArray[np.bool_]
 STEP = 100_000
 """Ids that are read at once: parsing their values holds the interpreter lock."""
 
-MOST_FOUND = 60_000
-"""Most places at which a text is searched for; SQLite is faster with more."""
+MOST_FOUND = 500_000
+"""Parts that occur more often select too little to be searched for."""
+
+FEW_FOUND = 3_000
+"""Places that are searched for one by one."""
+
+SAMPLED = 16
+"""The share of all texts that tells how often a part occurs."""
 
 MOST_TESTED = 20_000
 """Most entries that SQLite tests one by one."""
@@ -89,18 +95,34 @@ class Texts:
             at += 8
         return rows[np.argsort(-group, kind="stable")] if descending else rows
 
-    def containing(self, part: bytes) -> Mask | None:
-        """Return which rows contain a part; None if there are too many."""
+    def expected(self, part: bytes) -> int:
+        """Estimate how often a part occurs."""
+        return self._bytes.count(part, 0, len(self._bytes) // SAMPLED) * SAMPLED
+
+    def containing(self, part: bytes) -> Mask:
+        """Return which rows contain a part."""
+        places = self._places(part) if self.expected(part) < FEW_FOUND else None
+        if places is None:
+            # Comparing all texts byte by byte takes as long, however often the part occurs.
+            last = len(self._at) - len(part) + 1
+            found = self._at[:last] == part[0]
+            if len(part) > 1:
+                found &= self._at[1 : last + 1] == part[1]
+            places = np.flatnonzero(found)
+            for at in range(2, len(part)):
+                places = places[self._at[places + at] == part[at]]
+        mask = np.zeros(self.count, np.bool_)
+        mask[np.searchsorted(self._ends, places) - 1] = True
+        return mask
+
+    def _places(self, part: bytes) -> Array | None:
+        """Return where a rare part occurs; None if it is not rare."""
         found: list[int] = []
         at = self._bytes.find(part)
-        while at >= 0:
+        while at >= 0 and len(found) < FEW_FOUND:
             found.append(at)
-            if len(found) > MOST_FOUND:
-                return None
             at = self._bytes.find(part, at + len(part))
-        mask = np.zeros(self.count, np.bool_)
-        mask[np.searchsorted(self._ends, np.array(found, np.int64)) - 1] = True
-        return mask
+        return np.array(found, np.int64) if at < 0 else None
 
     def ending(self, part: bytes) -> Mask:
         """Return which rows end with a part."""
@@ -264,33 +286,35 @@ class View:
 
     def candidates(self, mask: Mask, texts: Sequence[Contains]) -> list[int] | None:
         """Return the ids of rows that may contain all parts of all texts; None if there are too many."""
-        for part, field, mode in sorted(
-            ((part, text.field, mode) for text in texts for part, mode in text.parts), key=lambda each: -len(each[0])
-        ):
-            folded = part.casefold()
-            # No name contains a slash.
-            piece = folded.rpartition("/")[2] if mode == "suffix" else max(folded.split("/"), key=len)
-            found = self._containing(piece.encode("utf-8", "surrogatepass"), field, mode) if piece else None
-            if found is not None:
-                mask = mask & found
+        names: Texts = self._arrays["name"]
+        pieces: list[tuple[int, bytes, str, str]] = []
+        for text in texts:
+            for part, mode in text.parts:
+                folded = part.casefold()
+                # No name contains a slash.
+                piece = folded.rpartition("/")[2] if mode == "suffix" else max(folded.split("/"), key=len)
+                data = piece.encode("utf-8", "surrogatepass")
+                if data:
+                    pieces.append((0 if mode == "suffix" else names.expected(data), data, text.field, mode))
+        for expected, data, field, mode in sorted(pieces):
+            if expected > MOST_FOUND or np.count_nonzero(mask) < FEW_FOUND:
+                break
+            mask = mask & self._containing(data, field, mode)
         if np.count_nonzero(mask) > MOST_TESTED:
             return None
         ids: list[int] = self._arrays["id"][mask].tolist()
         return ids
 
-    def _containing(self, piece: bytes, field: str, mode: str) -> Mask | None:
+    def _containing(self, piece: bytes, field: str, mode: str) -> Mask:
         names: Texts = self._arrays["name"]
         if mode == "suffix":
             return names.ending(piece)
         found = names.containing(piece)
-        if found is None or field == "name":
+        if field == "name":
             return found
-        rows, paths = self._arrays["folder"]
-        folders = paths.containing(piece)
-        if folders is None:
-            return None
+        rows, folders = self._arrays["folder"]
         inside = np.zeros(len(found), np.bool_)
-        inside[rows] = folders
+        inside[rows] = folders.containing(piece)
         covered: Mask = found | inside[self._arrays["above"]]
         return covered
 

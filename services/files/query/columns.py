@@ -118,14 +118,18 @@ class Columns:
                 if not waiting.cancelled_caught:
                     await self._load()
                 elif self._base is not None and not self._used:
-                    self._base = None
-                    await self._database.exclusive(lambda db: db.preupdate_hook(None, id=self))
+                    await self.drop()
                 self._used = False
             except Exception as error:  # noqa: BLE001  # columns only save time: SQLite answers, and the next query asks again
                 _log.warning("cannot load columns of the index: %r", error)
                 self._base = None
             if not self._wake.is_set():
                 self._is_idle.set()
+
+    async def drop(self) -> None:
+        """Free the memory of all columns."""
+        self._base = None
+        await self._database.exclusive(lambda db: db.preupdate_hook(None, id=self))
 
     async def _load(self) -> None:
         self._wake = trio.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import urllib.parse
@@ -42,12 +43,16 @@ FEW = 10_000
 SELECTED = "n.path, n.name, n.kind, n.size, n.disk, n.mtime, n.ctime"
 
 
+_shown = functools.lru_cache(maxsize=4096)(times.rfc3339)
+"""Entries of a page share many times: that of their change and of their status, and when they were added."""
+
+
 def entry_of(row: Row) -> FileEntry:
     """Build an entry from a row of `SELECTED`, optionally followed by the time at which it was added to the set."""
     path, name, kind, size, disk, mtime, ctime, *added = row
     return FileEntry(
-        path=path, name=name, kind=schema.KINDS[kind], size=size, disk_size=disk, mtime=times.rfc3339(mtime),
-        ctime=times.rfc3339(ctime), added_at=times.rfc3339_or_none(added[0] if added else None),
+        path=path, name=name, kind=schema.KINDS[kind], size=size, disk_size=disk, mtime=_shown(mtime),
+        ctime=_shown(ctime), added_at=_shown(added[0]) if added and added[0] is not None else None,
     )  # fmt: skip
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from linckia.proto.operation import Params
+from linckia.proto.ops.files.changes import MoveFiles, Relocation
 from linckia.proto.ops.files.queries import QueryCreate, QueryExecute
 from linckia.proto.ops.files.reading import Navigate
 from linckia.proto.ops.files.resources import (
@@ -27,7 +29,7 @@ from linckia.proto.ops.files.sets import ResourceSetAddChild, ResourceSetCreate,
 from linckia.proto.ops.files.shared import Filter
 from linckia.proto.ops.files.space import SpaceSummaryOf, TopFiles
 from linckia.services.files.browse import space
-from linckia.services.files.query import columns
+from linckia.services.files.query import arrays, columns
 from linckia.services.files.query.columns import Columns
 from tests.in_process import Bench
 from tests.unit.files.rig import change_tree, files_service, index, make_tree
@@ -49,7 +51,8 @@ NAMES = (
 
 MODES: tuple[TextMode, ...] = ("contains", "prefix", "suffix")
 PATTERNS: tuple[tuple[str, TextMode], ...] = (
-    ("a.*1", "regex"), ("long[sx]|K+k", "regex"), ("*/[ak]*1*", "glob"), ("*ss*.TXT", "glob"),
+    ("a.*1", "regex"), ("x+1.*t$", "regex"), ("(a|b)[0-9]+\\.txt", "regex"), ("long[sx]|K+k", "regex"),
+    ("*/[ak]*1*", "glob"), ("*ss*.TXT", "glob"),
 )  # fmt: skip
 
 
@@ -171,6 +174,7 @@ async def test_answers_equal_those_of_sqlite_after_any_change(
 ) -> None:
     chance = random.Random(seed)
     monkeypatch.setattr(columns, "MOST_COLUMNS", 1000)
+    monkeypatch.setattr(arrays, "FEW_FOUND", chance.choice([1, 1000]))
     async with filled(tmp_path, seed) as (bench, root):
         await compared(bench, root, made, monkeypatch, loaded=False)
         await made[0].settled()
@@ -185,3 +189,84 @@ async def test_answers_equal_those_of_sqlite_after_any_change(
         await bench.call(ResourceSetDelete(name="two"))
         await bench.call(ResourceSetCreate(name="two"))
         await compared(bench, root, made, monkeypatch, loaded=False)
+
+
+async def test_more_changes_than_are_noted_one_by_one_drop_the_columns(
+    tmp_path: Path, made: list[Columns], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "MOST_CHANGED", 5)
+    async with filled(tmp_path, 1) as (bench, root):
+        await bench.call(TopFiles(path=str(root)))
+        await made[0].settled()
+        for number in range(6):
+            (root / f"largest {number}").write_bytes(b"x" * (100_000 + number))
+        await index(bench, root)
+        found = await bench.call(TopFiles(path=str(root)))
+        assert [entry.name for entry in found.entries[:6]] == [f"largest {number}" for number in range(5, -1, -1)]
+        await made[0].settled()
+        assert found == await bench.call(TopFiles(path=str(root)))
+
+
+async def test_a_moved_directory_is_found_at_its_new_path_only(
+    tmp_path: Path, made: list[Columns], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with filled(tmp_path, 2) as (bench, root):
+        (root / "before").mkdir()
+        (root / "before/inside.txt").write_bytes(b"x" * 999_999)
+        await index(bench, root)
+        await compared(bench, root, made, monkeypatch, loaded=False)
+        await made[0].settled()
+        move = Relocation(from_=str(root / "before"), to=str(root / "after"))
+        await bench.call(MoveFiles(moves=[move]))
+        found = await bench.call(TopFiles(path=str(root)))
+        assert found.entries[0].path == str(root / "after/inside.txt")
+        await compared(bench, root, made, monkeypatch, loaded=False)
+
+
+async def test_sqlite_answers_if_columns_cannot_be_loaded(
+    tmp_path: Path, made: list[Columns], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise MemoryError
+
+    async with filled(tmp_path, 3) as (bench, root):
+        with monkeypatch.context() as patched:
+            patched.setattr(arrays.Arrays, "load", fail)
+            found = await bench.call(TopFiles(path=str(root)))
+            await made[0].settled()
+            assert found == await bench.call(TopFiles(path=str(root)))
+            await made[0].settled()
+        await compared(bench, root, made, monkeypatch, loaded=False)
+        await made[0].settled()
+        await compared(bench, root, made, monkeypatch, loaded=True)
+
+
+async def test_a_damaged_database_leaves_no_columns_of_the_old_one(
+    tmp_path: Path, made: list[Columns], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with filled(tmp_path, 4) as (bench, root):
+        await compared(bench, root, made, monkeypatch, loaded=False)
+        await made[0].settled()
+        database = made[0]._database
+        await trio.to_thread.run_sync(database.begin_again, "damaged by a test")
+        (root / "new.txt").write_bytes(b"x" * 999_999)
+        await index(bench, root)
+        found = await bench.call(TopFiles(path=str(root)))
+        assert found.entries[0].path == str(root / "new.txt")
+        await compared(bench, root, made, monkeypatch, loaded=False)
+
+
+async def test_unused_columns_are_dropped(tmp_path: Path, made: list[Columns], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "IDLE_S", 0.01)
+    dropped = trio.Event()
+    original = Columns.drop
+
+    async def drop(self: Columns) -> None:
+        await original(self)
+        dropped.set()
+
+    monkeypatch.setattr(Columns, "drop", drop)
+    async with filled(tmp_path, 5) as (bench, root):
+        found = await bench.call(TopFiles(path=str(root)))
+        await dropped.wait()
+        assert found == await bench.call(TopFiles(path=str(root)))
