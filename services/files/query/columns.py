@@ -103,7 +103,8 @@ class Columns:
     def _want(self, needed: Collection[str]) -> None:
         self._wanted.update(needed)
         self._wake.set()
-        self._is_idle = trio.Event()
+        if self._is_idle.is_set():
+            self._is_idle = trio.Event()
 
     async def settled(self) -> None:
         """Wait until everything that was needed so far is loaded."""
@@ -143,22 +144,26 @@ class Columns:
         for _ in range(ATTEMPTS):
             base = self._base
             if base is None or base.changed or base.lost or base.generation != self._database.generation:
-                base = self._base = await self._database.exclusive(self._watched)
+                base = await self._database.exclusive(self._watched)
             if await self._database.read(lambda db, base=base: _fill(db, base, names)):  # type: ignore[misc]  # bound at once
                 return
 
     def _watched(self, writer: apsw.Connection) -> _Base:
         """Begin to note changes. No transaction is open."""
         base = _Base(self._database.generation)
+        # In this order: a query that still finds the old base has opened its snapshot while that was notified.
+        self._base = base
         writer.preupdate_hook(base.note, id=self)
         return base
 
 
 def _fill(db: apsw.Connection, base: _Base, names: Collection[str]) -> bool:
     """Load columns. Returns False if the state that `db` reads is no longer that of the columns."""
-    if fetch_value(db, "SELECT count(*) FROM (SELECT 1 FROM folder LIMIT 2)") and base.changed:
+    last = fetch_value(db, "SELECT max(id) FROM entry")
+    # The snapshot is open now.
+    if base.changed or base.lost:
         return False
-    if fetch_value(db, "SELECT max(id) FROM entry") > MOST_ENTRIES:
+    if last > MOST_ENTRIES:
         return True
     # numpy takes memory and start-up time that a small index does not need.
     arrays: Arrays = importlib.import_module("linckia.services.files.query.arrays").Arrays(base.arrays)

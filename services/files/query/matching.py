@@ -93,10 +93,6 @@ def text_matches(field: str, pattern: str, mode: TextMode, *, case_sensitive: bo
         found = _regex(COLUMNS[field], pattern if case_sensitive else f"(?i){pattern}", pattern)
         parts = [(part, "contains") for part in literals.parts_of(pattern)]
         narrowed = _narrowed(found, field, parts, any_case=not case_sensitive)
-        needed = literals.trigrams_of(pattern)
-        if needed.op == "and":
-            # They also tell of repeated characters: `7+-1` contains `7-1`.
-            parts += [(part, "contains") for part in sorted(needed.trigrams)]
         return narrowed._replace(tests=_tests(field, parts, any_case=not case_sensitive))
     if mode == "glob":
         parts = literals.parts_of_glob(pattern)

@@ -270,3 +270,28 @@ async def test_unused_columns_are_dropped(tmp_path: Path, made: list[Columns], m
         found = await bench.call(TopFiles(path=str(root)))
         await dropped.wait()
         assert found == await bench.call(TopFiles(path=str(root)))
+
+
+async def test_no_answer_is_older_than_the_index_while_it_changes(
+    tmp_path: Path, made: list[Columns], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queries, loads and changes at the same time: an acknowledged file is in every answer from then on."""
+    monkeypatch.setattr(columns, "MOST_CHANGED", 9)
+    async with filled(tmp_path, 6) as (bench, root):
+        written = 0
+
+        async def ask(order: TopFiles | QueryExecute) -> None:
+            while written < 40:
+                least = written
+                found = await bench.call(order)
+                assert max(entry.size for entry in found.entries) >= 100_000 + least, order
+
+        (root / "largest").write_bytes(b"x" * 100_000)
+        await index(bench, root)
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(ask, TopFiles(path=str(root)))
+            tasks.start_soon(ask, QueryExecute(name="saved"))
+            for number in range(1, 41):
+                (root / "largest").write_bytes(b"x" * (100_000 + number))
+                await index(bench, root)
+                written = number
