@@ -20,9 +20,9 @@ from linckia.proto.ops.kernel import KernelContentUrl
 from linckia.services.files import paths
 from linckia.services.files.core import Family, reads
 from linckia.services.files.index.tree import last_scan
-from linckia.services.files.query.columns import Columns, is_large
+from linckia.services.files.query.columns import INSIDE, Columns, is_large
 from linckia.services.files.query.entries import ENOUGH, FEW, MAX_BYTES, Order, find_indexed, fitting, node_uri
-from linckia.services.files.query.matching import EXTENSIONS, Compare
+from linckia.services.files.query.matching import EXTENSIONS
 from linckia.services.files.store import schema
 from linckia.services.files.store.sql import fetch_all, fetch_one, fetch_value, key
 from linckia.services.runtime import times
@@ -203,15 +203,15 @@ def _children(
     total = "SELECT count(*) FROM {} n.parent = ?"
     every = "node n WHERE"
     large = count <= FEW and is_large(db, "entry WHERE parent = ?", (folder,))
-    view = columns.view(db, {"above", "shown", order}) if large else None
+    column = f"{INSIDE}{folder} {order}"
+    view = columns.view(db, {column}) if large else None
     if view is None:
         return fetch_value(db, total.format(every), (folder,)), every, ()
-    mask = view.matching([Compare("above", "=", folder)], None)
+    number, first = view.children(column, count)
     some = "json_each(?) c CROSS JOIN node n ON n.id = c.value WHERE"
     changed = msgspec.json.encode(view.changed).decode()
-    number = view.count(mask) + fetch_value(db, total.format(some), (changed, folder))
-    first = msgspec.json.encode([*view.first(mask, order, count), *view.changed]).decode()
-    return number, some, (first,)
+    number += fetch_value(db, total.format(some), (changed, folder))
+    return number, some, (msgspec.json.encode([*first, *view.changed]).decode(),)
 
 
 def _target(path: str) -> str | None:

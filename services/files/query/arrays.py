@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import re
@@ -12,7 +13,7 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from linckia.services.files.query.columns import ORDER, SET
+from linckia.services.files.query.columns import INSIDE, ORDER, SET
 from linckia.services.files.query.matching import Compare, Contains
 from linckia.services.files.query.path_order import by_path, numbers
 from linckia.services.files.store import schema
@@ -162,7 +163,7 @@ class Arrays:
         """Load a column, and those that it is derived from."""
         if name in self._columns:
             return
-        if name != "id":
+        if name != "id" and not name.startswith(INSIDE):
             self.load(db, "id")
         self._columns[name] = self._loaded(db, name)
 
@@ -173,6 +174,10 @@ class Arrays:
                 texts = _texts(db, f"group_concat({sql}, '')")
                 return (np.frombuffer("".join(texts).encode(), np.uint8) - ord("0")).astype(kind)
             return np.concatenate([numbers(text).astype(kind) for text in _texts(db, f"group_concat({sql})")])
+        if name.startswith(INSIDE):
+            _, folder, order = name.split(" ", 2)
+            query = f"SELECT group_concat(id) FROM (SELECT n.id FROM node n WHERE n.parent = ? {order} LIMIT -1)"
+            return numbers(fetch_value(db, query, (int(folder),)))
         ids: Array = self["id"]
         if name == "above":
             # The row of each entry's directory; that of `/` is its own.
@@ -235,8 +240,18 @@ class View:
     def __init__(self, arrays: Arrays, changed: Collection[int]) -> None:
         self._arrays = arrays
         self.changed = sorted(changed)
-        rows = _rows(arrays["id"], np.array(self.changed, np.int64), -1)
-        self._changed_rows = rows[rows >= 0]
+
+    @functools.cached_property
+    def _changed_rows(self) -> Array:
+        rows = _rows(self._arrays["id"], np.array(self.changed, np.int64), -1)
+        return rows[rows >= 0]
+
+    def children(self, column: str, count: int) -> tuple[int, list[int]]:
+        """Return the number of a directory's entries, and the ids of the first."""
+        ids = self._arrays[column]
+        if self.changed:
+            ids = ids[~np.isin(ids, self.changed)]
+        return len(ids), ids[:count].tolist()
 
     def matching(self, tests: Sequence[Compare], sets: Sequence[int] | None, *, shown: bool = True) -> Mask:
         """Return which rows meet all tests and are in one of the sets; `shown`: only those that clients see."""
@@ -252,8 +267,6 @@ class View:
             if column == "extension":
                 values, codes = values
                 wanted = codes.get(value, -1)
-            elif column == "above":
-                wanted = int(_rows(arrays["id"], np.array([value], np.int64), -1)[0])
             mask &= SIGNS[sign](values, wanted)
         mask[self._changed_rows] = False
         return mask
@@ -273,10 +286,6 @@ class View:
         if sizes.sum(dtype=np.float64) > MOST_EXACT:
             return None
         return int(np.count_nonzero(mask)), int(sizes.sum())
-
-    def count(self, mask: Mask) -> int:
-        """Return the number of rows."""
-        return int(np.count_nonzero(mask))
 
     def first(self, mask: Mask, order: str, count: int) -> list[int]:
         """Return the ids of the first rows in an order."""

@@ -34,8 +34,9 @@ MOST_CHANGED = 5_000
 
 MOST_COLUMNS = 32
 
-ORDER, SET = "ORDER BY ", "set "
-"""Prefixes of the names of columns with the rows in an order, and with whether they are in a set."""
+ORDER, SET, INSIDE = "ORDER BY ", "set ", "in "
+"""Prefixes of the names of columns: the rows in an order, whether they are in a set, and the ids of the entries of a
+directory in an order (`in ID ORDER BY …`)."""
 
 IDLE_S = 60.0
 """Columns unused for this long are dropped."""

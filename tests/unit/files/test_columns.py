@@ -14,7 +14,7 @@ import trio
 
 from linckia.proto.operation import Params
 from linckia.proto.ops.files.changes import MoveFiles, Relocation
-from linckia.proto.ops.files.queries import QueryCreate, QueryExecute
+from linckia.proto.ops.files.queries import FoundEntries, QueryCreate, QueryExecute
 from linckia.proto.ops.files.reading import Navigate
 from linckia.proto.ops.files.resources import (
     ResourceFuzzyMatch,
@@ -27,7 +27,7 @@ from linckia.proto.ops.files.resources import (
 )
 from linckia.proto.ops.files.sets import ResourceSetAddChild, ResourceSetCreate, ResourceSetDelete, ResourceSetModify
 from linckia.proto.ops.files.shared import Filter
-from linckia.proto.ops.files.space import SpaceSummaryOf, TopFiles
+from linckia.proto.ops.files.space import SpaceSummaryOf, TopEntries, TopFiles
 from linckia.services.files.browse import space
 from linckia.services.files.query import arrays, columns
 from linckia.services.files.query.columns import Columns
@@ -283,7 +283,7 @@ async def test_no_answer_is_older_than_the_index_while_it_changes(
         async def ask(order: TopFiles | QueryExecute) -> None:
             while written < 40:
                 least = written
-                found = await bench.call(order)
+                found: TopEntries | FoundEntries = await bench.call(order)
                 assert max(entry.size for entry in found.entries) >= 100_000 + least, order
 
         (root / "largest").write_bytes(b"x" * 100_000)
