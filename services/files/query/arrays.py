@@ -417,5 +417,7 @@ def _texts(db: apsw.Connection, column: str) -> Iterator[str]:
 
 def _rows(ids: Array, wanted: Array, missing: int) -> Array:
     """Return the rows of ids; `missing` for one that there is not."""
-    rows = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    # Without gaps between the ids, no search is needed.
+    found = wanted - ids[0] if ids[-1] - ids[0] == len(ids) - 1 else np.searchsorted(ids, wanted)
+    rows = np.clip(found, 0, len(ids) - 1)
     return np.where(ids[rows] == wanted, rows, missing)

@@ -31,6 +31,7 @@ from linckia.services.files.query.entries import (
 )
 from linckia.services.files.query.matching import COLUMNS, Condition, between, compared, text_matches
 from linckia.services.files.store import schema
+from linckia.services.files.store.sql import fetch_one
 from linckia.services.runtime.times import instant
 
 T = TypeVar("T")
@@ -138,7 +139,7 @@ def sum_of(columns: Columns, db: apsw.Connection, name: str, metric: ops.Metric,
     breakdown = [
         ops.SumPart(name=sets.name(db, id_), value=value) for id_, value in zip((start, *children), values, strict=True)
     ]
-    own, _ = sets.counts(db, start)
+    own = fetch_one(db, "SELECT 1 FROM member WHERE set_id = ? LIMIT 1", (start,)) is not None
     # A set that contains only other sets has no part of its own.
     shown = breakdown if own or not children else breakdown[1:]
     return ops.SumResult(resource_set=name, metric=metric, value=sum(values), breakdown=shown)
