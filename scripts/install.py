@@ -38,7 +38,7 @@ TORCH_CPU_INDEX_TIMEOUT_S = 8
 NEEDED_BYTES = {"": 2**30, "cpu": 3 * 2**30, "cuda": 12 * 2**30}
 """Disk space for the base, and with torch: measured 0.5, 1.6 and about 9 GiB, and the room in which pip unpacks."""
 
-TORCH = "torch"
+TORCH, OPENVINO = "torch", "openvino"
 
 NOT_COMPILED = r"/(tests?|testing|lexers|pip|_vendor|onnxruntime/(tools|quantization|transformers))/"
 """Modules that are never imported, and whose bytecode would be 40 MB."""
@@ -249,6 +249,11 @@ def nvidia_gpu() -> bool:
     return Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") is not None
 
 
+def has_amx() -> bool:
+    """Return whether the processor multiplies matrices of bf16 in hardware."""
+    return " amx_bf16 " in Path("/proc/cpuinfo").read_text().replace("\n", " ")
+
+
 def resolves_to_cpu(requirement: str, *options: str, timeout_s: float | None = None) -> bool | None:
     """Return True if pip would install a build without CUDA, None if it finds no build at all."""
     arguments = ("install", "--dry-run", "--quiet", "--no-deps", "--ignore-installed", "--report", "-", *options)
@@ -287,8 +292,8 @@ def install_torch(requirement: str) -> None:
 
 
 def wanted_extras(asked: str) -> list[str]:
-    """Return the extras in `asked` (names with commas), those that are installed, and torch if a first set-up finds an
-    NVIDIA GPU or LINCKIA_TORCH asks for it.
+    """Return the extras in `asked` (names with commas), those that are installed, torch if a first set-up finds an
+    NVIDIA GPU or LINCKIA_TORCH asks for it, and OpenVINO if a first set-up finds AMX, with which it is much faster.
     """
     extras = [name.strip() for name in asked.split(",") if name.strip()]
     installed_before = (path.name for path in VENV.glob(f"{STAMP}-*") if path.suffix != ".new")
@@ -296,6 +301,8 @@ def wanted_extras(asked: str) -> list[str]:
     kind = os.environ.get("LINCKIA_TORCH", "")
     if kind in ("cpu", "cuda") or (kind != "none" and not stamp_path().exists() and nvidia_gpu()):
         extras.append(TORCH)
+    if not stamp_path().exists() and has_amx():
+        extras.append(OPENVINO)
     return list(dict.fromkeys(extras))
 
 

@@ -9,7 +9,7 @@ are sums of integers; attention, normalisation and activation stay in 32 bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,12 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from linckia.services.embed.onnx_file import FLOAT, INT32, Attribute, Constant, Node, Value, encoded
-from linckia.services.embed.weights import MASK, STATES, WORDS, first_position
+from linckia.services.embed.tensors import Take, positions
+from linckia.services.embed.weights import MASK, STATES, WORDS
 
 Floats = npt.NDArray[np.float32]
-Take = Callable[[str], Floats]
-"""Returns a tensor of the checkpoint by its name, without the family's prefix."""
-
 Ranges = Sequence[tuple[Floats, Floats]]
 """The lowest and highest value per channel of each uneven product's input, in order."""
 
@@ -174,13 +172,11 @@ def build(config: Mapping[str, Any], take: Take, ranges: Ranges | None = None) -
 
 
 def _positions(graph: _Graph, config: Mapping[str, Any], take: Take) -> str:
-    # Every token is of type 0, so that row is added to the positions once.
-    rows = take("embeddings.position_embeddings.weight") + take("embeddings.token_type_embeddings.weight")[0]
     ends = (graph.constant([end], np.int64) for end in (1, 2))
     length = graph.add("Slice", graph.add("Shape", WORDS), *ends)
     axis = graph.constant([1], np.int64)
     start = graph.constant([0], np.int64)
-    return graph.add("Slice", graph.constant(rows[None, first_position(config) :]), start, length, axis)
+    return graph.add("Slice", graph.constant(positions(config, take)[None]), start, length, axis)
 
 
 def _activated(graph: _Graph, kind: str, x: str, bias: Floats) -> str:

@@ -27,7 +27,15 @@ from linckia.proto.ops.embed import (
     MaxSimResult,
     TextKind,
 )
-from linckia.services.embed.backends import Backend, is_tried, onnx_is_here, open_encoder, stored_trial, try_torch
+from linckia.services.embed.backends import (
+    Backend,
+    is_tried,
+    onnx_is_here,
+    open_encoder,
+    openvino_is_worth_it,
+    stored_trial,
+    try_torch,
+)
 from linckia.services.embed.samples import COMPARED
 from linckia.services.embed.serving import EmbedSettings, Loaded, Serving
 from linckia.services.embed.weights import AUTO, resolve, supports
@@ -102,7 +110,11 @@ def prepare(settings: Mapping[str, Any]) -> None:
         if not supports(files.config):
             if extras.is_installed(extras.TORCH):
                 importlib.import_module("transformers")
-        elif Backend(settings.get("backend", Backend.AUTO)) is not Backend.TORCH and onnx_is_here():
+            return
+        backend = Backend(settings.get("backend", Backend.AUTO))
+        if backend in (Backend.AUTO, Backend.FASTEST) and openvino_is_worth_it():
+            importlib.import_module("linckia.services.embed.openvino_encoder")
+        elif backend in (Backend.AUTO, Backend.FASTEST, Backend.ONNX) and onnx_is_here():
             importlib.import_module("linckia.services.embed.onnx_encoder")
 
 

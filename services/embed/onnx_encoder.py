@@ -11,30 +11,25 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import itertools
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnxruntime  # type: ignore[import-untyped]  # it has no types
 
 from linckia.proto.durable import replace_file
 from linckia.proto.ops.embed import TextKind
 from linckia.services.embed.encoder import Encoder, Vectors, pool, unit
 from linckia.services.embed.samples import COMPARED, SEEN
+from linckia.services.embed.tensors import Tensors, blocks
 from linckia.services.embed.tokens import TextTokenizer
-from linckia.services.embed.weights import MASK, STATES, WORDS, ModelFiles, fingerprint, prefix_of
-from linckia.services.runtime.models.checkpoint import Ids, ModelMissing
+from linckia.services.embed.weights import MASK, STATES, WORDS, ModelFiles, fingerprint
+from linckia.services.runtime.models.checkpoint import Ids
 from linckia.services.runtime.models.device import Precision, processor
-
-_TOKENS_AT_ONCE = 512
-"""The intermediate results of this many tokens fit into a core's cache; more are slower."""
 
 _ROUNDS = 3
 
@@ -44,7 +39,6 @@ FORMAT = 1
 LEAST_MEAN, LEAST = 0.998, 0.99
 """Cosine between vectors in 8 and in 32 bits that counts as agreement: the mean, and that of the worst text."""
 
-_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _log = logging.getLogger("linckia.models")
 
 
@@ -125,10 +119,8 @@ class Graphs:
 
     def __init__(self, files: ModelFiles, threads: int) -> None:
         self._files, self._threads = files, threads
-        self._tensors = read_tensors(files.weights)
-        self._prefix = prefix_of(files.config, self._tensors)
-        self._words = self._tensors[f"{self._prefix}embeddings.word_embeddings.weight"]
-        self.width = int(self._words.values.shape[1])
+        self._tensors = Tensors(files)
+        self.width = self._tensors.width
 
     def open(self, graph: bytes) -> onnxruntime.InferenceSession:
         options = onnxruntime.SessionOptions()
@@ -143,10 +135,10 @@ class Graphs:
     def states(self, session: onnxruntime.InferenceSession, sequences: Sequence[Ids]) -> list[Vectors]:
         """See `Encoder.states`."""
         found: list[Vectors] = []
-        for block in _blocks(sequences):
-            lengths = np.array([len(ids) for ids in block], dtype=np.int64)
-            (states,) = session.run([STATES], self._inputs(block, lengths))
-            found += [each[:length] for each, length in zip(states, lengths, strict=True)]
+        for block in blocks(sequences):
+            words, mask = self._tensors.inputs(block)
+            (states,) = session.run([STATES], {WORDS: words, MASK: mask})
+            found += [each[: len(ids)] for each, ids in zip(states, block, strict=True)]
         return found
 
     def make(self, path: Path, precision: Precision) -> tuple[Record, bytes]:
@@ -157,7 +149,7 @@ class Graphs:
         _log.info("preparing %s for this processor, once", self._files.name)
         tokenizer = TextTokenizer(self._files)
         seen, compared = (sorted(tokenizer.encode(texts, TextKind.PASSAGE).ids, key=len) for texts in (SEEN, COMPARED))
-        take = self._take
+        take = self._tensors.take
         exact = graph.build(self._files.config, take)
         session = self.open(exact)
         best, chosen, agreement = exact, Precision.FP32, None
@@ -187,19 +179,10 @@ class Graphs:
         _log.info("%s: %s", self._files.name, found)
         return found, best
 
-    def _take(self, name: str) -> Vectors:
-        return self._tensors[self._prefix + name].rows()
-
-    def _inputs(self, block: Sequence[Ids], lengths: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
-        mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int32)
-        ids = np.zeros(mask.shape, dtype=np.int64)
-        ids[mask == 1] = np.concatenate(block)
-        return {WORDS: self._words.rows(ids), MASK: mask}
-
     def _ranges(self, session: onnxruntime.InferenceSession, texts: Sequence[Ids]) -> list[tuple[Vectors, Vectors]]:
         """Return the ranges per channel of each uneven product's input: see `graph.Ranges`."""
         names = [output.name for output in session.get_outputs() if output.name != STATES]
-        seen = [session.run(names, self._inputs([ids], np.array([len(ids)]))) for ids in texts]
+        seen = [session.run(names, dict(zip((WORDS, MASK), self._tensors.inputs([ids]), strict=True))) for ids in texts]
         stacked = [np.concatenate([rows[0] for rows in each]) for each in zip(*seen, strict=True)]
         return [(rows.min(axis=0), rows.max(axis=0)) for rows in stacked]
 
@@ -214,49 +197,3 @@ class Graphs:
             self.states(session, texts)
             best_s = min(best_s, time.perf_counter() - began)
         return sum(map(len, texts)) / best_s
-
-
-class StoredTensor(msgspec.Struct, frozen=True):
-    """A tensor in its file."""
-
-    values: npt.NDArray[Any]
-    is_bf16: bool
-
-    def rows(self, at: npt.NDArray[Any] | slice = slice(None)) -> npt.NDArray[np.float32]:
-        """Return these rows in float32, copied."""
-        found = self.values[at]
-        if self.is_bf16:
-            # The upper half of a float32, for which numpy has no type.
-            return (found.astype(np.uint32) << 16).view(np.float32)
-        return found.astype(np.float32)
-
-
-def read_tensors(paths: Sequence[Path]) -> dict[str, StoredTensor]:
-    """Read the floating-point tensors, by name.
-
-    Raises:
-        ModelMissing: a file is damaged.
-    """
-    found = {}
-    for path in paths:
-        try:
-            whole = np.memmap(path, dtype=np.uint8, mode="r")
-            begin = 8 + int(whole[:8].view("<u8")[0])
-            header = msgspec.json.decode(bytes(whole[8:begin]), type=dict[str, dict[str, Any]])
-            for name, said in header.items():
-                if (dtype := _TYPES.get(said.get("dtype", ""))) is not None:
-                    start, end = said["data_offsets"]
-                    values = whole[begin + start : begin + end].view(dtype).reshape(said["shape"])
-                    found[name] = StoredTensor(values, said["dtype"] == "BF16")
-        except (msgspec.DecodeError, ValueError, KeyError, OSError) as error:
-            raise ModelMissing(f"{path} is damaged, or not a safetensors file: {error}", field="model") from None
-    return found
-
-
-def _blocks(sequences: Sequence[Ids]) -> Iterator[list[Ids]]:
-    """Yield the sequences, sorted by length, in blocks of bounded size and nearly equal length."""
-    for length, like in itertools.groupby(sequences, key=lambda ids: -(-len(ids) // 16) * 16):
-        left = list(like)
-        most = max(1, _TOKENS_AT_ONCE // length)
-        for start in range(0, len(left), most):
-            yield left[start : start + most]

@@ -36,7 +36,8 @@ class EmbedSettings(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fie
 
     model: Annotated[str, Meta(description="`auto`, a folder, or an id in the local cache")] = AUTO
     backend: Annotated[
-        Backend, Meta(description="auto: on a CPU onnx if it supports the model, else torch; fastest: measures both")
+        Backend,
+        Meta(description="auto: openvino if it helps, else onnx, else torch; fastest: measures torch too"),
     ] = Backend.AUTO
     max_tokens: Annotated[int, Meta(ge=8, description="Read at most this many tokens of a text")] | None = None
     """Maximum number of tokens read of a text; null: by the model."""

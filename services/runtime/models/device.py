@@ -34,7 +34,9 @@ class Precision(enum.StrEnum):
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings that every service with a model has."""
 
-    precision: Annotated[Precision, Meta(description="auto, fp32, bf16 (torch) or int8 (onnx)")] = Precision.AUTO
+    precision: Annotated[Precision, Meta(description="auto, fp32, bf16 (torch, openvino) or int8 (onnx)")] = (
+        Precision.AUTO
+    )
     workers: Annotated[int, Meta(ge=1, description="Processes of the pool, as many as the kernel started")] = 1
     batches: Annotated[int, Meta(ge=0, description="Batches computed at once in a process; 0: by its cores")] = 0
     threads: Annotated[int, Meta(ge=1, description="Threads of one batch; more than 1 for large models only")] = 1

@@ -146,6 +146,7 @@ def test_torch_comes_with_a_first_set_up_on_a_gpu_or_if_asked_for(
     monkeypatch.setattr(install, "VENV", tmp_path)
     monkeypatch.delenv("LINCKIA_TORCH", raising=False)
     monkeypatch.setattr(install, "nvidia_gpu", lambda: True)
+    monkeypatch.setattr(install, "has_amx", lambda: False)
     assert install.wanted_extras("") == ["torch"]
     monkeypatch.setenv("LINCKIA_TORCH", "none")
     assert install.wanted_extras("video, dev") == ["video", "dev"]
@@ -154,6 +155,17 @@ def test_torch_comes_with_a_first_set_up_on_a_gpu_or_if_asked_for(
     assert install.wanted_extras("") == []
     monkeypatch.setenv("LINCKIA_TORCH", "cpu")
     assert install.wanted_extras("dev") == ["dev", "torch"]
+
+
+def test_openvino_comes_with_a_first_set_up_on_a_processor_with_amx(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install, "VENV", tmp_path)
+    monkeypatch.setenv("LINCKIA_TORCH", "none")
+    monkeypatch.setattr(install, "has_amx", lambda: True)
+    assert install.wanted_extras("dev") == ["dev", "openvino"]
+    install.stamp_path().touch()
+    assert install.wanted_extras("dev") == ["dev"]
 
 
 def test_what_was_installed_before_stays_and_a_gpu_that_came_later_adds_nothing(

@@ -52,7 +52,12 @@ PEERS = {"sentence_transformers", "fastmcp"}
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "extras"),
-    [("proto", ()), ("kernel", ()), ("services", ("torch", "video")), ("tests", ("dev", "torch", "video"))],
+    [
+        ("proto", ()),
+        ("kernel", ()),
+        ("services", ("openvino", "torch", "video")),
+        ("tests", ("dev", "openvino", "torch", "video")),
+    ],
     ids=str,
 )
 def test_every_import_is_of_a_declared_dependency(folder: str, extras: tuple[str, ...]) -> None:

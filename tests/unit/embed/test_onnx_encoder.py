@@ -18,19 +18,20 @@ from linckia.proto.errors import OperationError
 from linckia.proto.ops.embed import EmbedMaxSim, EmbedModelParams, EmbedTexts, TextKind
 from linckia.services.embed import backends, onnx_encoder
 from linckia.services.embed import main as embed
-from linckia.services.embed.backends import Backend, Trial, chosen, open_encoder
+from linckia.services.embed.backends import Backend, Trial, chosen, open_encoder, openvino_is_worth_it
 from linckia.services.embed.encoder import Vectors
-from linckia.services.embed.onnx_encoder import Graphs, OnnxEncoder, read_tensors
+from linckia.services.embed.onnx_encoder import Graphs, OnnxEncoder
 from linckia.services.embed.samples import COMPARED
+from linckia.services.embed.tensors import read_tensors
 from linckia.services.embed.tokens import TextTokenizer
-from linckia.services.embed.weights import ModelFiles, Pooling, fingerprint, resolve
+from linckia.services.embed.weights import ModelFiles, Pooling, fingerprint
 from linckia.services.runtime.models.checkpoint import Ids, ModelMissing
 from linckia.services.runtime.models.device import Precision, processor
 from tests.in_process import services_in_process
-from tests.unit.embed.samples import TEXTS, worst_cosine
+from tests.unit.embed.samples import TEXTS, batch, by_torch, small, worst_cosine
 
 if TYPE_CHECKING:
-    from linckia.services.embed.torch_encoder import TorchEncoder
+    pass
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +42,6 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def eight_bits(packaged: ModelFiles, graph: Path) -> OnnxEncoder:
     return OnnxEncoder(packaged, graph, precision=Precision.INT8)
-
-
-def by_torch(files: ModelFiles) -> TorchEncoder:
-    # With torch, which takes seconds, and each process that runs tests reads all files of tests.
-    from linckia.services.embed.torch_encoder import TorchEncoder
-
-    return TorchEncoder(files, precision=Precision.FP32)
 
 
 @pytest.mark.slow
@@ -79,30 +73,6 @@ def test_token_vectors_are_those_of_torch(tmp_path: Path) -> None:
     for left, right in zip(exact.token_vectors(given), theirs, strict=True):
         assert left.shape == right.shape
         assert worst_cosine(left, right) > 0.9999
-
-
-SMALL = {
-    "vocab_size": 90, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 72,
-    "max_position_embeddings": 50, "pad_token_id": 1, "initializer_range": 0.3,
-}  # fmt: skip
-
-
-def small(folder: Path, kind: str, **settings: object) -> ModelFiles:
-    """A model of this family with random weights, and a tokenizer of a few words."""
-    import torch
-
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(7)
-    config = getattr(transformers, kind + "Config")(**SMALL, **settings)
-    getattr(transformers, kind + "Model")(config).save_pretrained(folder)
-    words = {"[UNK]": 0, "[PAD]": 1, **{f"w{number}": number for number in range(2, 90)}}
-    tokenizer: dict[str, object] = {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
-        "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
-        "model": {"type": "WordLevel", "vocab": words, "unk_token": "[UNK]"},
-    }  # fmt: skip
-    (folder / "tokenizer.json").write_bytes(msgspec.json.encode(tokenizer))
-    return resolve(str(folder))
 
 
 @pytest.mark.slow
@@ -138,11 +108,6 @@ def test_pooling_is_torchs(tmp_path: Path) -> None:
         pooled = msgspec.structs.replace(files, pooling=pooling)
         ours = OnnxEncoder(pooled, tmp_path, precision=Precision.FP32)
         assert worst_cosine(ours.compute(given), by_torch(pooled).compute(given)) > 0.9999
-
-
-def batch(*lengths: int) -> list[Ids]:
-    source = np.random.default_rng(3)
-    return [source.integers(2, 90, length).astype(np.int32) for length in lengths]
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
@@ -222,11 +187,13 @@ print(loaded.encoder.backend, "torch" in sys.modules, "transformers" in sys.modu
 def test_by_default_no_torch_is_loaded(packaged: ModelFiles, tmp_path: Path) -> None:
     command = [sys.executable, "-c", _WITHOUT_TORCH, str(tmp_path)]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert answer.stdout.split() == ["onnx", "False", "False"]
+    backend = "openvino" if openvino_is_worth_it() else "onnx"
+    assert answer.stdout.split() == [backend, "False", "False"]
 
 
 @pytest.mark.slow
 def test_what_is_faster_here_is_tried_once_and_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "openvino_is_worth_it", lambda: False)
     files = small(tmp_path / "model", "Bert")
     here = partial(chosen, files, device="cpu", precision=Precision.AUTO, folder=tmp_path)
     assert here(Backend.FASTEST) is Backend.ONNX
