@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -113,6 +114,8 @@ class Collection:
         self.outbox: Outbox[Any] | None = None
         self.loaded = trio.Event()
         self.has_work = trio.Event()
+        self.written_at = -math.inf
+        """Trio time of the last write that added items to embed."""
         self.vectors_wanted = trio.Event()
         """Set once a call has waited for vectors."""
 
@@ -219,6 +222,7 @@ class Collection:
         if self.waiting and (change.rows or self.waiting > before):
             if not before:
                 self.rate.begin()
+            self.written_at = trio.current_time()
             self.has_work.set()
         return change
 

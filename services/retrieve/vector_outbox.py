@@ -29,6 +29,10 @@ BATCH = 128
 """Items per batch: one commit per second or so of the model's work."""
 
 FIRST_POSTPONEMENT_S, LONGEST_POSTPONEMENT_S = 30.0, 3600.0
+QUIET_S, PATIENCE_S = 0.2, 2.0
+"""While writes come in, a batch waits until there were none for `QUIET_S`, and at most `PATIENCE_S`: writes are confirmed
+sooner without the model beside them, and a hundred texts cost it little more than ten."""
+
 LOOK_AGAIN_S = 15.0
 """Interval for checking which postponed items are due.  Due times are wall-clock times, and that clock may be changed.
 """
@@ -75,6 +79,7 @@ class VectorFeed(Feed[Due]):
         they can be found meanwhile.
         """
         collection = self._collection
+        await self._give_way()
         if (
             collection.coming is not None
             and collection.progress.lacking
@@ -92,6 +97,15 @@ class VectorFeed(Feed[Due]):
         await collection.switch()
         await collection.count_waiting()
         return None
+
+    async def _give_way(self) -> None:
+        """Wait until no writes come in, unless somebody waits for certain groups."""
+        with trio.move_on_after(PATIENCE_S):
+            while not self._collection.prioritized:
+                left_s = self._collection.written_at + QUIET_S - trio.current_time()
+                if left_s <= 0:
+                    return
+                await trio.sleep(left_s)
 
     async def deliver(self, due: Due) -> bool:
         """Embed `due` and store the vectors."""
