@@ -14,13 +14,14 @@ import numpy as np
 
 RRF_K = 60
 
-PROSE, CODE = 0.5, 0.8
-"""Weights of the vectors.  Words count as much as vectors in prose.  Code often uses other words than the people who
-search for it, so there words count according to how well they match (`WORDS_TELL`)."""
+PROSE = 0.5
+"""Weight of the vectors in prose, where words count as much."""
 
-WORDS_TELL = (6.0, 20.0)
-"""Thresholds for the best BM25 score: up to the first, words say little about code; from the second, they count as
-much as in prose."""
+POINT = 0.15
+"""Standard deviations of the similarity of unrelated texts that a point of BM25 is worth in code.  Code often uses
+other words than the people who search for it; the scores by words then differ little, and so count little.  Bruch,
+Gai and Ingber (TOIS 2023) likewise find that a fixed scale serves better than that of each query's results.
+Chosen on functions and their descriptions (`docs/search.md`); between 0.1 and 0.2 the results hardly differ."""
 
 STANDS_OUT = 3.5
 """Standard deviations above the mean at which an item stands out by its words.  The excess is scaled by the share of
@@ -74,13 +75,22 @@ def weighted(
     }
 
 
-def vector_weight(lexical: Scored, texts: Iterable[str]) -> float:
-    """Choose the weight of the vectors by how many of the results (`texts`: the first characters of some) are code."""
+def vector_weight(lexical: Scored, cosines: Mapping[int, float], spread: float, texts: Iterable[str]) -> float:
+    """Choose the weight of the vectors by how many of the results are code.
+
+    Args:
+        cosines: as for `weighted`.
+        spread: standard deviation of the cosines of unrelated texts with this model.
+        texts: the first characters of some of the results.
+    """
     code = [len(_MARKS.findall(text)) >= CODE_MARKS * len(text) for text in texts if text]
-    least, enough = WORDS_TELL
-    best = lexical[0][1] if lexical else 0.0
-    unsaid = min(1.0, max(0.0, (enough - best) / (enough - least)))
-    return PROSE + (CODE - PROSE) * unsaid * sum(code) / max(1, len(code))
+    by_words = dict(lexical)
+    words = float(
+        np.std([by_words.get(item, 0.0) for item in (*cosines, *(by_words.keys() - cosines.keys()))] or [0.0])
+    )
+    meaning = float(np.std([*cosines.values()] or [0.0])) / spread
+    of_code = meaning / (meaning + POINT * words) if meaning or words else PROSE
+    return PROSE + (of_code - PROSE) * sum(code) / max(1, len(code))
 
 
 def reciprocal_rank(*orders: Scored) -> dict[int, float]:

@@ -24,7 +24,7 @@ the parameters were fitted.  Cosines of other models are scaled to it.  The valu
 collection: with one model, pairs of pieces had a mean of .12 in one corpus and .42 in another, but unrelated queries
 scored the same."""
 
-_LEAST_SPREAD = 0.005
+LEAST_SPREAD = 0.005
 
 _DOUBTED, _EACH = math.log(0.3 / 0.7), 0.17
 """Above `_DOUBTED` the logit's slope is reduced to `_EACH`, because the training data had more unrelated pieces than
@@ -45,7 +45,7 @@ def relevance(cosine: float | None, share: float, among: int, background: tuple[
     if cosine is None:
         return _probability(_SHARE_ALONE * share + _WORDS_BIAS)
     mean, spread = background
-    common = PACKAGED[0] + PACKAGED[1] * (cosine - mean) / max(spread, _LEAST_SPREAD)
+    common = PACKAGED[0] + PACKAGED[1] * (cosine - mean) / max(spread, LEAST_SPREAD)
     beyond = common - _SPREAD * math.sqrt(2 * math.log(max(1, among)))
     return _probability(_COSINE * beyond + _SHARE * share + _MEANING_BIAS)
 

@@ -24,7 +24,7 @@ from linckia.services.retrieve.item_store import ItemDetails
 from linckia.services.retrieve.lexical import Fts5, WordsDamaged
 from linckia.services.retrieve.live_vectors import NO_VECTORS, VectorIndex, VectorsLoading
 from linckia.services.retrieve.queries import Patience, QueryCall
-from linckia.services.retrieve.relevance import PACKAGED, non_increasing, relevance
+from linckia.services.retrieve.relevance import LEAST_SPREAD, PACKAGED, non_increasing, relevance
 from linckia.services.retrieve.reranking import RERANK, LateReranker, Reranker
 from linckia.services.retrieve.vectors import Matrix
 from linckia.services.retrieve.word_index import FoundWords
@@ -296,7 +296,8 @@ class _Search:
         weight = self.params.fusion.vector_weight
         if weight is None:
             looked_at = [item for stage in (self.lexical, self.vector) for item, _ in stage[:SAMPLED_PIECES]]
-            weight = fusion.vector_weight(self.lexical, item_store.beginnings(db, looked_at, SAMPLED_CHARS))
+            texts = item_store.beginnings(db, looked_at, SAMPLED_CHARS)
+            weight = fusion.vector_weight(self.lexical, cosines, max(self.background[1], LEAST_SPREAD), texts)
         return fusion.weighted(self.lexical, cosines, weight, partial(self._shares, db))
 
     def _shares(self, db: apsw.Connection, items: Sequence[int]) -> dict[int, float]:

@@ -30,8 +30,8 @@ BATCH = 128
 
 FIRST_POSTPONEMENT_S, LONGEST_POSTPONEMENT_S = 30.0, 3600.0
 QUIET_S, PATIENCE_S = 0.2, 2.0
-"""While writes come in, a batch waits until there were none for `QUIET_S`, and at most `PATIENCE_S`: writes are confirmed
-sooner without the model beside them, and a hundred texts cost it little more than ten."""
+"""While writes come in, a batch waits until there were none for `QUIET_S`, and at most `PATIENCE_S`: writes are
+confirmed sooner without the model beside them, and a hundred texts cost it little more than ten."""
 
 LOOK_AGAIN_S = 15.0
 """Interval for checking which postponed items are due.  Due times are wall-clock times, and that clock may be changed.

@@ -29,6 +29,7 @@ import trio
 
 from linckia.proto.ops.embed import EmbedModel, EmbedModelParams
 from linckia.proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
+from linckia.services.documents.text.file_names import tells
 from linckia.services.documents.text.passages import passages
 from linckia.services.embed.backends import Backend
 from linckia.services.knowledge.ingest.index import PATH_SEPARATOR, group_of
@@ -131,7 +132,7 @@ def as_document(each: Document) -> Group:
         Item(key=str(number), text=piece.text, heading=PATH_SEPARATOR.join(piece.path))
         for number, piece in enumerate(passages(text, mime, each.id, MEASURE))
     ]
-    return Group(id=each.id, title=each.id, items=items)
+    return Group(id=each.id, title=each.id if tells(each.id) else "", names=each.id, items=items)
 
 
 SHAPES = {"whole": whole, "notes": as_note, "documents": as_document}

@@ -19,6 +19,7 @@ from linckia.proto.ops.retrieve import Group, Item, RetrieveStatus
 from linckia.services.documents.add.add import Adding
 from linckia.services.documents.store import rows, texts
 from linckia.services.documents.store.databases import Store
+from linckia.services.documents.text.file_names import tells
 from linckia.services.documents.text.passages import MAX_TEXT_CHARS, VERSION, embedded, passages
 from linckia.services.runtime.handlers import Environment
 from linckia.services.runtime.models.measure import Measure, measure
@@ -121,7 +122,9 @@ class ContentFeed(SearchFeed):
         # If the text cannot be read, the name is still searchable.
         text, _ = texts.beginning(db, object_, MAX_TEXT_CHARS)
         here = holders[:MAX_PLACES]
-        title = " ".join(dict.fromkeys(one.name for one in here))[:1000]
+        files = list(dict.fromkeys(one.name for one in here))
+        # The model reads a file name only if it says something; the words of all of them are searched in any case.
+        title = " ".join(filter(tells, files))[:1000]
         mime = holders[0].mime_type
         found = passages(text, mime, title, self._measure)
         most = embedded(text, mime, len(found))
@@ -142,7 +145,14 @@ class ContentFeed(SearchFeed):
             id=f"{self.prefix}{object_}",
             items=items,
             title=title,
-            names=" ".join(dict.fromkeys("/".join(PurePosixPath(one.path).parts[-3:-1]) for one in here))[:1000],
+            names=" ".join(
+                dict.fromkeys(
+                    (
+                        *(name for name in files if not tells(name)),
+                        *("/".join(PurePosixPath(one.path).parts[-3:-1]) for one in here),
+                    )
+                )
+            )[:1000],
             metadata={
                 "hash": holders[0].hash,
                 "path": holders[0].path,

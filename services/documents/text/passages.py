@@ -6,12 +6,13 @@ import re
 from collections.abc import Sequence
 
 from linckia.proto.ops.decode import DOCUMENT_TYPES
+from linckia.services.documents.text import definitions
 from linckia.services.runtime.models.measure import Measure
 from linckia.services.runtime.text.cutting import PREFIX_CHARS, Block, Section, cut, without_data
 from linckia.services.runtime.text.html import plain
 from linckia.services.runtime.text.markdown import outline
 
-VERSION = 3
+VERSION = 4
 """Increment if the same text would yield other passages or the search is fed other fields.  `cutting` has its own."""
 
 MAX_TEXT_CHARS = 1_000_000
@@ -31,6 +32,7 @@ _TABLES = frozenset(
 )
 _WITH_HEADINGS = ("text/markdown", "text/html", *DOCUMENT_TYPES.values())
 """Types whose text is Markdown or is converted to it."""
+_CODE = ("text/x-", "text/javascript")
 _GENERATED = frozenset({"text/javascript", "text/css"})
 _GENERATED_LINE = 300
 """Average line length in characters from which such files count as generated."""
@@ -46,8 +48,10 @@ def passages(text: str, mime: str, title: str, measure: Measure) -> list[Section
     lines, _ = without_data(text.split("\n"))
     if mime.startswith(_WITH_HEADINGS):
         blocks = _markdown(text)
+    elif mime.startswith("text/plain"):
+        blocks = _prose(lines)
     else:
-        blocks = _prose(lines) if mime.startswith("text/plain") else [Block(0, len(lines))]
+        blocks = definitions.outline(lines, mime) if mime.startswith(_CODE) else [Block(0, len(lines))]
     return cut(lines, blocks, title, measure)
 
 

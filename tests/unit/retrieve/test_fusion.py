@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linckia.services.retrieve.fusion import (
-    CODE,
     PROSE,
     normalised,
     reciprocal_rank,
@@ -41,11 +40,11 @@ def test_both_of_two_that_hold_a_rare_word_are_before_all_that_are_near() -> Non
     cosines = {item: 0.2 + item / 200 for item in range(100)}
     fused = weighted([(3, 9.0), (7, 8.5)], cosines, PROSE)
     assert sorted(fused, key=lambda item: -fused[item])[:2] == [3, 7]
-    fused = weighted([(3, 9.0), (7, 8.5)], cosines, CODE)
+    fused = weighted([(3, 9.0), (7, 8.5)], cosines, 0.8)
     assert set(sorted(fused, key=lambda item: -fused[item])[:2]) == {3, 7}
 
 
-@pytest.mark.parametrize("weight", [PROSE, CODE])
+@pytest.mark.parametrize("weight", [PROSE, 0.8])
 def test_the_second_of_two_that_alone_hold_all_words_is_second_though_it_holds_them_far_less(weight: float) -> None:
     cosines = {item: 0.2 + item / 200 for item in range(100)} | {98: 0.9, 99: 0.95}
     # The first holds them in its title, and in several pieces.
@@ -60,12 +59,22 @@ def test_the_second_of_two_that_alone_hold_all_words_is_second_though_it_holds_t
 
 
 def test_vectors_decide_more_of_code_unless_the_words_match_well() -> None:
-    prose = ["Sea stars grow back what they lose.", "So do lizards, though not as well."]
-    code = ["def grow(arms: list[Arm]) -> None:\n    for arm in arms:\n        arm.length += rate(arm)\n"] * 2
-    assert vector_weight([(1, 3.0)], prose) == vector_weight([(1, 30.0)], code) == vector_weight([], []) == PROSE
-    assert vector_weight([(1, 3.0)], code) == vector_weight([], code) == CODE
-    assert PROSE < vector_weight([(1, 13.0)], code) < CODE
-    assert vector_weight([(1, 3.0)], [*code, *prose]) == pytest.approx((PROSE + CODE) / 2)
+    code = ["def f(x):\n    return {k: v[0] for k, v in x.items()};"] * 4
+    prose = ["A sea star can grow back an arm that it has lost, given a year."] * 4
+    cosines = {item: 0.2 + item / 200 for item in range(100)}
+
+    def weight(best: float, texts: list[str], spread: float = 0.08) -> float:
+        return vector_weight([(item, best * (1 - item / 50)) for item in range(50)], cosines, spread, texts)
+
+    assert weight(3.0, prose) == weight(30.0, prose) == weight(3.0, []) == PROSE
+    assert weight(3.0, code) > 0.8
+    assert PROSE < weight(13.0, code) < weight(3.0, code)
+    assert weight(40.0, code) < PROSE
+    assert weight(3.0, [*code, *prose]) == pytest.approx((PROSE + weight(3.0, code)) / 2)
+    # With a model whose similarities differ less, a difference means more.
+    assert weight(13.0, code, 0.04) > weight(13.0, code)
+    assert vector_weight([], {}, 0.08, code) == PROSE
+    assert vector_weight([], cosines, 0.08, code) == 1
 
 
 def test_a_note_whose_vector_is_still_to_come_is_found_by_its_rare_word_among_many_alike() -> None:
