@@ -28,7 +28,11 @@ AUTOMATIC = ("BAAI/bge-small-en-v1.5", PACKAGED)
 
 
 class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model, by its id on the hub; `parameters` is in millions."""
+    """One model, by its id on the hub; `parameters` is in millions.
+
+    `shorter` lists dimensions to which its vectors may be truncated, because it was trained for that (Matryoshka). With
+    `gated`, the hub hands it out only to users who have accepted its licence.
+    """
 
     name: str
     service: str
@@ -41,11 +45,20 @@ class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
     pooling: str = ""
     query_prefix: str = ""
     passage_prefix: str = ""
+    shorter: tuple[int, ...] = ()
+    shorter_from: int = 0
+    """If set, any number of dimensions from this one on is supported."""
+    weight_bytes: int = 4
+    gated: bool = False
 
     @property
     def download_bytes(self) -> int:
-        """Approximate size of its weights, at four bytes each."""
-        return 4_000_000 * self.parameters
+        """Approximate size of its weights."""
+        return 1_000_000 * self.weight_bytes * self.parameters
+
+    def allows(self, dimensions: int) -> bool:
+        """Return whether its vectors may be truncated to this many dimensions."""
+        return dimensions in self.shorter or 0 < self.shorter_from <= dimensions <= self.dimensions
 
     @property
     def short_name(self) -> str:
@@ -77,12 +90,43 @@ KNOWN = (
     _bge("small", 33, 384, "5c38ec7c405ec4b44b94cc5a9bb96e735b38267a"),
     _bge("base", 109, 768, "a5beb1e3e68b9ab74eb54cfd186867f64f240e1a"),
     _bge("large", 335, 1024, "d4aa6901d3a41ba39fb536a557fa166f842b0e09"),
+    KnownModel(
+        name="ibm-granite/granite-embedding-97m-multilingual-r2", service=EMBEDDER, parameters=97, weight_bytes=2,
+        languages="about 200", licence="Apache-2.0", revision="835ad14087e140460703cf0fae09f97d469d65c2",
+        max_tokens=32768, dimensions=384, pooling="cls",
+    ),
     _e5("small", 118, 384, "fd1525a9fd15316a2d503bf26ab031a61d056e98"),
     _e5("base", 278, 768, "d13f1b27baf31030b7fd040960d60d909913633f"),
+    KnownModel(
+        name="google/embeddinggemma-300m", service=EMBEDDER, parameters=308, languages="about 100",
+        licence="Gemma terms", revision="57c266a740f537b4dc058e1b0cda161fd15afa75", gated=True, max_tokens=2048,
+        dimensions=768, shorter=(512, 256, 128), pooling="mean", query_prefix="task: search result | query: ",
+        passage_prefix="title: none | text: ",
+    ),
     _e5("large", 560, 1024, "ab10c1a7f42e74530fe7ae5be82e6d4f11a719eb"),
+    KnownModel(
+        name="BAAI/bge-m3", service=EMBEDDER, parameters=568, languages="about 100", licence="MIT",
+        revision="5617a9f61b028005a4858fdac845db406aefb181", max_tokens=8192, dimensions=1024, pooling="cls",
+    ),
+    KnownModel(
+        name="Qwen/Qwen3-Embedding-0.6B", service=EMBEDDER, parameters=596, weight_bytes=2, languages="about 100",
+        licence="Apache-2.0", revision="97b0c614be4d77ee51c0cef4e5f07c00f9eb65b3", max_tokens=32768, dimensions=1024,
+        shorter_from=32, pooling="lasttoken",
+        query_prefix="Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:",
+    ),
     KnownModel(
         name="cross-encoder/ms-marco-MiniLM-L6-v2", service=CROSS_ENCODER, parameters=23, languages="English",
         licence="Apache-2.0", revision="ce0834f22110de6d9222af7a7a03628121708969",
+    ),
+    KnownModel(
+        name="Alibaba-NLP/gte-reranker-modernbert-base", service=CROSS_ENCODER, parameters=150, weight_bytes=2,
+        languages="English", licence="Apache-2.0", revision="f7481e6055501a30fb19d090657df9ec1f79ab2c",
+        max_tokens=8192,
+    ),
+    KnownModel(
+        name="ibm-granite/granite-embedding-reranker-english-r2", service=CROSS_ENCODER, parameters=150,
+        languages="English", licence="Apache-2.0", revision="d09d3d6971b689bf9c23839e45a470874d46e13a",
+        max_tokens=8192,
     ),
     KnownModel(
         name="BAAI/bge-reranker-base", service=CROSS_ENCODER, parameters=278, languages="English, Chinese",

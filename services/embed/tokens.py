@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import msgspec
@@ -27,7 +28,13 @@ class TextTokenizer:
         self._max_tokens = files.max_tokens
         self._prefix = {TextKind.QUERY: files.query_prefix, TextKind.PASSAGE: files.passage_prefix}
         self._tokenizer = open_tokenizer(files)
-        self._empty: list[int] = self._tokenizer.encode("").ids
+        probe = self._tokenizer.encode("a")
+        added: list[int] = probe.special_tokens_mask
+        before, after = (len(list(itertools.takewhile(bool, side))) for side in (added, reversed(added)))
+        self.special = before, after
+        """How many special tokens stand before and after a text: some models have none before it."""
+        self._first: list[int] = probe.ids[:before]
+        self._last: list[int] = probe.ids[len(probe.ids) - after :]
         self._vocabulary: int = self._tokenizer.get_vocab_size()
 
     def encode(self, texts: Sequence[str], kind: TextKind) -> Tokens:
@@ -50,13 +57,19 @@ class TextTokenizer:
             wrong = ""
             if not ids or min(ids) < 0 or max(ids) >= self._vocabulary:
                 wrong = f"at least one id is needed, all of the model's own vocabulary: 0 to {self._vocabulary - 1}"
-            elif self._empty and (ids[0], ids[-1]) != (self._empty[0], self._empty[-1]):
+            elif not self._is_framed(ids):
+                parts = ("start with", self._first), ("end with", self._last)
+                frame = " and ".join(f"{how} {', '.join(map(str, some))}" for how, some in parts if some)
                 wrong = (
-                    f"must start with {self._empty[0]} and end with {self._empty[-1]} (the model's special "
-                    "tokens); ids of other tokenizers cannot be used: send the text instead"
+                    f"must {frame} (the model's special tokens); ids of other tokenizers cannot be used: send the "
+                    "text instead"
                 )
             elif len(ids) > self._max_tokens:
                 wrong = f"{len(ids)} tokens; the model reads at most {self._max_tokens}"
             if wrong:
                 raise InvalidParams(f"parameter `tokens[{index}]`: {wrong}", field=f"tokens[{index}]")
         return [np.array(ids, dtype=np.int32) for ids in given]
+
+    def _is_framed(self, ids: Sequence[int]) -> bool:
+        before, after = self.special
+        return list(ids[:before]) == self._first and list(ids[max(before, len(ids) - after) :]) == self._last

@@ -48,7 +48,7 @@ class TorchEncoder(Encoder):
 
 
 class PaddedFamily:
-    """Any other encoder family (MPNet, ModernBERT, DistilBERT, …), computed by transformers' own class with padding:
+    """Any other family (MPNet, ModernBERT, EmbeddingGemma, Qwen3, …), computed by transformers' own class with padding:
     slower than the packed encoder on mixed lengths, but exact."""
 
     def __init__(self, files: ModelFiles, dtype: torch.dtype, device: torch.device) -> None:
@@ -56,6 +56,8 @@ class PaddedFamily:
         self._padding = int(getattr(self._model.config, "pad_token_id", None) or 0)
         self.hidden = int(self._model.config.hidden_size)
         self._device = device
+        # A decoder would keep the keys and values of every layer for a continuation that never comes.
+        self._options = {"use_cache": False} if getattr(self._model.config, "use_cache", None) is not None else {}
 
     def states(self, sequences: Sequence[Ids]) -> list[Vectors]:
         """See `Encoder.states`."""
@@ -64,8 +66,13 @@ class PaddedFamily:
             batch = [torch.from_numpy(ids.astype(np.int64)) for ids in sequences[start : start + _PADDED_BATCH]]
             ids = pad_sequence(batch, batch_first=True, padding_value=self._padding)
             lengths = [len(each) for each in batch]
-            mask = (torch.arange(ids.shape[1]) < torch.tensor(lengths)[:, None]).long()
-            states = self._model(input_ids=ids.to(self._device), attention_mask=mask.to(self._device)).last_hidden_state
+            given = {"input_ids": ids.to(self._device)}
+            # Without padding, no mask: for a long text it would take more memory than the model.
+            if lengths[0] < lengths[-1]:
+                mask = torch.arange(ids.shape[1]) < torch.tensor(lengths)[:, None]
+                given["attention_mask"] = mask.long().to(self._device)
+            # Padding follows the text, so the last token of a decoder is that of the text in every batch.
+            states = self._model(**given, **self._options).last_hidden_state
             found += [each[:length] for each, length in zip(states.float().cpu().numpy(), lengths, strict=True)]
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from linckia.services.runtime.models import checkpoint
 from linckia.services.runtime.models.checkpoint import Checkpoint, ModelMissing, read_checkpoint
 from linckia.services.runtime.models.folders import AUTO, PACKAGED, PREFERRED, locate_embedder, read_json
 
-__all__ = ["AUTO", "PACKAGED", "PREFERRED", "ModelFiles", "Pooling", "fingerprint", "resolve"]
+__all__ = ["AUTO", "PACKAGED", "PREFERRED", "DenseLayer", "ModelFiles", "Pooling", "fingerprint", "resolve"]
 
 _BGE_EN = "Represent this sentence for searching relevant passages: "
 _E5 = ("query: ", "passage: ")
@@ -27,10 +28,20 @@ _PREFIXES = {
 """Prefixes of queries and passages, by the start of a model's name, if neither its files nor `KNOWN` specify them."""
 
 
+_QUERY_PROMPTS = ("query", "retrieval-query", "search_query", "retrieval.query", "retrieval")
+_PASSAGE_PROMPTS = (
+    "document", "passage", "corpus", "retrieval-document", "search_document", "retrieval.passage",
+)  # fmt: skip
+"""Names of prompts in `config_sentence_transformers.json`, in lower case; the first that the model has is used."""
+
+
 _FAMILIES = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta.", "camembert": "roberta."}
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 """Activations that our code supports for encoders of the BERT family."""
+
+DENSE_ACTIVATIONS = ("Identity", "Tanh", "ReLU", "Sigmoid", "SiLU", "GELU")
+"""Activations that `projection` supports for dense layers after the pooling, by their name in `torch.nn`."""
 
 
 WORDS, MASK, STATES = "words", "mask", "states"
@@ -51,12 +62,23 @@ class Pooling(enum.StrEnum):
     LAST_TOKEN = "lasttoken"
 
 
+class DenseLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer applied to the pooled vector; `activation` is the name of a class of `torch.nn`."""
+
+    weights: Path
+    activation: str
+    width: int
+    residual: bool = False
+
+
 class ModelFiles(Checkpoint, frozen=True, kw_only=True):
-    """An embedding model on disk, read but not loaded."""
+    """An embedding model on disk, read but not loaded. Vectors are truncated to `dimensions`, if set."""
 
     pooling: Pooling
     query_prefix: str
     passage_prefix: str
+    dense: tuple[DenseLayer, ...] = ()
+    dimensions: int | None = None
 
 
 def resolve(
@@ -65,55 +87,131 @@ def resolve(
     query_prefix: str | None = None,
     passage_prefix: str | None = None,
     max_tokens: int | None = None,
+    dimensions: int | None = None,
 ) -> ModelFiles:
     """Return the files of `model`: `auto`, a folder, or an id in the local Hugging Face cache.
 
     Args:
         query_prefix: prefix of queries, replacing that of the model's own configuration; likewise `passage_prefix`.
         max_tokens: read at most this many tokens of a text, if the model reads that many.
+        dimensions: truncate vectors to this length, which the model must support.
 
     Raises:
-        ModelMissing: the model is not here, has no safetensors, or its pooling is not supported.
+        ModelMissing: the model is not here, has no safetensors, or its pooling or `dimensions` are not supported.
     """
     name, folder = locate_embedder(model)
     read = read_checkpoint(name, folder)
     query, passage = _prefixes(name, folder)
+    modules = _modules(folder)
     fields = msgspec.structs.asdict(read) | {"max_tokens": min(read.max_tokens, max_tokens or read.max_tokens)}
-    return ModelFiles(
+    files = ModelFiles(
         **fields,
-        pooling=_pooling(folder),
+        pooling=modules.pooling,
         query_prefix=query if query_prefix is None else query_prefix,
         passage_prefix=passage if passage_prefix is None else passage_prefix,
+        dense=modules.dense,
     )
+    if modules.without_prompt and (files.query_prefix or files.passage_prefix):
+        raise ModelMissing(f"{folder} pools without its prompt, which is not supported", field="model")
+    return _truncated(files, dimensions)
 
 
 def fingerprint(files: ModelFiles) -> str:
     """Return a fingerprint of everything that determines a passage's vector: weights, configuration, tokenizer,
-    pooling, length, passage prefix.
+    pooling, dense layers, dimensions, length, passage prefix.
 
     It excludes precision and device: their vectors agree to a cosine of 0.999, so a machine may change them and keep
     its index.
     """
-    return checkpoint.fingerprint(files, files.pooling, files.max_tokens, files.passage_prefix)
+    rest: list[object] = [files.pooling, files.max_tokens, files.passage_prefix]
+    if files.dense:
+        rest.append([(sha256_of(each.weights), each.activation, each.residual) for each in files.dense])
+    if files.dimensions is not None:
+        rest.append({"dimensions": files.dimensions})
+    return checkpoint.fingerprint(files, *rest)
 
 
-def _pooling(folder: Path) -> Pooling:
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _truncated(files: ModelFiles, dimensions: int | None) -> ModelFiles:
+    """Return `files` with vectors of this length. Raises ModelMissing if the model was not trained for it."""
+    width = files.dense[-1].width if files.dense else int(files.config.get("hidden_size") or files.config.get("dim", 0))
+    if dimensions is None or dimensions == width:
+        return files
+    listed = known(files.name)
+    stated = files.config.get("matryoshka_dimensions")
+    supported = [each for each in stated if isinstance(each, int)] if isinstance(stated, list) else []
+    free = files.config.get("is_matryoshka") is True and not supported
+    if dimensions < (width or dimensions + 1) and (
+        dimensions in supported or free or (listed is not None and listed.allows(dimensions))
+    ):
+        return msgspec.structs.replace(files, dimensions=dimensions)
+    if listed is not None and listed.shorter_from:
+        remedy = f"use {listed.shorter_from} to {width}"
+    elif choices := sorted({*supported, *(listed.shorter if listed is not None else ())}):
+        remedy = f"use one of {', '.join(map(str, (*choices, width)))}"
+    else:
+        remedy = f"it was not trained to be truncated: leave `dimensions` out, or use another model (it has {width})"
+    raise ModelMissing(f"{files.name} does not support {dimensions} dimensions: {remedy}", field="dimensions")
+
+
+class _Modules(msgspec.Struct, frozen=True, kw_only=True):
+    pooling: Pooling = Pooling.MEAN
+    dense: tuple[DenseLayer, ...] = ()
+    without_prompt: bool = False
+
+
+def _modules(folder: Path) -> _Modules:
+    """Read what follows the transformer, in sentence-transformers' layout."""
     modules = folder / "modules.json"
     if not modules.is_file():
-        return Pooling.MEAN
+        return _Modules()
     try:
         listed = msgspec.json.decode(modules.read_bytes(), type=list[dict[str, Any]])
     except msgspec.DecodeError as error:
         raise ModelMissing(f"cannot read {modules}: {error}", field="model") from None
     pooling: Pooling | None = None
+    dense: list[DenseLayer] = []
+    without_prompt = normalised = False
     for module in listed:
         kind = str(module.get("type", "")).rsplit(".", 1)[-1]
+        place = folder / str(module.get("path", ""))
         if kind == "Pooling":
-            pooling = _pooling_of(read_json(folder / str(module.get("path", "")) / "config.json"))
-        elif kind not in ("Transformer", "Normalize"):
+            config = read_json(place / "config.json")
+            pooling, without_prompt = _pooling_of(config), config.get("include_prompt") is False
+        elif kind == "Dense" and pooling not in (None, Pooling.MEAN_SQRT_LEN) and not normalised:
+            dense.append(_dense_of(place))
+        elif kind == "Normalize":
+            normalised = True
+        elif kind != "Transformer":
             # Ignoring a module would give vectors that look right and are not.
-            raise ModelMissing(f"{folder} has an unsupported module {kind}; use a model without it", field="model")
-    return pooling or Pooling.MEAN
+            what = f"module {kind}" if kind != "Dense" else "order of modules around Dense"
+            raise ModelMissing(f"{folder} has an unsupported {what}; use a model without it", field="model")
+    return _Modules(pooling=pooling or Pooling.MEAN, dense=tuple(dense), without_prompt=without_prompt)
+
+
+def _dense_of(folder: Path) -> DenseLayer:
+    """Read a dense layer's description. Raises ModelMissing if it is not supported."""
+    config = read_json(folder / "config.json")
+    activation = str(config.get("activation_function", "Tanh")).rsplit(".", 1)[-1]
+    if activation not in DENSE_ACTIVATIONS:
+        raise ModelMissing(
+            f"{folder} uses the activation {activation}; supported are {', '.join(DENSE_ACTIVATIONS)}", field="model"
+        )
+    for name in ("module_input_name", "module_output_name"):
+        if config.get(name, "sentence_embedding") not in ("sentence_embedding", None):
+            raise ModelMissing(f"{folder} is not applied to the pooled vector, which is not supported", field="model")
+    weights = folder / "model.safetensors"
+    if not weights.is_file():
+        raise ModelMissing(f"{folder} has no model.safetensors, and a pickle is never loaded", field="model")
+    width = config.get("out_features")
+    if not isinstance(width, int):
+        raise ModelMissing(f"{folder / 'config.json'} does not say how many `out_features` it has", field="model")
+    return DenseLayer(weights=weights, activation=activation, width=width, residual=config.get("use_residual") is True)
 
 
 def _pooling_of(config: dict[str, Any]) -> Pooling:
@@ -135,9 +233,15 @@ def _pooling_of(config: dict[str, Any]) -> Pooling:
 
 
 def _prefixes(name: str, folder: Path) -> tuple[str, str]:
-    prompts = read_json(folder / "config_sentence_transformers.json").get("prompts") or {}
-    query = str(prompts.get("query") or "")
-    passage = str(prompts.get("passage") or prompts.get("document") or "")
+    config = read_json(folder / "config_sentence_transformers.json")
+    stated = config.get("prompts")
+    prompts = {str(key).lower(): str(text or "") for key, text in stated.items()} if isinstance(stated, dict) else {}
+    # Applied to every text for which no other prompt is named.
+    default = prompts.get(str(config.get("default_prompt_name") or "").lower(), "")
+    query, passage = (
+        next((prompts[each] for each in names if each in prompts), default)
+        for names in (_QUERY_PROMPTS, _PASSAGE_PROMPTS)
+    )
     if query or passage:
         return query, passage
     if (listed := known(name)) is not None:

@@ -19,12 +19,14 @@ class Hub:
     Attributes:
         stalls_after: bytes of the weights after which it says no more, until `go_on` is set.
         flips: whether the weights are sent with one bit changed.
+        gated: whether files are only sent to users who have accepted a licence.
     """
 
     files: dict[str, bytes]
     url: str = ""
     stalls_after: int | None = None
     flips: bool = False
+    gated: bool = False
     stalled: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
     begins: list[tuple[str, int]] = field(default_factory=list)
@@ -42,6 +44,13 @@ def sent(hub: Hub, content: bytes, *, large: bool) -> bytes:
     if large and hub.flips:
         content = content[:-1] + bytes([content[-1] ^ 1])
     return content[: hub.stalls_after] if large else content
+
+
+def refusal(hub: Hub, name: str) -> tuple[int, str]:
+    """The status and the error that a request for a file gets; the error is empty if the file is sent."""
+    if hub.gated:
+        return 401, "GatedRepo"
+    return (200, "") if name in hub.files else (404, "EntryNotFound")
 
 
 def _handler(hub: Hub) -> type[http.server.BaseHTTPRequestHandler]:
@@ -67,8 +76,9 @@ def _handler(hub: Hub) -> type[http.server.BaseHTTPRequestHandler]:
                 self.wfile.write(content)
                 return
             revision, _, name = path.partition("/resolve/")[2].partition("/")
-            if name not in hub.files:
-                self._head(404, {"Content-Length": "0", "X-Error-Code": "EntryNotFound"})
+            status, error = refusal(hub, name)
+            if error:
+                self._head(status, {"Content-Length": "0", "X-Error-Code": error})
                 return
             self._file(name, revision, body=body)
 

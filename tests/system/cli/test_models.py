@@ -126,6 +126,31 @@ def test_without_a_hub_one_sentence_says_what_helps(tmp_path: Path, hub: Hub) ->
         assert said in refused.stderr
 
 
+def test_further_layers_are_downloaded_with_the_weights(tmp_path: Path, hub: Hub) -> None:
+    hub.files["2_Dense/model.safetensors"] = os.urandom(1000)
+    hub.files["2_Dense/config.json"] = b"{}"
+    done = models(tmp_path, hub.url, "get", NAME)
+    assert done.returncode == 0, done.stderr
+    stored = snapshot(tmp_path) / "2_Dense" / "model.safetensors"
+    assert stored.read_bytes() == hub.files["2_Dense/model.safetensors"]
+
+
+def test_a_model_published_only_as_a_pickle_says_how_to_convert_it(tmp_path: Path, hub: Hub) -> None:
+    del hub.files["model.safetensors"]
+    refused = models(tmp_path, hub.url, "get", NAME)
+    assert refused.returncode == 1
+    assert "published only as a pickle" in refused.stderr
+    assert not hub.begins
+
+
+def test_a_gated_model_says_where_its_licence_is_accepted(tmp_path: Path, hub: Hub) -> None:
+    hub.gated = True
+    refused = models(tmp_path, hub.url, "get", "embeddinggemma-300m")
+    assert refused.returncode == 1
+    assert f"accept it at {hub.url}/google/embeddinggemma-300m" in refused.stderr
+    assert "hf auth login" in refused.stderr
+
+
 def test_a_model_is_used_at_once_and_one_that_cannot_be_loaded_changes_nothing(tmp_path: Path, hub: Hub) -> None:
     settings = tmp_path / "data" / "linckia.toml"
     with running(tmp_path / "data", services=("rerank",), environment=environment(tmp_path, hub.url)) as kernel:

@@ -73,6 +73,30 @@ def test_a_pairs_score_does_not_depend_on_its_batch(files: Checkpoint) -> None:
     assert encoder.compute(pairs) == pytest.approx(alone, abs=1e-5)
 
 
+def test_a_model_of_modern_berts_family_agrees_with_transformers(tmp_path: Path) -> None:
+    import torch
+
+    transformers = pytest.importorskip("transformers")
+    save_cross_encoder(tmp_path)
+    torch.manual_seed(5)
+    config = transformers.ModernBertConfig(
+        vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64,
+        max_position_embeddings=MAX_TOKENS, local_attention=8, num_labels=1, pad_token_id=0, bos_token_id=2,
+        eos_token_id=3, cls_token_id=2, sep_token_id=3, classifier_pooling="mean", initializer_cutoff_factor=1e3,
+        initializer_range=0.5,
+    )  # fmt: skip
+    transformers.ModernBertForSequenceClassification(config).save_pretrained(tmp_path, safe_serialization=True)
+    files = resolve(str(tmp_path))
+    assert files is not None
+    pairs = PairTokenizer(files).encode(QUERY, TEXTS).pairs
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path, local_files_only=True).eval()
+    with torch.inference_mode():
+        logits = [model(input_ids=torch.from_numpy(pair.ids.astype(np.int64))[None]).logits for pair in pairs]
+    expected = [torch.sigmoid(each)[0, 0].item() for each in logits]
+    assert max(expected) - min(expected) > 0.05
+    assert opened(files).compute(pairs)[:, 0] == pytest.approx(expected, abs=1e-5)
+
+
 def test_of_a_pair_the_text_is_cut_and_what_was_cut_is_said(files: Checkpoint) -> None:
     encoded = PairTokenizer(files).encode(QUERY, TEXTS)
     assert [len(pair) for pair in encoded.pairs] == [9, 6, 5, 10, MAX_TOKENS, 7]
