@@ -174,6 +174,7 @@ class EverythingResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
     unlikely: Annotated[int, Meta(description="Left out for a score below `min_score`")] = 0
     note: Annotated[str, Meta(description="Set if no result is likely to be an answer")] = ""
+    hint: Annotated[str, Meta(description="How to search only the time that the query names")] = ""
 
 
 @tool.read("search_everything", title="Search everything", deadline_s=30, surfaces=("knowledge", "core"))
@@ -184,6 +185,8 @@ class SearchEverything(Params[EverythingResult], frozen=True, kw_only=True):
     query: Query
     limit: Annotated[int, Meta(ge=1, le=200, description="Passages at most")] = 10
     corpora: Annotated[list[Corpus], Meta(description="Where to search; default everywhere")] = []
+    since: Annotated[Instant | None, Meta(description="Date, `last week`, `March`")] = None
+    until: Annotated[Instant | None, Meta(description="Includes all of it")] = None
     min_score: MinScore = UNLIKELY
 
 

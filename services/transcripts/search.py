@@ -32,6 +32,7 @@ from linckia.proto.ops.transcripts import (
     TranscriptsSearch,
 )
 from linckia.services.runtime.database import Database
+from linckia.services.runtime.date_ranges import range_in, rfc3339
 from linckia.services.runtime.handlers import Context, handles
 from linckia.services.runtime.storage import Damaged
 from linckia.services.runtime.times import between
@@ -46,8 +47,14 @@ CANDIDATES = 50
 PER_CONVERSATION = 8
 """Hits to request per wanted conversation: most have a few turns on one subject."""
 
+MOST_REPEATS = 20
+"""Most turns named that have the words of a hit."""
+
 CHARS_PER_TOKEN = 4
 """Characters per token of English text and code in all common tokenizers."""
+
+_TIMES = {Corpus.TRANSCRIPTS: "at", Corpus.NOTES: "date", Corpus.MEMORY: "at"}
+"""The metadata with a passage's time, of the corpora that have one."""
 
 _OWN = ("root", "in", "of", "expires", "folders", "extensions", "hash")
 """Metadata that corpora use only for filters, or that is returned as the id."""
@@ -111,6 +118,16 @@ class Searching:
         _require_words(params.query)
         corpora = list(dict.fromkeys(params.corpora)) or list(Corpus)
         degraded: list[str] = []
+        times = {field: between(field, params.since, params.until) for field in {*_TIMES.values()}}
+        if timed := params.since is not None or params.until is not None:
+            untimed = [corpus for corpus in corpora if corpus not in _TIMES]
+            degraded += [f"{corpus.value}: not searched, because its passages have no time" for corpus in untimed]
+            corpora = [corpus for corpus in corpora if corpus in _TIMES]
+            if not corpora:
+                raise InvalidParams(
+                    "`since` and `until` need at least one of the corpora transcripts, notes and memory",
+                    field="corpora",
+                )
         if Corpus.TRANSCRIPTS in corpora:
             await self._caught_up(degraded, "transcripts")
         found: dict[Corpus, SearchResult] = {}
@@ -122,10 +139,16 @@ class Searching:
                     collection=corpus.value,
                     query=params.query,
                     limit=params.limit,
+                    candidates=max(CANDIDATES, params.limit),
                     min_score=params.min_score,
-                    filters=found_by(ctx.session, time.time()) if corpus is Corpus.MEMORY else [],
+                    filters=[
+                        *(found_by(ctx.session, time.time()) if corpus is Corpus.MEMORY else []),
+                        *(times[_TIMES[corpus]] if timed else []),
+                    ],
                 )
                 found[corpus] = await ctx.call(asked)
+                if corpus is Corpus.TRANSCRIPTS:
+                    found[corpus] = await self._of_different_words(asked, found[corpus], ctx)
             except LinckiaError as error:
                 errors.append(error)
                 degraded.append(f"{corpus.value}: {error}")
@@ -144,7 +167,7 @@ class Searching:
             there = await self._database.read(lambda db: {turn for turn in turns if forest.find(db, turn) is not None})
         except Damaged as error:
             degraded.append(f"transcripts: {error}")
-        hits = [hit for hit in hits if hit.corpus is not Corpus.TRANSCRIPTS or hit.id in there]
+        hits = once_each([hit for hit in hits if hit.corpus is not Corpus.TRANSCRIPTS or hit.id in there])
         degraded += [f"{corpus.value}: {reason}" for corpus, result in found.items() for reason in result.degraded]
         kept = hits[: params.limit]
         best = max(found.values(), key=lambda result: result.best or 0.0)
@@ -156,7 +179,20 @@ class Searching:
             note=best.note,
             searched=[corpus for corpus in corpora if corpus in found],
             unlikely=sum(result.unlikely for result in found.values()),
+            hint="" if timed else _hint(params.query),
         )
+
+    async def _of_different_words(self, asked: RetrieveSearch, found: SearchResult, ctx: Context) -> SearchResult:
+        """Search for more turns until as many different ones as asked for are found: people repeat themselves."""
+        limit = asked.limit
+        while (
+            len({_words(hit.heading, hit.text) for hit in found.hits}) < asked.limit
+            and len(found.hits) + found.unlikely >= limit
+            and limit < MAX_TOP_K
+        ):
+            limit = min(MAX_TOP_K, 4 * limit)
+            found = await ctx.call(replace(asked, limit=limit, candidates=max(CANDIDATES, limit)))
+        return found
 
     async def _one_each(self, hits: Sequence[Hit]) -> list[Hit]:
         holders: dict[str, set[int]] = {}
@@ -175,6 +211,15 @@ class Searching:
         if left:
             degraded.append(f"{name}: {left} turns are not indexed yet")
         return left
+
+
+def _hint(query: str) -> str:
+    """Return how to search only the time that the query names; empty if it names none."""
+    if (named := range_in(query, time.time())) is None:
+        return ""
+    said, ends = named
+    given = ", ".join(f"`{name}` {rfc3339(end)}" for name, end in zip(("since", "until"), ends, strict=True) if end)
+    return f"all times were searched; for only {said!r}: {given}"
 
 
 def _require_words(query: str) -> None:
@@ -200,6 +245,34 @@ def merged(found: Mapping[Corpus, SearchResult]) -> list[EverythingHit]:
         for rank, hit in enumerate(found[corpus].hits)
     ]
     return [hit for _, hit in sorted(ranked, key=lambda each: (-each[1].score, each[0]))]
+
+
+def once_each(hits: Sequence[EverythingHit]) -> list[EverythingHit]:
+    """Return one hit for turns of the same role and words, the latest, at the place of the best.
+
+    Its metadata name the others as `repeated_in`, at most `MOST_REPEATS` of them. Other corpora are unchanged: where a
+    note or memory stands is part of what it says.
+    """
+    alike: dict[tuple[str, str, str], list[EverythingHit]] = {}
+    for hit in hits:
+        own = hit.id if hit.corpus is not Corpus.TRANSCRIPTS else ""
+        alike.setdefault((hit.corpus, own, "\0".join(_words(hit.context, hit.text))), []).append(hit)
+    kept: list[EverythingHit] = []
+    for some in alike.values():
+        latest = max(some, key=_time)
+        others = [hit.id for hit in some if hit is not latest]
+        more = {"repeated_in": others[:MOST_REPEATS]} if others else {}
+        kept.append(replace(latest, score=some[0].score, metadata=latest.metadata | more))
+    return kept
+
+
+def _words(role: str, text: str) -> tuple[str, str]:
+    return role, text.strip()
+
+
+def _time(hit: EverythingHit) -> float:
+    at = hit.metadata.get("at")
+    return float(at) if isinstance(at, int | float) else 0.0
 
 
 def filters(params: TranscriptsSearch) -> list[Filter]:

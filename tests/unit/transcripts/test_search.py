@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,9 +20,10 @@ from linckia.proto.ops.transcripts import (
     TranscriptHistory,
     TranscriptsSearch,
 )
+from linckia.proto.ops.transcripts_intake import TranscriptRecord
 from linckia.services.retrieve import main as retrieve
 from linckia.services.runtime.handlers import Context, Environment, Handlers, OpenService
-from linckia.services.transcripts.search import merged
+from linckia.services.transcripts.search import MOST_REPEATS, merged
 from tests.in_process import Bench
 from tests.unit.retrieve.rig import WordEmbedder
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
@@ -250,6 +253,58 @@ async def test_everything_is_searched_at_once_and_each_hit_says_where_it_is_from
         assert result.searched == list(Corpus)
         only = await bench.call(SearchEverything(query="starfish", corpora=[Corpus.NOTES]))
         assert [(hit.corpus, hit.id, hit.context) for hit in only.results] == [(Corpus.NOTES, "stars", "Arms")]
+
+
+async def test_everything_can_be_searched_in_one_period_only(tmp_path: Path) -> None:
+    async with serving(tmp_path) as bench:
+        for day, text in ((3, "the starfish lost an arm"), (20, "the starfish is well again")):
+            body = {"model": "m", "messages": [user(f"In March, {text}.")]}
+            reply = payload([], "Noted.")["response"]
+            at = datetime.datetime(2026, 3, day, 12, tzinfo=datetime.UTC).timestamp()
+            await bench.call(
+                TranscriptRecord(
+                    provider="openai", at=at, request=json.dumps(body).encode(), response=json.dumps(reply).encode()
+                ),
+                caller="operator",
+            )
+        for name, date in (("old", "2026-03-04"), ("new", "2026-03-21")):
+            seconds = datetime.datetime.fromisoformat(f"{date}T09:00+00:00").timestamp()
+            note = Group(id=name, items=[Item(key="0", text=f"starfish note {name}")], metadata={"date": seconds})
+            await bench.call(RetrievePut(collection="notes", groups=[note]))
+        file = Group(id="file", items=[Item(key="0", text="starfish")])
+        await bench.call(RetrievePut(collection="documents", groups=[file]))
+        result = await bench.call(SearchEverything(query="starfish", since="2026-03-01", until="2026-03-10"))
+        assert {hit.text for hit in result.results} == {"In March, the starfish lost an arm.", "starfish note old"}
+        assert Corpus.DOCUMENTS not in result.searched
+        assert any("documents: not searched" in reason for reason in result.degraded)
+        late = await bench.call(SearchEverything(query="starfish", since="2026-03-20"))
+        assert {hit.text for hit in late.results} == {"In March, the starfish is well again.", "starfish note new"}
+        with pytest.raises(InvalidParams, match="until"):
+            await bench.call(SearchEverything(query="starfish", until="whenever"))
+        with pytest.raises(InvalidParams, match="at least one of the corpora"):
+            await bench.call(SearchEverything(query="starfish", since="today", corpora=[Corpus.DOCUMENTS]))
+
+
+async def test_a_time_in_the_words_is_named_with_the_period_to_ask_for(tmp_path: Path) -> None:
+    async with serving(tmp_path) as bench:
+        named = await bench.call(SearchEverything(query="what did I say about starfish in September 2025"))
+        assert "`since` 2025-09-01" in named.hint
+        assert "`until` 2025-09-30" in named.hint
+        assert (await bench.call(SearchEverything(query="starfish"))).hint == ""
+        assert (await bench.call(SearchEverything(query="starfish in September 2025", since="2025"))).hint == ""
+
+
+async def test_words_said_in_many_conversations_take_one_place_and_the_others_are_named(tmp_path: Path) -> None:
+    async with serving(tmp_path) as bench:
+        for n in range(30):
+            await post(bench, payload([user(f"Number {n}"), assistant("Yes?"), user("starfish starfish")], "Sure."))
+        await post(bench, payload([user("a starfish by the sea")], "Nice."))
+        result = await bench.call(SearchEverything(query="starfish", limit=2))
+        assert [hit.text for hit in result.results] == ["starfish starfish", "a starfish by the sea"]
+        repeated = result.results[0].metadata["repeated_in"]
+        assert isinstance(repeated, list)
+        assert len({result.results[0].id, *repeated}) == 1 + MOST_REPEATS
+        assert "repeated_in" not in result.results[1].metadata
 
 
 def test_hits_of_one_score_keep_the_order_of_their_corpus_and_corpora_take_turns() -> None:

@@ -1,0 +1,1 @@
+"""Recall over months of sessions."""

@@ -1,0 +1,179 @@
+"""Recall@5 of evidence over ten months of sessions, by kind of question; synthetic (`sessions`).
+
+All services run in this process with a clock that is set to each session's time: its turns are stored, and an agent
+remembers each fact when it comes up. Then `search_everything` (conversations and memories) and `recall` are asked. A
+question counts by the share of its evidence among the first five results; evidence is found by the turn that states it,
+by a reply that repeats it, or by the memory. A question about a time is asked with that time, in words, as `since` and
+`until`; the last row shows what is found without. The intervals are Wilson's at 95 %; a share counts by its value.
+
+    scripts/bench long_memory [--seed N] [--show]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import trio
+
+from linckia.proto.ops.memory import Recall, Remember
+from linckia.proto.ops.retrieve import RetrieveStatus
+from linckia.proto.ops.transcripts import Corpus, SearchEverything
+from linckia.proto.ops.transcripts_intake import TranscriptRecord
+from linckia.services.embed import main as embed
+from linckia.services.memory import main as memory
+from linckia.services.retrieve import main as retrieve
+from linckia.services.transcripts import main as transcripts
+from tests.bench.long_memory.sessions import NOW, Fact, History, Question, Session, made
+from tests.in_process import Bench, services_in_process
+
+LIMIT = 5
+KINDS = ("single", "updated", "multi-session", "temporal")
+GOAL = 0.96
+_SYSTEMS = ("search_everything", "recall", "search_everything, no times")
+
+
+class Clock:
+    """The time as the services see it, in Unix seconds."""
+
+    def __init__(self) -> None:
+        self.now = time.time()
+
+    def patches(self) -> list[contextlib.AbstractContextManager[object]]:
+        """Replace the time in the modules that stamp or compare memories and parse words."""
+        clock = SimpleNamespace(time=lambda: self.now, time_ns=lambda: round(self.now * 1e9))
+        modules = ("memory.writing", "memory.recall", "runtime.times", "transcripts.search")
+        return [mock.patch(f"linckia.services.{module}.time", clock) for module in modules]
+
+
+async def take_in(bench: Bench, clock: Clock, history: History) -> None:
+    """Store each session at its time, and remember its facts."""
+    for session in history.sessions:
+        clock.now = session.at.timestamp()
+        await bench.call(recorded(session), caller="operator")
+        for statement in session.statements:
+            await bench.call(Remember(text=statement))
+    clock.now = NOW.timestamp()
+    with trio.fail_after(900):
+        for collection in ("transcripts", "memory"):
+            # The search says when its vectors are complete only if it is asked.
+            while await waiting(bench, collection):  # noqa: ASYNC110
+                await trio.sleep(0.2)
+
+
+async def waiting(bench: Bench, collection: str) -> bool:
+    """Return whether the search still lacks passages or vectors of a collection."""
+    status = await bench.call(RetrieveStatus(collection=collection), caller="operator")
+    return not status.groups or bool(status.vectors_waiting)
+
+
+def recorded(session: Session) -> TranscriptRecord:
+    """Return a session as its last exchange with a provider, which carries all turns."""
+    messages = [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(session.turns)]
+    choice = {"index": 0, "finish_reason": "stop", "message": messages[-1]}
+    return TranscriptRecord(
+        provider="openai",
+        at=session.at.timestamp(),
+        request=json.dumps({"model": "m", "messages": messages[:-1]}).encode(),
+        response=json.dumps({"model": "m", "choices": [choice]}).encode(),
+    )
+
+
+async def found(bench: Bench, system: str, question: Question) -> list[str]:
+    """Return the texts found, best first."""
+    period = question.period or None
+    if system == "recall":
+        asked = Recall(query=question.text, limit=LIMIT, since=period, until=period)
+        return [one.text for one in (await bench.call(asked)).memories]
+    if system.endswith("no times"):
+        period = None
+    everything = SearchEverything(
+        query=question.text, limit=LIMIT, corpora=[Corpus.TRANSCRIPTS, Corpus.MEMORY], since=period, until=period
+    )
+    return [hit.text for hit in (await bench.call(everything)).results]
+
+
+def share(question: Question, texts: list[str]) -> float:
+    """Return the share of the question's evidence that `texts` contain."""
+    return statistics.mean(is_found(fact, texts) for fact in question.evidence)
+
+
+def is_found(fact: Fact, texts: list[str]) -> bool:
+    """Return whether `texts` contain the turn that states it, the reply that repeats it, or the memory."""
+    return not {*fact.texts, fact.statement}.isdisjoint(texts)
+
+
+def interval(mean: float, count: int) -> tuple[float, float]:
+    """Return Wilson's interval at 95 % (Wilson, 1927)."""
+    z = 1.96
+    centre, scale = mean + z * z / (2 * count), 1 + z * z / count
+    spread = z * math.sqrt(mean * (1 - mean) / count + z * z / (4 * count * count))
+    return (centre - spread) / scale, (centre + spread) / scale
+
+
+def cell(shares: list[float]) -> str:
+    mean = statistics.mean(shares)
+    low, high = interval(mean, len(shares))
+    return f"{mean:.3f} [{low:.2f}, {high:.2f}]"
+
+
+async def measured(history: History, *, show: bool) -> dict[tuple[str, str], list[float]]:
+    """Return the shares of evidence found, by system and kind."""
+    shares: dict[tuple[str, str], list[float]] = defaultdict(list)
+    clock = Clock()
+    services = {
+        "embed": embed.open_service, "retrieve": retrieve.open_service, "transcripts": transcripts.open_service,
+        "memory": memory.open_service,
+    }  # fmt: skip
+    with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+        for patch in clock.patches():
+            stack.enter_context(patch)
+        async with services_in_process(services, Path(folder)) as bench:
+            begun = time.perf_counter()
+            await take_in(bench, clock, history)
+            print(f"stored and embedded in {time.perf_counter() - begun:.0f} s")
+            for question in history.questions:
+                for system in _SYSTEMS:
+                    texts = await found(bench, system, question)
+                    shares[system, question.kind].append(share(question, texts))
+                    if show and system != _SYSTEMS[-1] and share(question, texts) < 1:
+                        missed = [
+                            fact.statement for fact in question.evidence if not {*fact.texts, fact.statement} & {*texts}
+                        ]
+                        print(f"  {system} [{question.kind}] {question.text}\n    missed {missed}\n    found {texts}")
+    return shares
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/bench long_memory", description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=1, help="another history")
+    parser.add_argument("--show", action="store_true", help="show each question whose evidence is not all found")
+    arguments = parser.parse_args()
+    history = made(arguments.seed)
+    turns = sum(len(session.turns) for session in history.sessions)
+    statements = sum(len(session.statements) for session in history.sessions)
+    first = min(session.at for session in history.sessions)
+    print(
+        f"{len(history.sessions)} sessions since {first:%d %B %Y}, {turns} turns, {statements} statements, "
+        f"{len(history.questions)} questions; seed {arguments.seed}"
+    )
+    shares = trio.run(lambda: measured(history, show=arguments.show))
+    print(f"{'recall@5 of evidence':28} " + " ".join(f"{kind:>20}" for kind in (*KINDS, "all")))
+    for system in _SYSTEMS:
+        each = [shares[system, kind] for kind in KINDS]
+        every = [one for some in each for one in some]
+        print(f"{system:28} " + " ".join(f"{cell(some):>20}" for some in (*each, every)))
+    print(f"goal: {GOAL}")
+
+
+if __name__ == "__main__":
+    main()
