@@ -24,6 +24,9 @@ FOUND_S = 2.0
 NEARLY = 0.1
 """If two contradictory memories differ in score by more than this, the lower one always comes second."""
 
+FURTHER = 20
+MOST_ASKED = 1000
+
 PAGE = 500
 
 MOST_SCOPES = 50
@@ -50,7 +53,8 @@ class Recalling:
         asked = RetrieveSearch(
             collection=ops.COLLECTION,
             query=params.query,
-            limit=params.limit,
+            # More, because a later version of a memory may score just below the others.
+            limit=min(MOST_ASKED, params.limit + FURTHER),
             candidates=max(CANDIDATES, params.limit),
             filters=filters,
             min_score=UNLIKELY,
@@ -141,7 +145,8 @@ def arranged(
 ) -> list[tuple[Row, float]]:
     """Order memories by search score, each followed by those that contradict it.
 
-    Among contradictory memories with nearly equal scores, the newest comes first. Similar memories that were not found
+    Among contradictory memories with nearly equal scores, the newest comes first. Later memories that are similar and
+    score nearly the same follow directly, because they may be what is true now. Similar memories that were not found
     themselves come last.
     """
     # Scores near 1 differ by less than their precision, so the search's order decides.
@@ -158,6 +163,10 @@ def arranged(
             newest_first = sorted(following, key=lambda each: (-each.at_ns, -each.number))
             for each in sorted(newest_first, key=lambda each: scores.get(each.id, best) < best - NEARLY):
                 order.setdefault(each.id, (each, scores.get(each.id, best)))
+            later = [each for each in similar.get(row.id, ()) if each.at_ns > row.at_ns and each.id in scores]
+            for each in sorted(later, key=lambda each: -each.at_ns):
+                if scores[each.id] >= best - NEARLY:
+                    order.setdefault(each.id, (each, scores[each.id]))
     for row, score in list(order.values()):
         for each in similar.get(row.id, ()):
             order.setdefault(each.id, (each, score))

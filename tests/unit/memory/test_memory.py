@@ -12,6 +12,8 @@ from linckia.proto.ops import memory as ops
 from linckia.proto.ops.memory import Forget, MemoryExport, MemoryImport, Remember, UpdateMemory
 from linckia.proto.ops.retrieve import RetrieveStatus
 from linckia.proto.ops.transcripts import SearchEverything
+from linckia.services.memory.memory_db import Row
+from linckia.services.memory.recall import arranged
 from linckia.services.transcripts import main as transcripts
 from tests.in_process import Bench
 from tests.unit.memory.rig import listed, recalled, remembering, say, texts
@@ -129,6 +131,23 @@ async def test_what_contradicts_is_kept_beside_with_its_time_and_shown_newest_fi
         assert [one.id for one in await recalled(bench, "April", limit=5)] == [new.id, old, third.id]
         await bench.call(Forget(id=old))
         assert [one.conflicts_with for one in await recalled(bench, "release")] == [[], []]
+
+
+def test_a_later_similar_memory_of_nearly_the_same_score_follows_at_once() -> None:
+    def row(name: str, number: int) -> Row:
+        return Row(
+            tags=[], number=number, id=name, scope="user", owner="", place="user", text=name, at_ns=number,
+            expires_ns=None,
+        )  # fmt: skip
+
+    names = ("eggs", "car", "flat", "celery", "far")
+    rows = {name: row(name, number) for number, name in enumerate(names, 1)}
+    scores = {"eggs": 0.5, "car": 0.48, "flat": 0.46, "celery": 0.45, "far": 0.2}
+    similar = {"eggs": [rows["celery"], rows["far"]], "celery": [rows["eggs"]]}
+    assert [each.id for each, _ in arranged(scores, rows, {}, similar)] == ["eggs", "celery", "car", "flat", "far"]
+    # An earlier one is no update.
+    scores = {"celery": 0.5, "car": 0.48, "eggs": 0.45}
+    assert [each.id for each, _ in arranged(scores, rows, {}, similar)][:3] == ["celery", "car", "eggs"]
 
 
 async def test_what_has_expired_is_not_recalled_listed_on_request_and_purged_later(tmp_path: Path) -> None:
