@@ -31,7 +31,8 @@ class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
     """One model, by its id on the hub; `parameters` is in millions.
 
     `shorter` lists dimensions to which its vectors may be truncated, because it was trained for that (Matryoshka). With
-    `gated`, the hub hands it out only to users who have accepted its licence.
+    `gated`, the hub hands it out only to users who have accepted its licence. A model that `judges` is a language model
+    whose logits of "yes" and "no" are the score.
     """
 
     name: str
@@ -50,6 +51,7 @@ class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
     """If set, any number of dimensions from this one on is supported."""
     weight_bytes: int = 4
     gated: bool = False
+    judges: bool = False
 
     @property
     def download_bytes(self) -> int:
@@ -135,6 +137,10 @@ KNOWN = (
     KnownModel(
         name="BAAI/bge-reranker-v2-m3", service=CROSS_ENCODER, parameters=568, languages="about 100",
         licence="Apache-2.0", revision="953dc6f6f85a1b2dbfca4c34a2796e7dde08d41e", max_tokens=8192,
+    ),
+    KnownModel(
+        name="Qwen/Qwen3-Reranker-0.6B", service=CROSS_ENCODER, parameters=596, weight_bytes=2, languages="about 100",
+        licence="Apache-2.0", revision="e61197ed45024b0ed8a2d74b80b4d909f1255473", max_tokens=32768, judges=True,
     ),
 )  # fmt: skip
 """Small models first."""

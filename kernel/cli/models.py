@@ -296,6 +296,8 @@ def _service_of(name: str) -> tuple[str, str]:
     if place is None:
         _known(name)
         raise AssertionError(name)
+    if folder.is_dir() and (model := known(place.name)) is not None:
+        return model.service, str(place)
     try:
         config = (place / "config.json").read_text(encoding="utf-8")
     except OSError as error:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from linckia.proto.models import cross_encoder
+from linckia.proto.models import cross_encoder, known
 from linckia.services.runtime.models.checkpoint import (
     Checkpoint,
     Ids,
@@ -47,13 +47,22 @@ def resolve(model: str = AUTO, *, max_tokens: int | None = None) -> Checkpoint |
         raise not_cached(model)
     files = read_checkpoint(*found)
     # Otherwise transformers would add a new head with random weights to an encoder.
-    if not any(str(name).endswith("ForSequenceClassification") for name in files.config.get("architectures") or ()):
+    classifies = any(
+        str(name).endswith("ForSequenceClassification") for name in files.config.get("architectures") or ()
+    )
+    if not classifies and not is_judge(files):
         raise ModelMissing(
             f"{files.folder} is not a cross-encoder: its config.json names no sequence classifier", field="model"
         )
     if max_tokens is not None:
         files = msgspec.structs.replace(files, max_tokens=min(files.max_tokens, max_tokens))
     return files
+
+
+def is_judge(files: Checkpoint) -> bool:
+    """Return whether the model is a known language model that answers whether a text is relevant."""
+    listed = known(files.name)
+    return listed is not None and listed.judges
 
 
 class Pair(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from msgspec import Meta
 from linckia.proto import extras
 from linckia.proto.errors import Unavailable
 from linckia.proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
-from linckia.services.rerank.checkpoint import AUTO, NONE, Pair, PairTokenizer, resolve
+from linckia.services.rerank.checkpoint import AUTO, NONE, Pair, PairTokenizer, is_judge, resolve
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 from linckia.services.runtime.models.batcher import Batcher, BatchLimits, Lane, Rows, watch_health
 from linckia.services.runtime.models.checkpoint import Checkpoint, ModelMissing
@@ -76,8 +76,16 @@ def load(settings: RerankSettings, device: str) -> Loaded | None:
 
     require_device(device)
     torch.set_num_threads(settings.threads)
-    tokenizer = PairTokenizer(files)
-    encoder = CrossEncoder(files, device=device, precision=settings.precision)
+    tokenizer: PairTokenizer
+    encoder: CrossEncoder
+    if is_judge(files):
+        from linckia.services.rerank.judge import Judge, JudgeTokenizer
+
+        tokenizer = JudgeTokenizer(files)
+        encoder = Judge(files, device=device, precision=settings.precision)
+    else:
+        tokenizer = PairTokenizer(files)
+        encoder = CrossEncoder(files, device=device, precision=settings.precision)
     tokens_per_s = encoder.warm_up(files.max_tokens)
     canary = tokenizer.encode(_CANARY[0], [_CANARY[1]]).pairs[0]
     return Loaded(files, tokenizer, encoder, canary, encoder.compute([canary])[0], tokens_per_s)

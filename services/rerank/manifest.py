@@ -19,7 +19,7 @@ MANIFESTS = (
         name="rerank",
         order=60,
         zygote=VECTORS,
-        torch=Torch(has_model, ("model",)),
+        torch=Torch(has_model, ("model", "judge")),
         # The limits of `embed`.
         memory_limit_bytes=8 * GIB,
         disk_limit_bytes=32 * GIB,

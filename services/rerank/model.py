@@ -29,13 +29,18 @@ class CrossEncoder:
     """A model in this process, on `cpu` or `cuda`; several threads may call it."""
 
     width = 1
+    kind = "AutoModelForSequenceClassification"
+    """The class of transformers that loads the model."""
 
     def __init__(self, files: Checkpoint, *, device: str = "cpu", precision: Precision = Precision.AUTO) -> None:
         self._device = torch.device(device)
         self.device = self._device.type
         self.precision = resolve_precision(precision, self.device)
         dtype = torch.bfloat16 if self.precision is Precision.BF16 else torch.float32
-        self._model = load_transformer(files, "AutoModelForSequenceClassification", dtype).to(self._device)
+        self._model = load_transformer(files, self.kind, dtype).to(self._device)
+        self._prepare(files)
+
+    def _prepare(self, files: Checkpoint) -> None:
         config = self._model.config
         if config.num_labels != 1:
             raise ModelMissing(
