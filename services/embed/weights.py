@@ -153,7 +153,7 @@ def _truncated(files: ModelFiles, dimensions: int | None) -> ModelFiles:
     if listed is not None and listed.shorter_from:
         remedy = f"use {listed.shorter_from} to {width}"
     elif choices := sorted({*supported, *(listed.shorter if listed is not None else ())}):
-        remedy = f"use one of {', '.join(map(str, (*choices, width)))}"
+        remedy = f"use one of {', '.join(map(str, sorted({*choices, width})))}"
     else:
         remedy = f"it was not trained to be truncated: leave `dimensions` out, or use another model (it has {width})"
     raise ModelMissing(f"{files.name} does not support {dimensions} dimensions: {remedy}", field="dimensions")

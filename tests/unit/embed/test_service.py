@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
-from linckia.proto.ops.embed import EmbedMaxSim
+from linckia.proto.ops.embed import EmbedMaxSim, EmbedModelParams, EmbedResult, EmbedTexts, TextKind
 from linckia.services.embed import main as embed
+from linckia.services.embed.weights import ModelFiles
 from tests.in_process import services_in_process
 
 TEXTS = ["Sea stars regrow lost arms.", "The stock market fell on Monday.", "A lost limb of a starfish grows back."]
@@ -27,3 +32,32 @@ async def test_late_interaction_prefers_texts_whose_words_answer_the_querys(tmp_
         in_time = (await bench.call(many)).scores
         assert 1 <= len(in_time) < len(many.texts)
         assert in_time[0] == pytest.approx(scores[0], abs=0.01)
+
+
+async def test_vectors_have_the_dimensions_of_the_settings_and_earlier_ones_are_still_computed(
+    tmp_path: Path, packaged: ModelFiles
+) -> None:
+    folder = shutil.copytree(packaged.folder, tmp_path / "matryoshka")
+    config = folder / "config.json"
+    stated = msgspec.json.decode(config.read_bytes(), type=dict[str, Any])
+    config.write_bytes(msgspec.json.encode(stated | {"matryoshka_dimensions": [384, 128]}))
+    texts = ["a sea star", "the harbour at night"]
+
+    async def asked(dimensions: int | None, fingerprint: str = "") -> tuple[int, EmbedResult]:
+        settings = {"embed": {"model": str(folder), "dimensions": dimensions}}
+        async with services_in_process({"embed": embed.open_service}, tmp_path / "data", settings=settings) as bench:
+            model = await bench.call(EmbedModelParams())
+            given = EmbedTexts(texts=texts, kind=TextKind.PASSAGE, fingerprint=fingerprint)
+            return model.dimensions, await bench.call(given)
+
+    width, whole = await asked(None)
+    assert width == 384
+    shorter, cut = await asked(128)
+    assert shorter == 128
+    assert cut.fingerprint != whole.fingerprint
+    vectors = np.frombuffer(cut.vectors.data, np.float32).reshape(cut.vectors.shape)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-3)
+    expected = np.frombuffer(whole.vectors.data, np.float32).reshape(2, 384)[:, :128]
+    assert (vectors * expected).sum(1) / np.linalg.norm(expected, axis=1) == pytest.approx(1, abs=1e-3)
+    _, earlier = await asked(128, whole.fingerprint)
+    assert earlier.vectors.shape == whole.vectors.shape
