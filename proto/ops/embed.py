@@ -60,6 +60,9 @@ class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: Annotated[str, Meta(description="Of model, weights and pooling; never compare vectors of two")]
     truncated: Annotated[list[int], Meta(description="Indices of texts that were longer than the model reads")] = []
     tokens: Annotated[int, Meta(description="Tokens that went through the model")] = 0
+    tokens_per_letter: Annotated[
+        float, Meta(description="Of the texts' letters and digits; above 0.5, the model hardly knows the language")
+    ] = 0.0
     background: (
         Annotated[
             tuple[float, float],

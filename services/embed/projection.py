@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from linckia.services.embed.encoder import Encoder, Vectors, pool, unit
+from linckia.services.embed.tensors import read_tensors
 from linckia.services.embed.weights import DenseLayer, ModelFiles
 from linckia.services.runtime.models.checkpoint import Ids
 from linckia.services.runtime.models.folders import ModelMissing
@@ -36,8 +35,6 @@ _ACTIVATIONS: dict[str, Callable[[Vectors], Vectors]] = {
     "GELU": _gelu,
 }
 """By their names in `weights.DENSE_ACTIVATIONS`."""
-
-_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 def projected(files: ModelFiles, encoder: Encoder) -> Encoder:
@@ -83,7 +80,7 @@ class _Dense:
     """A linear layer and its activation: (texts, in) to (texts, out)."""
 
     def __init__(self, layer: DenseLayer) -> None:
-        tensors = _tensors(layer.weights)
+        tensors = {name: tensor.rows() for name, tensor in read_tensors([layer.weights]).items()}
         if "linear.weight" not in tensors:
             raise ModelMissing(f"{layer.weights} has no linear.weight", field="model")
         self._path = layer.weights
@@ -103,31 +100,3 @@ class _Dense:
         if self._is_residual:
             out = out + (x if self._residual is None else x @ self._residual.T)
         return out.astype(np.float32, copy=False)
-
-
-def _tensors(path: Path) -> dict[str, Vectors]:
-    """Read the tensors of a small safetensors file as float32, without torch. Raises ModelMissing if it is damaged."""
-    try:
-        content = path.read_bytes()
-        begin = 8 + int.from_bytes(content[:8], "little")
-        header = msgspec.json.decode(content[8:begin], type=dict[str, dict[str, object]])
-        header.pop("__metadata__", None)
-        return {name: _tensor(content, begin, said) for name, said in header.items()}
-    except (OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
-        raise ModelMissing(f"{path} is damaged, or not a safetensors file: {error}", field="model") from None
-
-
-class _Said(msgspec.Struct, frozen=True):
-    dtype: str
-    shape: list[int]
-    data_offsets: tuple[int, int]
-
-
-def _tensor(content: bytes, begin: int, stated: dict[str, object]) -> Vectors:
-    said = msgspec.convert(stated, _Said)
-    start, end = said.data_offsets
-    values = np.frombuffer(content[begin + start : begin + end], _TYPES[said.dtype]).reshape(said.shape)
-    if said.dtype == "BF16":
-        # The upper half of a float32.
-        return (values.astype(np.uint32) << 16).view(np.float32)
-    return values.astype(np.float32)

@@ -138,6 +138,7 @@ class Serving:
             fingerprint=self.model.fingerprint,
             truncated=tokens.truncated,
             tokens=sum(map(len, ids)),
+            tokens_per_letter=self._tokenizer.per_letter(params.texts, tokens.ids, params.kind),
             background=self.loaded.background,
         )
 

@@ -35,6 +35,7 @@ class TextTokenizer:
         """How many special tokens stand before and after a text: some models have none before it."""
         self._first: list[int] = probe.ids[:before]
         self._last: list[int] = probe.ids[len(probe.ids) - after :]
+        self._around = {kind: len(self._tokenizer.encode(prefix).ids) for kind, prefix in self._prefix.items()}
         self._vocabulary: int = self._tokenizer.get_vocab_size()
 
     def encode(self, texts: Sequence[str], kind: TextKind) -> Tokens:
@@ -69,6 +70,14 @@ class TextTokenizer:
             if wrong:
                 raise InvalidParams(f"parameter `tokens[{index}]`: {wrong}", field=f"tokens[{index}]")
         return [np.array(ids, dtype=np.int32) for ids in given]
+
+    def per_letter(self, texts: Sequence[str], ids: Sequence[Ids], kind: TextKind) -> float:
+        """Return how many tokens the texts have per letter or digit, without prefixes and special tokens.
+
+        A tokenizer splits words of languages that it was not made for into their letters.
+        """
+        own = sum(map(len, ids)) - len(texts) * self._around[kind]
+        return own / max(1, sum(character.isalnum() for text in texts for character in text))
 
     def _is_framed(self, ids: Sequence[int]) -> bool:
         before, after = self.special

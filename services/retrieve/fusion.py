@@ -32,6 +32,14 @@ FEW, WHOLE, SURELY = 12, 0.95, 3.5
 """If at most `FEW` pieces hold any word of the query, a piece that holds at least the share `WHOLE` of its words stands
 out with `SURELY`, even if another piece holds some of them more often or in its title."""
 
+FLUENT, FOREIGN = 0.5, 0.9
+"""Tokens per letter of a query up to which the model knows its language, and from which it hardly does.  With
+all-MiniLM-L6-v2, English has 0.2 to 0.3, German and French 0.4, Russian and Japanese 0.9 or more; with a multilingual
+model all of them are below 0.6."""
+
+HARDLY = 0.1
+"""What remains of the weight of the vectors if the model hardly knows the language: nearest vectors are then random."""
+
 _MARKS = re.compile(r"[(){}\[\]=;<>_]")
 CODE_MARKS = 0.05
 """Share of such characters from which a text counts as code: prose has less than .02, functions .06 and more."""
@@ -90,7 +98,14 @@ def vector_weight(lexical: Scored, cosines: Mapping[int, float], spread: float, 
     )
     meaning = float(np.std([*cosines.values()] or [0.0])) / spread
     of_code = meaning / (meaning + POINT * words) if meaning or words else PROSE
-    return PROSE + (of_code - PROSE) * sum(code) / max(1, len(code))
+    # Functions with long comments do not look like code, so half of them suffice.
+    return PROSE + (of_code - PROSE) * min(1.0, 2 * sum(code) / max(1, len(code)))
+
+
+def fluency(tokens_per_letter: float) -> float:
+    """Return the factor for the weight of the vectors, by how many tokens the model needs for the query."""
+    foreign = min(1.0, max(0.0, (tokens_per_letter - FLUENT) / (FOREIGN - FLUENT)))
+    return 1 - (1 - HARDLY) * foreign
 
 
 def reciprocal_rank(*orders: Scored) -> dict[int, float]:

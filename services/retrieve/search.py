@@ -114,6 +114,8 @@ class _Search:
         """The vectors that the query is compared with."""
         self.background = PACKAGED
         """See `relevance`."""
+        self.fluency = 1.0
+        """See `fusion.fluency`."""
         self.weights: dict[str, float] | None = None
         """Weights of the query's words."""
         self.reranked: dict[int, float] = {}
@@ -202,6 +204,7 @@ class _Search:
                 result.vectors.check()
                 self.vectors = index
                 self.background = result.background or PACKAGED
+                self.fluency = fusion.fluency(result.tokens_per_letter)
                 return np.frombuffer(result.vectors.data, dtype=result.vectors.dtype).astype(np.float32)
             # The vectors are of another model, or were replaced while the query was embedded.
             if not earlier:
@@ -298,6 +301,7 @@ class _Search:
             looked_at = [item for stage in (self.lexical, self.vector) for item, _ in stage[:SAMPLED_PIECES]]
             texts = item_store.beginnings(db, looked_at, SAMPLED_CHARS)
             weight = fusion.vector_weight(self.lexical, cosines, max(self.background[1], LEAST_SPREAD), texts)
+            weight *= self.fluency
         return fusion.weighted(self.lexical, cosines, weight, partial(self._shares, db))
 
     def _shares(self, db: apsw.Connection, items: Sequence[int]) -> dict[int, float]:

@@ -35,7 +35,12 @@ class InProcessEmbedder:
         vectors = np.empty((len(order), self.model.encoder.width), dtype=np.float32)
         for some in batches(order, [len(ids) for ids in tokens.ids], 2048):
             vectors[some] = self.model.encoder.compute([tokens.ids[index] for index in some])
-        return EmbedResult(vectors=pack(vectors), fingerprint=self.model.fingerprint)
+        return EmbedResult(
+            vectors=pack(vectors),
+            fingerprint=self.model.fingerprint,
+            tokens_per_letter=self.model.tokenizer.per_letter(params.texts, tokens.ids, params.kind),
+            background=self.model.background,
+        )
 
     async def passages(self, params: EmbedTexts) -> EmbedResult:
         return await trio.to_thread.run_sync(self.embed, params)

@@ -4,7 +4,8 @@
 
 The arguments are labelled sets in BEIR layout, or folders of sets; published figures for the same sets are printed too.
 Documents are stored whole, or cut like notes or stored documents. The real collection, index, fusion, rerankers and
-models run in this process, without the kernel. nDCG uses linear gains, as BEIR's tool (pytrec_eval) does. In addition
+models run in this process, without the kernel. nDCG uses linear gains, as BEIR's tool (pytrec_eval) does; in brackets
+is its 95 % confidence interval. In addition
 to the sets' queries, some documents are searched by a word that only one or two of them have, such as a name or a code:
 printed is how often these come first, and how often they are among the first 20. The stated confidence of hits is
 printed next to the share that is right. Exits with 1 if a rule is violated: both together are never worse than the
@@ -55,6 +56,7 @@ METHODS = {
     BOTH: Fusion(method="weighted"),
 }
 DEPTH = 100
+RESAMPLES = 2000
 MEASURE = measure_of({})
 RERANKED = 50
 """Candidates that a reranker reads, as in searches of notes."""
@@ -93,6 +95,14 @@ def ndcg(ranked: Sequence[str], relevant: Mapping[str, int], depth: int = 10) ->
     best = sorted((value for value in relevant.values() if value > 0), reverse=True)[:depth]
     ideal = sum(value / math.log2(rank + 2) for rank, value in enumerate(best))
     return gain / ideal if ideal else 0.0
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % confidence interval of the mean, by bootstrap over the queries."""
+    given = np.asarray(values)
+    drawn = np.random.default_rng(0).integers(0, len(given), (RESAMPLES, len(given)))
+    low, high = np.percentile(given[drawn].mean(axis=1), (2.5, 97.5))
+    return float(low), float(high)
 
 
 def recall(ranked: Sequence[str], relevant: Mapping[str, int], depth: int = DEPTH) -> float:
@@ -254,8 +264,11 @@ async def measure(
                 calibration.add([(hit.group, hit.score) for hit in result.hits[:10]], relevant[query.id])
         found = SearchFigures(float(np.mean(gains)), float(np.mean(recalls)), float(np.mean(gains[:most])))
         middle = sorted(times)[len(times) // 2] * 1000
+        low, high = interval(gains)
         print(
-            f"  {name:22} nDCG@10 {found.ndcg:.3f}  Recall@{DEPTH} {found.recall:.3f}  p50 {middle:6.1f} ms", flush=True
+            f"  {name:22} nDCG@10 {found.ndcg:.4f} [{low:.3f}, {high:.3f}]  Recall@{DEPTH} {found.recall:.3f}  "
+            f"p50 {middle:6.1f} ms",
+            flush=True,
         )
         return found
 

@@ -67,3 +67,17 @@ def test_token_ids_of_another_tokenizer_are_refused(tokenizer: TextTokenizer, id
     with pytest.raises(InvalidParams, match=words) as caught:
         tokenizer.check([[101, 102], ids])
     assert caught.value.failure.field == "tokens[1]"
+
+
+def test_tokens_per_letter_tell_a_language_that_the_model_spells() -> None:
+    plain = TextTokenizer(resolve(weights.PACKAGED[1]))
+    prefixed = TextTokenizer(resolve(weights.PACKAGED[1], query_prefix="query: "))
+
+    def per_letter(tokenizer: TextTokenizer, text: str) -> float:
+        return tokenizer.per_letter([text], tokenizer.encode([text], TextKind.QUERY).ids, TextKind.QUERY)
+
+    assert per_letter(plain, "cat") == pytest.approx(1 / 3)
+    assert per_letter(prefixed, "cat") == pytest.approx(1 / 3)
+    assert per_letter(plain, "how do I restart a service") < 0.4
+    assert per_letter(plain, "как перезапустить службу") > 0.8
+    assert per_letter(plain, "") == 0

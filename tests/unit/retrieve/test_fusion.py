@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from linckia.services.retrieve.fusion import (
     PROSE,
+    fluency,
     normalised,
     reciprocal_rank,
     standardised,
@@ -70,7 +71,8 @@ def test_vectors_decide_more_of_code_unless_the_words_match_well() -> None:
     assert weight(3.0, code) > 0.8
     assert PROSE < weight(13.0, code) < weight(3.0, code)
     assert weight(40.0, code) < PROSE
-    assert weight(3.0, [*code, *prose]) == pytest.approx((PROSE + weight(3.0, code)) / 2)
+    assert weight(3.0, [*code, *prose, *prose, *prose]) == pytest.approx((PROSE + weight(3.0, code)) / 2)
+    assert weight(3.0, [*code, *prose]) == weight(3.0, code)
     # With a model whose similarities differ less, a difference means more.
     assert weight(13.0, code, 0.04) > weight(13.0, code)
     assert vector_weight([], {}, 0.08, code) == PROSE
@@ -107,3 +109,9 @@ def test_standard_scores_of_equals_are_0() -> None:
     assert standardised({1: 4.0, 2: 4.0}) == {1: 0.0, 2: 0.0}
     assert standardised({}) == {}
     assert (normalised([4.0, 2.0, 3.0]), normalised([4.0]), normalised([])) == ([1.0, 0.0, 0.5], [1.0], [])
+
+
+def test_words_decide_where_the_model_spells_the_query_letter_by_letter() -> None:
+    assert fluency(0.0) == fluency(0.3) == 1
+    assert fluency(0.95) == fluency(2.0) == pytest.approx(0.1)
+    assert fluency(0.95) < fluency(0.7) < 1
