@@ -360,6 +360,7 @@ async def run(options: argparse.Namespace) -> int:
     broken: list[str] = []
     with tempfile.TemporaryDirectory() as temporary:
         made = [_code_set.write(Path(temporary) / "functions")] if options.code else []
+        made += [_code_set.write_packages(Path(temporary) / "packages")] if options.code else []
         for folder in [*sets(options.folders), *made]:
             work, shape = options.keep or Path(temporary), SHAPES[options.shape]
             broken += await measure(folder, embedder, rerankers, work, shape, options.reranked)
@@ -371,7 +372,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "folders", nargs="*", type=Path, help="sets (corpus.jsonl, queries.jsonl, qrels/test.tsv), or folders of them"
     )
-    parser.add_argument("--code", action="store_true", help="also measure a set of this interpreter's own functions")
+    parser.add_argument("--code", action="store_true", help="also measure sets of Python functions")
     parser.add_argument("--as", dest="shape", choices=list(SHAPES), default="whole", help="how documents are stored")
     parser.add_argument("--keep", type=Path, help="a folder for the databases, so that a second run embeds nothing")
     parser.add_argument("--precision", type=Precision, choices=list(Precision), default=Precision.AUTO)
