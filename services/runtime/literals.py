@@ -233,7 +233,7 @@ def _required(exact: frozenset[str] | None, query: Query) -> Query:
 
 
 def _runs(items: Items) -> list[str]:
-    """Return the runs of literal text in order. A repeated group has separate runs; alternatives have none."""
+    """Return the runs of literal text in order; alternatives have none."""
     found = [""]
     for op, argument in items:
         match op, argument:
@@ -244,7 +244,10 @@ def _runs(items: Items) -> list[str]:
                 found[-1] += first
                 found += rest
             case ((_constants.MAX_REPEAT | _constants.MIN_REPEAT), (int(least), _, inner)) if least:
-                found += [*_runs(inner), ""]
+                # The first repetition follows what is before, and what comes next follows the last one.
+                first, *rest = _runs(inner)
+                found[-1] += first
+                found += rest or [first]
             case _:
                 found.append("")
     return found
