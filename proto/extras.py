@@ -14,7 +14,7 @@ VIDEO: Final = "video"
 """Metadata and frames of video and audio files."""
 
 OPENVINO: Final = "openvino"
-"""Embedding on processors with AMX, at two to three times the speed."""
+"""Embedding on processors with AMX, at nearly twice the speed."""
 
 CPU_INDEX: Final = "https://download.pytorch.org/whl/cpu"
 """Has torch without CUDA's libraries, which are gigabytes."""

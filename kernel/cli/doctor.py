@@ -285,7 +285,7 @@ def _openvino() -> Finding:
     if extras.is_installed(extras.OPENVINO):
         return Finding("OpenVINO", Verdict.OK, "embeds on processors with AMX")
     if extras.amx_present():
-        found = "not installed: texts would be embedded two to three times as fast on this processor"
+        found = "not installed: texts would be embedded nearly twice as fast on this processor"
         return Finding("OpenVINO", Verdict.NOTE, found, extras.command_for(extras.OPENVINO))
     return Finding("OpenVINO", Verdict.OK, "not installed, and no faster on this processor")
 

@@ -40,6 +40,8 @@ class Encoder(abc.ABC):
     pooling: Pooling
     special: tuple[int, int] = (1, 1)
     """How many special tokens stand before and after a text."""
+    has_own_threads = False
+    """Whether it computes in threads of its library, not in the caller's."""
     first_lengths: tuple[int, ...] = (8,)
     """Token counts of the first shapes, whose computation requires preparation."""
 
@@ -116,7 +118,7 @@ class LateInteraction:
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
-        self.device = encoder.device
+        self.device, self.has_own_threads = encoder.device, encoder.has_own_threads
         self.recover = encoder.recover
 
     def compute(self, pairs: Sequence[LatePair]) -> Rows:

@@ -58,6 +58,7 @@ class ProjectedEncoder(Encoder):
         self._encoder, self._layers, self._dimensions = encoder, layers, dimensions
         self.backend, self.precision, self.device = encoder.backend, encoder.precision, encoder.device
         self.pooling, self.first_lengths = encoder.pooling, encoder.first_lengths
+        self.has_own_threads = encoder.has_own_threads
         width = encoder.width
         for layer in layers:
             width = layer.checked(width)

@@ -29,6 +29,7 @@ class CrossEncoder:
     """A model in this process, on `cpu` or `cuda`; several threads may call it."""
 
     width = 1
+    has_own_threads = False
     kind = "AutoModelForSequenceClassification"
     """The class of transformers that loads the model."""
 

@@ -60,6 +60,11 @@ class Model(Protocol[T_contra]):
     @property
     def device(self) -> str: ...
 
+    @property
+    def has_own_threads(self) -> bool:
+        """Whether it computes in threads of its library, not in the caller's."""
+        ...
+
     def compute(self, texts: Sequence[T_contra]) -> Rows:
         """Return float32 rows, shape (texts, width). Raises whatever the model raises."""
 
@@ -165,7 +170,7 @@ class Batcher(Generic[T]):
         self._queues: dict[Lane, _Queue[T]] = {lane: _Queue() for lane in Lane}
         self._arrived = trio.Event()
         self._prompt_in_a_row = 0
-        self._runners = 0
+        self._runners = self._at_work = 0
         self.tokens_per_s = limits.first_tokens / limits.target_s
         """The speed of one model, measured on recent batches."""
         self.last_batch_at = trio.current_time()
@@ -229,9 +234,14 @@ class Batcher(Generic[T]):
             # Shielded: an orderly shutdown waits for the batch, since a thread inside torch must not outlive the
             # interpreter. A thread stuck in a GPU kernel cannot be stopped; it is abandoned, and the process crashes.
             with trio.CancelScope(shield=True, deadline=started + self._limits.stuck_after_s):
-                outcomes, spent_s = await trio.to_thread.run_sync(
-                    _compute, model, texts, abandon_on_cancel=True, limiter=limiter
-                )
+                self._at_work += 1
+                beside = self._at_work if model.has_own_threads else 0
+                try:
+                    outcomes, spent_s = await trio.to_thread.run_sync(
+                        _compute, model, texts, beside, abandon_on_cancel=True, limiter=limiter
+                    )
+                finally:
+                    self._at_work -= 1
             if outcomes is None:
                 raise ModelLost(f"a batch of {len(batch)} texts took more than {self._limits.stuck_after_s:.0f} s")
             elapsed_s = trio.current_time() - started
@@ -278,10 +288,15 @@ class Batcher(Generic[T]):
             self.tokens_per_s += 0.2 * (tokens / elapsed_s - self.tokens_per_s)
 
 
-def _compute(model: Model[T], texts: Sequence[T]) -> tuple[list[Rows | Exception], float]:
-    """Call `compute_isolating`, and also return the processor time that this thread used."""
-    began = time.thread_time()
-    return compute_isolating(model, texts), time.thread_time() - began
+def _compute(model: Model[T], texts: Sequence[T], beside: int) -> tuple[list[Rows | Exception], float]:
+    """Call `compute_isolating`, and also return the processor time that it used.
+
+    Args:
+        beside: 0 if this thread computes, otherwise the number of batches that share the time of the process.
+    """
+    clock = time.process_time if beside else time.thread_time
+    began = clock()
+    return compute_isolating(model, texts), (clock() - began) / max(1, beside)
 
 
 def compute_isolating(model: Model[T], texts: Sequence[T]) -> list[Rows | Exception]:

@@ -38,6 +38,7 @@ class ScriptedModel:
 
     width = 4
     device = "cpu"
+    has_own_threads = False
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -138,6 +139,33 @@ async def test_passages_give_way_where_the_processor_is_wanted_and_queries_do_no
                 await trio.lowlevel.checkpoint()
             assert model.batches == [[1], [2], [3]]
             running.cancel_scope.cancel()
+
+
+async def test_work_in_a_librarys_own_threads_is_not_taken_for_that_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "GIVES_WAY", 1e6)
+    monkeypatch.setattr(batching, "LONGEST_REST_S", 1e6)
+    model, batcher = ScriptedModel(), queue(LIMITS)
+    model.has_own_threads = True
+
+    def elsewhere() -> None:
+        thread = threading.Thread(target=burn)
+        thread.start()
+        thread.join()
+
+    def burn() -> None:
+        began = time.thread_time()
+        while time.thread_time() - began < 0.02:
+            sum(range(1000))
+
+    model.release = elsewhere
+    # On a machine that others use meanwhile, it gives way as it should.
+    monkeypatch.setattr(batching, "CONTENDED", 50)
+    async with trio.open_nursery() as running:
+        running.start_soon(batcher.run, model)
+        with trio.fail_after(30):
+            await batcher.compute([text(1, 64), text(3, 64)], Lane.BULK)
+        running.cancel_scope.cancel()
+    assert model.batches == [[1], [3]]
 
 
 async def test_queries_without_end_do_not_starve_passages() -> None:

@@ -38,6 +38,7 @@ class Small:
 
     width = 1
     device = "cuda"
+    has_own_threads = False
 
     def __init__(self, error: Exception) -> None:
         self.error = error
