@@ -20,7 +20,8 @@ from linckia.proto.ops.kernel import KernelContentUrl
 from linckia.services.files import paths
 from linckia.services.files.core import Family, reads
 from linckia.services.files.index.tree import last_scan
-from linckia.services.files.query.columns import INSIDE, Columns, is_large
+from linckia.services.files.query.column_names import INSIDE
+from linckia.services.files.query.columns import Columns, is_large
 from linckia.services.files.query.entries import ENOUGH, FEW, MAX_BYTES, Order, find_indexed, fitting, node_uri
 from linckia.services.files.query.matching import EXTENSIONS
 from linckia.services.files.store import schema

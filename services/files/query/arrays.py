@@ -13,7 +13,7 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from linckia.services.files.query.columns import INSIDE, ORDER, SET
+from linckia.services.files.query.column_names import INSIDE, ORDER, SET
 from linckia.services.files.query.matching import Compare, Contains
 from linckia.services.files.query.path_order import by_path, numbers
 from linckia.services.files.store import schema

@@ -34,10 +34,6 @@ MOST_CHANGED = 5_000
 
 MOST_COLUMNS = 32
 
-ORDER, SET, INSIDE = "ORDER BY ", "set ", "in "
-"""Prefixes of the names of columns: the rows in an order, whether they are in a set, and the ids of the entries of a
-directory in an order (`in ID ORDER BY …`)."""
-
 IDLE_S = 60.0
 """Columns unused for this long are dropped."""
 

@@ -16,7 +16,8 @@ from linckia.proto.errors import InvalidParams
 from linckia.proto.ops.files.shared import EntryPage, FileEntry, Filter
 from linckia.services.files import paths
 from linckia.services.files.index.tree import StoredEntry, find_scanned, find_shown
-from linckia.services.files.query.columns import SET, Columns, is_large
+from linckia.services.files.query.column_names import SET
+from linckia.services.files.query.columns import Columns, is_large
 from linckia.services.files.query.matching import COLUMNS, Compare, Condition, Contains, between, text_matches
 from linckia.services.files.store import schema
 from linckia.services.files.store.sql import Row, key

@@ -12,7 +12,8 @@ import msgspec
 
 from linckia.proto.ops.files.resources import Metric
 from linckia.services.files.query import named
-from linckia.services.files.query.columns import SET, Columns, is_large
+from linckia.services.files.query.column_names import SET
+from linckia.services.files.query.columns import Columns, is_large
 from linckia.services.files.store.sql import fetch_all, fetch_value
 
 

@@ -17,6 +17,7 @@ SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 PYPROJECT = """
 [project]
 dependencies = []
+optional-dependencies = { openvino = [] }
 [tool.linckia.setup]
 alone = []
 """
