@@ -51,7 +51,7 @@ class Tensors:
 
 
 def positions(config: Mapping[str, Any], take: Take) -> Vectors:
-    """Return what is added to the word at each position of a text; every token is of type 0."""
+    """Return the vector to add to a word at each position of a text; every token is of type 0."""
     rows = take("embeddings.position_embeddings.weight") + take("embeddings.token_type_embeddings.weight")[0]
     found: Vectors = rows[first_position(config) :]
     return found

@@ -244,7 +244,7 @@ def _runs(items: Items) -> list[str]:
                 found[-1] += first
                 found += rest
             case ((_constants.MAX_REPEAT | _constants.MIN_REPEAT), (int(least), _, inner)) if least:
-                # The first repetition follows what is before, and what comes next follows the last one.
+                # The first repetition continues the run before the group, and the last one begins the run after it.
                 first, *rest = _runs(inner)
                 found[-1] += first
                 found += rest or [first]
