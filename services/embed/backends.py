@@ -8,7 +8,7 @@
 
 `auto` is OpenVINO if it is installed and the processor has AMX, else ONNX Runtime if it supports the model: it loads in
 a third of a second, in a third of torch's memory. Without AMX, OpenVINO is as fast as ONNX Runtime in fp32, and bf16 is
-emulated at a tenth of that speed.
+emulated, many times slower.
 `fastest` also measures torch, once and when the process has been idle for long, and uses it from the next start on if
 it is faster on this processor.
 """

@@ -132,7 +132,7 @@ def unused_gpu() -> dict[str, str]:
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Open the service; ready once the model has computed vectors."""
     settings = env.settings_as(EmbedSettings)
-    device = (env.mode or "cpu") if settings.backend is not Backend.ONNX else "cpu"
+    device = (env.mode or "cpu") if settings.backend not in (Backend.ONNX, Backend.OPENVINO) else "cpu"
     loaded = await trio.to_thread.run_sync(load, settings, device, env.data_dir)
     remember(env.data_dir, settings, loaded)
     service = EmbedService(env, settings, loaded, device)

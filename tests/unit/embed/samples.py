@@ -47,6 +47,13 @@ SMALL = {
 }  # fmt: skip
 
 
+FAMILIES: list[tuple[str, dict[str, object]]] = [
+    ("Bert", {}), ("Bert", {"hidden_act": "gelu_new"}), ("Bert", {"hidden_act": "relu"}), ("XLMRoberta", {}),
+    ("Camembert", {}),
+]  # fmt: skip
+"""Families of the BERT kind, each with settings of its configuration."""
+
+
 def small(folder: Path, kind: str, **settings: object) -> ModelFiles:
     """A model of this family with random weights, and a tokenizer of a few words."""
     import torch

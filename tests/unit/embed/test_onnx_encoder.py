@@ -28,7 +28,7 @@ from linckia.services.embed.weights import ModelFiles, Pooling, fingerprint
 from linckia.services.runtime.models.checkpoint import Ids, ModelMissing
 from linckia.services.runtime.models.device import Precision, processor
 from tests.in_process import services_in_process
-from tests.unit.embed.samples import TEXTS, batch, by_torch, small, worst_cosine
+from tests.unit.embed.samples import FAMILIES, TEXTS, batch, by_torch, small, worst_cosine
 
 if TYPE_CHECKING:
     pass
@@ -76,13 +76,7 @@ def test_token_vectors_are_those_of_torch(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [
-        ("Bert", {}), ("Bert", {"hidden_act": "gelu_new"}), ("Bert", {"hidden_act": "relu"}), ("XLMRoberta", {}),
-        ("Camembert", {}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "settings"), FAMILIES)
 def test_every_family_agrees_with_torch(tmp_path: Path, kind: str, settings: dict[str, object]) -> None:
     files = small(tmp_path / "model", kind, **settings)
     given = batch(1, 2, 7, 8, 40)

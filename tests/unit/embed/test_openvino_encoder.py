@@ -15,17 +15,11 @@ from linckia.services.embed.openvino_encoder import OpenVinoEncoder
 from linckia.services.embed.weights import ModelFiles
 from linckia.services.runtime.models.checkpoint import Ids
 from linckia.services.runtime.models.device import Precision
-from tests.unit.embed.samples import batch, by_torch, small, worst_cosine
+from tests.unit.embed.samples import FAMILIES, batch, by_torch, small, worst_cosine
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [
-        ("Bert", {}), ("Bert", {"hidden_act": "gelu_new"}), ("Bert", {"hidden_act": "relu"}), ("XLMRoberta", {}),
-        ("Camembert", {}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "settings"), FAMILIES)
 def test_every_family_agrees_with_torch(tmp_path: Path, kind: str, settings: dict[str, object]) -> None:
     files = small(tmp_path / "model", kind, **settings)
     given = batch(1, 2, 7, 8, 40)
