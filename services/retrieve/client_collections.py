@@ -14,27 +14,23 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
-import apsw
-import msgspec
 import numpy as np
 import trio
 
 from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
 from linckia.proto.ops import collections as ops
-from linckia.proto.ops.retrieve import Filter, Fusion, RetrieveSearch, SearchResult
-from linckia.services.retrieve import item_store, vector_store
+from linckia.proto.ops.retrieve import Fusion, RetrieveSearch, SearchResult
 from linckia.services.retrieve.client_documents import given_query, groups_of, size_of, takes
 from linckia.services.retrieve.collection import CLIENT_VECTORS, Collection
-from linckia.services.retrieve.filters import compile_filters
 from linckia.services.retrieve.open_collections import Collections, RetrieveSettings
 from linckia.services.retrieve.queries import QueryCall
+from linckia.services.retrieve.store import Content, Snapshot, Transaction
 from linckia.services.runtime.handlers import Context, handles
 from linckia.services.runtime.models.measure import Measure
 
 T = TypeVar("T")
-Arguments: TypeAlias = tuple[str | int | float, ...]
 
 PREFIX = "own."
 FILES = re.compile(r"own\.[a-z][a-z0-9_-]{0,63}")
@@ -67,7 +63,7 @@ class ClientCollections:
     async def create(self, params: ops.CollectionCreate, ctx: Context) -> ops.CollectionInfo:
         name = params.collection
         async with self._creating:
-            there = self._opener.names()
+            there = await self._opener.names()
             if PREFIX + name not in there and len(there) >= self._settings.collections:
                 quota = f"the quota is {self._settings.collections} (services.retrieve.collections)"
                 raise OperationError(f"there are {len(there)} collections and {quota}; drop one that is not needed")
@@ -87,7 +83,7 @@ class ClientCollections:
     @handles(ops.CollectionListParams)
     async def every(self, params: ops.CollectionListParams, ctx: Context) -> ops.CollectionList:
         found = []
-        for name in (each.removeprefix(PREFIX) for each in self._opener.names()):
+        for name in [each.removeprefix(PREFIX) for each in await self._opener.names()]:
             try:
                 found.append(await self._ask(name, partial(_info, name=name)))
             except InvalidParams:
@@ -108,9 +104,7 @@ class ClientCollections:
 
     @handles(ops.CollectionCount)
     async def count(self, params: ops.CollectionCount, ctx: Context) -> ops.CollectionCounted:
-        ids, arguments = _chosen(params.filters)
-        query = f"SELECT count(*) FROM ({ids})"
-        count = await self._ask(params.collection, lambda db: int(db.execute(query, arguments).get))
+        count = await self._ask(params.collection, lambda store: store.count_groups(params.filters))
         return ops.CollectionCounted(documents=count)
 
     @handles(ops.CollectionUpsert)
@@ -121,12 +115,12 @@ class ClientCollections:
             )
 
             counted: list[int] = []
-            change = await collection.put(groups, lambda db: counted.append(self._hold(db, params, dimensions)))
+            change = await collection.put(groups, lambda store: counted.append(self._hold(store, params, dimensions)))
             return ops.CollectionUpserted(
                 upserted=len(groups), documents=counted[-1], vectors_waiting=change.progress.waiting
             )  # fmt: skip
 
-    def _hold(self, db: apsw.Connection, params: ops.CollectionUpsert, dimensions: int | None) -> int:
+    def _hold(self, store: Transaction, params: ops.CollectionUpsert, dimensions: int | None) -> int:
         """Check the quota and count the documents being stored, inside their transaction.
 
         Returns the number of documents that the collection will hold.
@@ -135,9 +129,9 @@ class ClientCollections:
             OperationError: the quota would be exceeded.
         """
         name, ids = params.collection, [each.id for each in params.documents]
-        replaced, freed = _held(db, ids)
-        documents = _documents(db) + len(ids) - replaced
-        held = _bytes(db) - freed + sum(size_of(each, dimensions) for each in params.documents)
+        replaced, freed = store.sizes(ids)
+        documents = store.count_groups(()) + len(ids) - replaced
+        held = _bytes(store) - freed + sum(size_of(each, dimensions) for each in params.documents)
         for what, count, most in (
             ("documents", documents, self._settings.collection_documents),
             ("bytes", held, self._settings.collection_bytes),
@@ -148,18 +142,17 @@ class ClientCollections:
                     f"collection {name!r} would hold {count:,} {what}, but the quota is {most:,} ({setting}); "
                     "nothing was stored"
                 )
-        _remember(db, _BYTES, held)
+        store.remember(_BYTES, str(held))
         return documents
 
     @handles(ops.CollectionDocuments)
     async def documents(self, params: ops.CollectionDocuments, ctx: Context) -> ops.CollectionPage:
-        chosen = _chosen(params.filters)
-        return await self._ask(params.collection, partial(_page, chosen=chosen, params=params))
+        return await self._ask(params.collection, partial(_page, params=params))
 
     @handles(ops.CollectionExport)
     async def export(self, params: ops.CollectionExport, ctx: Context) -> ops.CollectionPage:
         everything = ops.CollectionDocuments(collection=params.collection, after=params.after)
-        return await self._ask(params.collection, partial(_page, chosen=_chosen(()), params=everything, whole=True))
+        return await self._ask(params.collection, partial(_page, params=everything, whole=True))
 
     @handles(ops.CollectionSearch)
     async def search(self, params: ops.CollectionSearch, ctx: Context) -> ops.CollectionFound:
@@ -192,15 +185,13 @@ class ClientCollections:
 
     @handles(ops.CollectionDelete)
     async def delete(self, params: ops.CollectionDelete, ctx: Context) -> ops.CollectionDeleted:
-        chosen, arguments = _chosen(params.filters)
-
         counted: list[ops.CollectionDeleted] = []
 
-        def choose(db: apsw.Connection) -> Sequence[str]:
-            ids = [id_ for (id_,) in db.execute(chosen, arguments)] if params.filters else params.ids
-            gone, freed = _held(db, ids)
-            _remember(db, _BYTES, _bytes(db) - freed)
-            counted.append(ops.CollectionDeleted(deleted=gone, documents=_documents(db) - gone))
+        def choose(store: Transaction) -> Sequence[str]:
+            ids = store.matching(params.filters) if params.filters else params.ids
+            gone, freed = store.sizes(ids)
+            store.remember(_BYTES, str(_bytes(store) - freed))
+            counted.append(ops.CollectionDeleted(deleted=gone, documents=store.count_groups(()) - gone))
             return ids
 
         async with self._opened(params.collection) as (collection, _):
@@ -225,7 +216,7 @@ class ClientCollections:
     async def _in_use(self, name: str) -> AsyncIterator[None]:
         """Keep the collection from being dropped meanwhile."""
         if name in self._leaving:
-            raise self._unknown(name)
+            raise await self._unknown(name)
         self._using[name] += 1
         try:
             yield
@@ -240,104 +231,69 @@ class ClientCollections:
             collection = await self._opener.find(PREFIX + name)
             shape = None if collection is None else await collection.read(_shape)
             if collection is None or shape is None:
-                raise self._unknown(name)
+                raise await self._unknown(name)
             yield collection, shape[0]
 
-    async def _ask(self, name: str, question: Callable[[apsw.Connection], T]) -> T:
+    async def _ask(self, name: str, question: Callable[[Snapshot], T]) -> T:
         async with self._opened(name) as (collection, _):
             return await collection.read(question)
 
-    def _unknown(self, name: str) -> InvalidParams:
-        there = ", ".join(each.removeprefix(PREFIX) for each in self._opener.names()) or "none"
+    async def _unknown(self, name: str) -> InvalidParams:
+        there = ", ".join(each.removeprefix(PREFIX) for each in await self._opener.names()) or "none"
         return InvalidParams(f"parameter `collection`: {name!r} does not exist; there are: {there}", field="collection")
 
 
 # On one connection
 
 
-def _make(db: apsw.Connection, dimensions: int | None) -> int | None:
+def _make(store: Transaction, dimensions: int | None) -> int | None:
     """Return the dimensions of the collection, creating it if necessary."""
-    if (shape := _shape(db)) is not None:
+    if (shape := _shape(store)) is not None:
         return shape[0]
     if dimensions is not None:
         # In the same transaction, as nothing may be stored without the model.
-        vector_store.adopt_model(db, f"{CLIENT_VECTORS}{dimensions}", dimensions)
-    _remember(db, _SHAPE, dimensions or 0)
-    _remember(db, _BYTES, 0)
+        store.adopt_model(f"{CLIENT_VECTORS}{dimensions}", dimensions)
+    store.remember(_SHAPE, str(dimensions or 0))
+    store.remember(_BYTES, "0")
     return dimensions
 
 
-def _shape(db: apsw.Connection) -> tuple[int | None] | None:
+def _shape(store: Snapshot) -> tuple[int | None] | None:
     """Return the dimensions in a tuple; None if creation was interrupted."""
-    stored = item_store.meta(db, _SHAPE)
+    stored = store.meta(_SHAPE)
     return None if stored is None else (int(stored) or None,)
 
 
-def _remember(db: apsw.Connection, key: str, value: int) -> None:
-    db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, str(value)))
+def _bytes(store: Snapshot) -> int:
+    return int(store.meta(_BYTES) or 0)
 
 
-def _bytes(db: apsw.Connection) -> int:
-    return int(item_store.meta(db, _BYTES) or 0)
-
-
-def _documents(db: apsw.Connection) -> int:
-    return int(db.execute("SELECT count(*) FROM groups").get)
-
-
-def _info(db: apsw.Connection, name: str) -> ops.CollectionInfo:
-    shape = _shape(db)
+def _info(store: Snapshot, name: str) -> ops.CollectionInfo:
+    shape = _shape(store)
     return ops.CollectionInfo(
         collection=name,
         dimensions=shape[0] if shape is not None else None,
-        documents=_documents(db),
-        bytes=_bytes(db),
-        vectors_waiting=vector_store.progress(db).waiting,
+        documents=store.count_groups(()),
+        bytes=_bytes(store),
+        vectors_waiting=store.progress().waiting,
     )
 
 
-def _held(db: apsw.Connection, ids: Sequence[str]) -> tuple[int, int]:
-    """Return how many of these documents exist, and their size in bytes."""
-    size = "json_extract(CAST(items.metadata AS TEXT), '$.bytes')"
-    row: tuple[int, int] = db.execute(
-        f"SELECT count(DISTINCT groups.group_id), coalesce(sum({size}), 0) FROM groups "
-        "LEFT JOIN items ON items.group_id = groups.group_id WHERE id IN (SELECT value FROM json_each(?))",
-        (msgspec.json.encode(ids).decode(),),
-    ).get
-    return row
-
-
-def _chosen(filters: Sequence[Filter]) -> tuple[str, Arguments]:
-    """Return a query for the ids of the matching documents, and its arguments."""
-    if (where := compile_filters(filters)) is None:
-        return "SELECT id FROM groups", ()
-    return f"SELECT id FROM groups WHERE group_id IN ({where.groups})", where.arguments
-
-
-def _page(
-    db: apsw.Connection, chosen: tuple[str, Arguments], params: ops.CollectionDocuments, *, whole: bool = False
-) -> ops.CollectionPage:
+def _page(store: Snapshot, params: ops.CollectionDocuments, *, whole: bool = False) -> ops.CollectionPage:
     """Return the chosen documents after `params.after`, with their vectors if `whole`."""
-    ids, arguments = chosen
-    among = f" AND id IN ({', '.join('?' * len(params.ids))})" if params.ids else ""
-    query = f"SELECT id FROM ({ids}) WHERE id > ?{among} ORDER BY id LIMIT ?"
-    found = [id_ for (id_,) in db.execute(query, (*arguments, params.after, *params.ids, params.limit + 1))]
-    has_vectors = whole and _shape(db) not in (None, (None,))
-    documents = [_document(db, id_, whole=has_vectors) for id_ in found[: params.limit]]
+    found = store.matching(params.filters, params.after, params.ids, params.limit + 1)
+    has_vectors = whole and _shape(store) not in (None, (None,))
+    documents = [_document(each, whole=has_vectors) for each in store.contents(found[: params.limit])]
     return ops.CollectionPage(documents=documents, more=len(found) > params.limit)
 
 
-def _document(db: apsw.Connection, id_: str, *, whole: bool) -> ops.Document:
-    number, metadata = db.execute("SELECT group_id, metadata FROM groups WHERE id = ?", (id_,)).get
-    query = "SELECT item_id, text FROM items WHERE group_id = ? ORDER BY position"
-    pieces = [(int(item), str(text)) for item, text in db.execute(query, (number,))]
+def _document(content: Content, *, whole: bool) -> ops.Document:
     vector = None
-    if whole:
-        packed = db.execute("SELECT vector FROM vectors WHERE item_id = ?", (pieces[0][0],)).get
+    if whole and (packed := content.pieces[0].vector) is not None:
         vector = np.frombuffer(packed, dtype="<f2").astype(float).tolist()
     return ops.Document(
-        id=id_,
-        text="".join(text for _, text in pieces),
+        id=content.id,
+        text="".join(piece.text for piece in content.pieces),
         vector=vector,
-        payload=msgspec.json.decode(metadata, type=item_store.Metadata),
+        payload=content.metadata,
     )

@@ -23,6 +23,7 @@ from linckia.services.retrieve import segment, vector_store
 from linckia.services.retrieve.filters import select_ids
 from linckia.services.retrieve.item_store import Change, Indexed, meta
 from linckia.services.retrieve.segment import DEFAULT_LIMITS, Segment, SegmentDamaged, SegmentRecord, VectorLimits
+from linckia.services.retrieve.store import VectorsLoading
 from linckia.services.retrieve.vector_store import Model, Stored
 from linckia.services.retrieve.vectors import FlatIndex, HalfMatrix, ItemIds, Matrix, Scored, best_first
 
@@ -37,10 +38,6 @@ RETRY_S = 30.0
 
 _KEY = "segments"
 _AT_ONCE = 16_384
-
-
-class VectorsLoading(Exception):
-    """The vectors are still being read from the collection."""
 
 
 class _Saved(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,7 +253,7 @@ class LiveVectors:
                 collection.follow_models(db)
 
         try:
-            await collection.write(save, follow)
+            await collection.on_writer(save, follow)
         finally:
             if built is not None and (self.index is None or self.index.segment is not built):
                 with trio.CancelScope(shield=True):

@@ -10,14 +10,16 @@ import trio
 
 from linckia.proto.ops import retrieve as ops
 from linckia.proto.ops.embed import EmbedResult, EmbedTexts
-from linckia.services.retrieve import client_collections, item_store
+from linckia.services.retrieve import client_collections
 from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.engine import LocalEngine
 from linckia.services.retrieve.item_store import Change
 from linckia.services.retrieve.neighbours import GroupNeighbours
 from linckia.services.retrieve.open_collections import Collections, RetrieveSettings
 from linckia.services.retrieve.queries import Patience, QueryCall, QueryVectors
 from linckia.services.retrieve.reranking import LateReranker, Pace, Reranker
 from linckia.services.retrieve.search import search
+from linckia.services.retrieve.store import Snapshot
 from linckia.services.runtime.database import Kind
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 from linckia.services.runtime.models.measure import measure
@@ -94,7 +96,9 @@ class RetrieveService:
 
     @handles(ops.RetrieveGroups)
     async def groups(self, params: ops.RetrieveGroups, ctx: Context) -> ops.GroupIds:
-        page = partial(item_store.group_ids, after=params.after, limit=params.limit)
+        def page(store: Snapshot) -> ops.GroupIds:
+            return store.group_ids(params.after, params.limit)
+
         return await self._collections.ask(params.collection, lambda each: each.read(page), ops.GroupIds())
 
     @handles(ops.RetrieveSimilar)
@@ -135,8 +139,9 @@ async def _written(collection: Collection, change: Awaitable[Change]) -> ops.Wri
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Yield the handlers once all databases are open."""
     settings = env.settings_as(RetrieveSettings)
-    collections = Collections(env, settings)
-    clients = Collections(env, settings, client_collections.FILES, Kind.SOURCE)
+    local = partial(LocalEngine, env.data_dir, settings.readers, settings, settings.large_words)
+    collections = Collections(env, settings, local())
+    clients = Collections(env, settings, local(client_collections.FILES, Kind.SOURCE))
     await collections.open_all()
     for each in (collections, clients):
         env.at_rest(each.give_back)

@@ -12,18 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 from typing import NamedTuple
 
-import apsw
 import faiss
 import numpy as np
 import numpy.typing as npt
 import trio
 
 from linckia.proto.ops.retrieve import Clustering, Grouping, Neighbour, Neighbours, Pair, Pairs, RetrieveClusters
-from linckia.services.retrieve import vector_store
 from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.store import Snapshot
 from linckia.services.retrieve.vectors import Matrix
 
 BLOCK = 2048
@@ -35,7 +33,6 @@ STRIP = 256
 MAX_CACHED_BYTES = 512 * 1024 * 1024
 """Larger sets of vectors are not cached."""
 
-_FETCH = 8192
 _MILLION = 1_000_000
 """Similarities are rounded to six decimal places.  Smaller differences are rounding errors of the products."""
 
@@ -60,14 +57,14 @@ class GroupNeighbours:
 
     def __init__(self, collection: Collection) -> None:
         self.collection = collection
-        self._cached: tuple[int, GroupVectors] | None = None
+        self._cached: tuple[object, GroupVectors] | None = None
         # One at a time: each call keeps a core busy.
         self._turn = trio.CapacityLimiter(1)
 
     async def vectors(self) -> GroupVectors:
         """Return the vectors as they are stored now."""
         # Read before the snapshot, so that a concurrent commit makes the cached vectors stale.
-        version = self.collection.version
+        version = await self.collection.version()
         if self._cached is not None and self._cached[0] == version:
             return self._cached[1]
         self._cached = None
@@ -114,15 +111,18 @@ class GroupNeighbours:
         )
 
 
-def load(db: apsw.Connection) -> GroupVectors:
+def load(store: Snapshot) -> GroupVectors:
     """Read the vectors of the current model and compute each group's mean.  Blocks; runs in a trio worker thread."""
-    waiting = vector_store.progress(db).lacking
-    model = vector_store.current_model(db)
+    waiting = store.progress().lacking
+    model = store.current_model()
     if model is None:
         return GroupVectors([], np.empty((0, 0), dtype=np.float32), waiting)
     numbers: list[Integers] = []
     sums: list[Matrix] = []
-    for groups, vectors in _stored(db, model):
+    for groups, packed in store.group_vectors(model):
+        trio.from_thread.check_cancelled()
+        vectors = packed.astype(np.float32)
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _SLACK)
         starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]])
         partial: Matrix = np.add.reduceat(vectors, starts, axis=0)
         own = groups[starts]
@@ -137,29 +137,13 @@ def load(db: apsw.Connection) -> GroupVectors:
         return GroupVectors([], np.empty((0, model.dimensions), dtype=np.float32), waiting)
     matrix: Matrix = np.concatenate(sums)
     norms = np.linalg.norm(matrix, axis=1)
-    names = {int(number): str(name) for number, name in db.execute("SELECT group_id, id FROM groups")}
+    names = store.group_names()
     order = sorted(
         (names[int(number)], row) for row, number in enumerate(np.concatenate(numbers)) if norms[row] > _SLACK
     )
     rows = np.fromiter((row for _, row in order), dtype=np.int64, count=len(order))
     unit: Matrix = matrix[rows] / norms[rows, None]
     return GroupVectors([name for name, _ in order], unit, waiting)
-
-
-def _stored(db: apsw.Connection, model: vector_store.Model) -> Iterator[tuple[Integers, Matrix]]:
-    """Yield ascending group numbers and the vectors of their items, in chunks."""
-    cursor = db.execute(
-        "SELECT items.group_id, vector FROM items CROSS JOIN vectors ON vectors.item_id = items.item_id "
-        "WHERE model_id = ? ORDER BY items.group_id",
-        (model.model_id,),
-    )
-    while rows := list(islice(cursor, _FETCH)):
-        trio.from_thread.check_cancelled()
-        groups = np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
-        packed = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f2").reshape(len(rows), model.dimensions)
-        vectors = packed.astype(np.float32)
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        yield groups, vectors / np.maximum(norms, _SLACK)
 
 
 def _nearest(vectors: GroupVectors, group: str, limit: int, threshold: float) -> list[Neighbour] | None:

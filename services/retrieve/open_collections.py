@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
-import shutil
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import trio
 from msgspec import Meta
 
-from linckia.proto.durable import sync_folder
 from linckia.proto.errors import LinckiaError, Unavailable
 from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.engine import Engine
 from linckia.services.retrieve.segment import VectorLimits
 from linckia.services.retrieve.vector_outbox import VectorFeed, run_outbox
 from linckia.services.runtime.database import Kind
@@ -30,7 +27,6 @@ from linckia.services.runtime.handlers import Environment
 from linckia.services.runtime.storage import retry_when_full
 
 _log = logging.getLogger("linckia.retrieve")
-_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 T = TypeVar("T")
 
 
@@ -58,22 +54,12 @@ class RetrieveSettings(VectorLimits, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Collections:
-    """The collections in one folder by name.  Each is opened once, and reopened if it was found damaged.
+    """The collections of an engine by name.  Each is opened once, and reopened if it was found damaged."""
 
-    Args:
-        files: matches the names of the collections.
-        kind: whether their data can be derived again.
-    """
-
-    def __init__(
-        self, env: Environment, settings: RetrieveSettings, files: re.Pattern[str] = _NAME, kind: Kind = Kind.DERIVED
-    ) -> None:
+    def __init__(self, env: Environment, settings: RetrieveSettings, engine: Engine) -> None:
         self._env = env
-        self._files = files
-        self._kind = kind
+        self._engine = engine
         self._settings = settings
-        self._folder: Path = env.data_dir
-        self._readers = trio.CapacityLimiter(settings.readers)
         self._open: dict[str, Collection] = {}
         self._troubled: set[str] = set()
         self._opening = trio.Lock()
@@ -82,7 +68,7 @@ class Collections:
     async def open_all(self) -> None:
         """Open all collections.  If one fails, each call for it tries again."""
         broken = []
-        for name in self.names():
+        for name in await self._listed():
             try:
                 await self.find(name)
             except LinckiaError as error:
@@ -91,15 +77,22 @@ class Collections:
         self._show()
         self._env.info(**{self._label("broken"): ", ".join(broken)})
 
-    def names(self) -> list[str]:
-        """Return the names of all collections, sorted."""
-        return sorted(path.stem for path in self._folder.glob("*.db") if self._files.fullmatch(path.stem))
+    async def _listed(self) -> list[str]:
+        try:
+            return await self.names()
+        except LinckiaError as error:
+            _log.error("%s", error)
+            return []
+
+    async def names(self) -> list[str]:
+        """Return the names of all collections, sorted.  Raises Unavailable."""
+        return await self._engine.names()
 
     def _label(self, what: str) -> str:
-        return what if self._kind is Kind.DERIVED else f"{what} of clients"
+        return what if self._engine.kind is Kind.DERIVED else f"{what} of clients"
 
     def _show(self) -> None:
-        none = "none" if self._kind is Kind.DERIVED else ""
+        none = "none" if self._engine.kind is Kind.DERIVED else ""
         self._env.info(**{self._label("collections"): ", ".join(sorted(self._open)) or none})
 
     async def find(self, name: str, *, make: bool = False) -> Collection | None:
@@ -117,7 +110,7 @@ class Collections:
                 return collection
             if collection is not None:
                 await self._close_one(collection)
-            elif not make and not (self._folder / f"{name}.db").exists():
+            elif not make and not await self._engine.holds(name):
                 return None
             opened = await self._open_one(name)
             if collection is not None:
@@ -131,7 +124,7 @@ class Collections:
             if (collection := self._open.get(name)) is not None:
                 await self._close_one(collection)
             self._show()
-            return await trio.to_thread.run_sync(remove_files, self._folder, name)
+            return await self._engine.remove(name)
 
     async def ask(self, name: str, question: Callable[[Collection], Awaitable[T]], otherwise: T | None = None) -> T:
         """Run `question` on a collection.
@@ -150,14 +143,10 @@ class Collections:
             return await question(again)
 
     async def _open_one(self, name: str) -> Collection:
-        settings = self._settings
-        reopen = partial(self._env.background.start_soon, self._reopen, name)
-        collection = await trio.to_thread.run_sync(
-            Collection, name, self._folder, self._readers, settings, settings.large_words, reopen, self._kind
-        )
+        collection = await self._engine.open(name, partial(self._env.background.start_soon, self._reopen, name))
         self._open[name] = collection
         self._workers[name] = (trio.CancelScope(), trio.Event())
-        self._report(collection, "refilling", collection.refilling)
+        self.report(collection, "refilling", collection.refilling)
         self._env.backlogs[f"vectors of {name}"] = collection.backlog
         self._env.background.start_soon(self._keep_up, collection)
         return collection
@@ -172,12 +161,8 @@ class Collections:
         try:
             with scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._keep_words, collection)
-                    await self._wanted_or_calm(collection.vectors_wanted)
-                    await self.retry_when_full(collection, "vectors", collection.load)
-                    nursery.start_soon(
-                        collection.vectors.maintain, collection, partial(self._report, collection, "index")
-                    )
+                    nursery.start_soon(collection.maintain, self)
+                    await collection.loaded.wait()
                     if not collection.has_client_vectors:
                         nursery.start_soon(run_outbox, self._env, collection, self._feed(collection))
         finally:
@@ -187,13 +172,7 @@ class Collections:
         embed = partial(self._env.call, timeout_s=self._settings.passage_embed_s)
         return VectorFeed(collection, embed, partial(self._env.call, timeout_s=self._settings.query_embed_s))
 
-    async def _keep_words(self, collection: Collection) -> None:
-        await self._wanted_or_calm(collection.words.wanted)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(collection.words.maintain, collection, partial(self._report, collection, "words"))
-            await self.retry_when_full(collection, "words", partial(self._check_words, collection))
-
-    async def _wanted_or_calm(self, wanted: trio.Event) -> None:
+    async def wanted_or_calm(self, wanted: trio.Event) -> None:
         """Wait until a call needs it or the startup rush is over, since most calls need only one of the collections."""
         async with trio.open_nursery() as nursery:
 
@@ -204,11 +183,6 @@ class Collections:
             nursery.start_soon(until, wanted.wait)
             nursery.start_soon(until, self._env.after_the_rush)
 
-    async def _check_words(self, collection: Collection) -> None:
-        if damage := await collection.words.check():
-            _log.warning("rebuilding the word index of %s: %s", collection.name, damage)
-            await collection.rebuild_words()
-
     async def retry_when_full(self, collection: Collection, of: str, work: Callable[[], Awaitable[None]]) -> None:
         """Run `work`, pausing while the disk is full.  If the database is recreated, its successor does the work."""
         try:
@@ -218,7 +192,7 @@ class Collections:
                 raise
             await trio.sleep_forever()
 
-    def _report(self, collection: Collection, of: str, trouble: str) -> None:
+    def report(self, collection: Collection, of: str, trouble: str) -> None:
         name = f"{of}_{collection.name}"
         if trouble or name in self._troubled:
             self._troubled.add(name)
@@ -231,9 +205,9 @@ class Collections:
             collection.ended.set()
 
     async def filled(self, collection: Collection) -> None:
-        """SegmentRecord that the corpus has finished refilling the collection."""
+        """Record that the corpus has finished refilling the collection."""
         await collection.filled()
-        self._report(collection, "refilling", "")
+        self.report(collection, "refilling", "")
 
     async def give_back(self) -> None:
         """See `Database.give_back`."""
@@ -252,17 +226,3 @@ class Collections:
         scope.cancel()
         await ended.wait()
         await trio.to_thread.run_sync(collection.close)
-
-
-def remove_files(folder: Path, name: str) -> bool:
-    """Remove a closed collection's files, its database last.  Returns whether it existed.  Blocks."""
-    database = folder / f"{name}.db"
-    for path in folder.glob(f"{name}.*"):
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path != database:
-            path.unlink(missing_ok=True)
-    there = database.exists()
-    database.unlink(missing_ok=True)
-    sync_folder(folder)
-    return there

@@ -10,24 +10,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import apsw
 import numpy as np
 import trio
 
 from linckia.proto.errors import Kind, LinckiaError, Unavailable
 from linckia.proto.ops.embed import EmbedResult, EmbedTexts, TextKind
 from linckia.proto.ops.retrieve import Hit, RetrieveSearch, SearchResult
-from linckia.services.retrieve import fusion, item_store
+from linckia.services.retrieve import fusion
 from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.filters import allowed_items, compile_filters
 from linckia.services.retrieve.item_store import ItemDetails
-from linckia.services.retrieve.lexical import Fts5, WordsDamaged
-from linckia.services.retrieve.live_vectors import NO_VECTORS, VectorIndex, VectorsLoading
+from linckia.services.retrieve.lexical import WordsDamaged
 from linckia.services.retrieve.queries import Patience, QueryCall
 from linckia.services.retrieve.relevance import LEAST_SPREAD, PACKAGED, non_increasing, relevance
 from linckia.services.retrieve.reranking import RERANK, LateReranker, Reranker
+from linckia.services.retrieve.store import FoundWords, SearchedVectors, Snapshot, VectorsLoading
 from linckia.services.retrieve.vectors import Matrix
-from linckia.services.retrieve.word_index import FoundWords
 
 LEXICAL, VECTOR = "lexical", "vector"
 
@@ -97,7 +94,6 @@ class _Search:
         self.params = params
         self.embed = embed
         self.patience = patience
-        self.where = compile_filters(params.filters)
         self.depth = max(params.candidates, params.limit)
         """Initial number of pieces that each stage returns."""
         self.wanted = params.limit
@@ -110,8 +106,8 @@ class _Search:
         self.words_failed = False
         self.vector: list[tuple[int, float]] | None = None
         self.query: Matrix | None = None
-        self.vectors: VectorIndex = NO_VECTORS
-        """The vectors that the query is compared with."""
+        self.vectors: SearchedVectors | None = None
+        """The vectors that the query is compared with; None if there is no query vector."""
         self.background = PACKAGED
         """See `relevance`."""
         self.fluency = 1.0
@@ -138,7 +134,7 @@ class _Search:
         if method == LEXICAL:
             # Find and choose in one thread call: a second would queue behind all waiting searches.
             chosen: list[Candidates] = []
-            await self._find_words(lambda db: chosen.append(self._choose(db)))
+            await self._find_words(lambda store: chosen.append(self._choose(store)))
             if chosen:
                 return chosen[0]
             await self._embed_query()
@@ -154,13 +150,13 @@ class _Search:
             raise self._unanswered()
         return await self.collection.read(self._choose)
 
-    async def _find_words(self, then: Callable[[apsw.Connection], object] = lambda _: None) -> None:
-        def keep(db: apsw.Connection, found: FoundWords) -> None:
+    async def _find_words(self, then: Callable[[Snapshot], object] = lambda _: None) -> None:
+        def keep(store: Snapshot, found: FoundWords) -> None:
             self.lexical, self.unchecked = found
-            then(db)
+            then(store)
 
         try:
-            await self.collection.find_words(self.params.query, self.depth, self.where, keep)
+            await self.collection.find_words(self.params.query, self.depth, self.params.filters, keep)
         except WordsDamaged as error:
             self._words_failed(error)
         except LinckiaError as error:
@@ -191,15 +187,15 @@ class _Search:
                 await collection.until_loaded()
             if not collection.loaded.is_set():
                 raise VectorsLoading
-        if not len(collection.vectors):
+        if not collection.vector_count:
             return None
         for _ in range(_MODELS):
             earlier = "" if collection.coming is None else collection.fingerprint or ""
             result = await self._embedded(earlier)
-            if not len(collection.vectors):
+            if not collection.vector_count:
                 await collection.adopt(result.fingerprint, result.vectors.shape[1])
                 return None
-            index = collection.vectors.loaded()
+            index = collection.searched_vectors()
             if result.fingerprint == index.model.fingerprint:
                 result.vectors.check()
                 self.vectors = index
@@ -230,21 +226,20 @@ class _Search:
 
     # Choosing, on one snapshot in one thread call; these methods block
 
-    def _choose(self, db: apsw.Connection) -> Candidates:
+    def _choose(self, store: Snapshot) -> Candidates:
         """Run everything between the query's vector and the texts of the best pieces."""
-        allowed = None if self.where is None or self.query is None else allowed_items(db, self.where)
         depth = self.depth
         looked_again = False
         while True:
-            if self.query is not None:
-                self.vector = self.vectors.nearest(self.query, depth, allowed)
+            if self.query is not None and self.vectors is not None:
+                self.vector = store.nearest(self.vectors, self.query, depth, self.params.filters)
             found = dict.fromkeys(item for stage in (self.lexical, self.vector) if stage for item, _ in stage)
-            groups = item_store.groups_of(db, list(found))
-            fused = self._fuse(db)
+            groups = store.groups_of(list(found))
+            fused = self._fuse(store)
             if self.lexical is not None and not looked_again and any(item not in groups for item, _ in self.lexical):
                 # A note was replaced while the query was embedded, so its pieces have new ids.
                 looked_again = True
-                self._search_words_again(db, depth)
+                self._search_words_again(store, depth)
                 continue
             best = fusion.best_of_groups(fused, groups)
             full = any(stage is not None and len(stage) >= depth for stage in (self.lexical, self.vector))
@@ -252,19 +247,24 @@ class _Search:
                 break
             # The pieces belong to too few groups: look deeper.
             depth = min(4 * depth, MAX_CANDIDATES)
-            self._search_words_again(db, depth)
-        bare = item_store.never_embedded(db, [item for item, _ in best[: self.wanted]])
+            self._search_words_again(store, depth)
+        bare = store.never_embedded([item for item, _ in best[: self.wanted]])
         best = fusion.prefer_embedded(best, groups, self.lexical or (), bare)
         ids = [item for item, _ in best[: self.wanted]]
-        cosines = {} if self.query is None else self.vectors.cosines(self.query, ids)
-        return Candidates(best, item_store.items(db, ids, self.texts), cosines, self._held(db, ids[:MATCHED_HITS]))
+        return Candidates(
+            best, store.items(ids, self.texts), self._cosines(store, ids), self._held(store, ids[:MATCHED_HITS])
+        )
 
-    def _held(self, db: apsw.Connection, ids: Sequence[int]) -> dict[int, list[str]]:
-        words = Fts5(db)
+    def _cosines(self, store: Snapshot, ids: Sequence[int]) -> dict[int, float]:
+        if self.query is None or self.vectors is None:
+            return {}
+        return store.cosines(self.vectors, self.query, ids)
+
+    def _held(self, store: Snapshot, ids: Sequence[int]) -> dict[int, list[str]]:
         try:
             if self.weights is None:
-                self.weights = words.weights(self.params.query)
-            return words.held(self.weights, ids)
+                self.weights = store.weights(self.params.query)
+            return store.held(self.weights, ids)
         except WordsDamaged as error:
             self._words_failed(error)
             return {}
@@ -274,16 +274,16 @@ class _Search:
         weights = self.weights or {}
         return sum(weights[term] for term in held) / sum(weights.values()) if weights else 0.0
 
-    def _search_words_again(self, db: apsw.Connection, depth: int) -> None:
+    def _search_words_again(self, store: Snapshot, depth: int) -> None:
         if self.lexical is None:
             return
         try:
-            self.lexical, self.unchecked = self.collection.words.search(db, self.params.query, depth, self.where)
+            self.lexical, self.unchecked = store.find_words(self.params.query, depth, self.params.filters)
         except WordsDamaged as error:
             # Keep the earlier results.
             self._words_failed(error)
 
-    def _fuse(self, db: apsw.Connection) -> dict[int, float]:
+    def _fuse(self, store: Snapshot) -> dict[int, float]:
         if self.lexical is None or self.vector is None:
             return dict(self.lexical or self.vector or ())
         if self.params.fusion.method == "rrf":
@@ -291,27 +291,27 @@ class _Search:
         cosines = dict(self.vector)
         if self.query is not None:
             by_words = [item for item, _ in self.lexical]
-            cosines |= self.vectors.cosines(self.query, [item for item in by_words if item not in cosines])
+            cosines |= self._cosines(store, [item for item in by_words if item not in cosines])
             average = sum(cosines.values()) / max(1, len(cosines))
-            lent = self._by_siblings(db, self.query, [item for item in by_words if item not in cosines])
+            lent = self._by_siblings(store, [item for item in by_words if item not in cosines])
             # The rest of the group may be about something else, so it never lowers a piece below the average.
             cosines |= {item: max(average, cosine) for item, cosine in lent.items()}
         weight = self.params.fusion.vector_weight
         if weight is None:
             looked_at = [item for stage in (self.lexical, self.vector) for item, _ in stage[:SAMPLED_PIECES]]
-            texts = item_store.beginnings(db, looked_at, SAMPLED_CHARS)
+            texts = store.beginnings(looked_at, SAMPLED_CHARS)
             weight = fusion.vector_weight(self.lexical, cosines, max(self.background[1], LEAST_SPREAD), texts)
             weight *= self.fluency
-        return fusion.weighted(self.lexical, cosines, weight, partial(self._shares, db))
+        return fusion.weighted(self.lexical, cosines, weight, partial(self._shares, store))
 
-    def _shares(self, db: apsw.Connection, items: Sequence[int]) -> dict[int, float]:
-        return {item: self._share(held) for item, held in self._held(db, items).items()}
+    def _shares(self, store: Snapshot, items: Sequence[int]) -> dict[int, float]:
+        return {item: self._share(held) for item, held in self._held(store, items).items()}
 
-    def _by_siblings(self, db: apsw.Connection, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
+    def _by_siblings(self, store: Snapshot, ids: Sequence[int]) -> dict[int, float]:
         """Return the best cosine among the siblings of each piece that has no vector."""
-        siblings = item_store.siblings(db, ids) if ids else {}
+        siblings = store.siblings(ids) if ids else {}
         others = list({other for each in siblings.values() for other in each})
-        cosines = self.vectors.cosines(query, others)
+        cosines = self._cosines(store, others)
         known = {item: [cosines[other] for other in each if other in cosines] for item, each in siblings.items()}
         return {item: max(of_others) for item, of_others in known.items() if of_others}
 
@@ -333,7 +333,7 @@ class _Search:
         now = await self.collection.items(answered, self.params.texts)
         if gone := {item: found[item] for item in answered if item not in now and item in found}:
             # Return the current content of a note that was replaced.
-            now |= await self.collection.read(partial(item_store.successors, gone=gone))
+            now |= await self.collection.read(lambda store: store.successors(gone))
         return candidates._replace(best=best, found=now)
 
     def result(self, candidates: Candidates, reranker: Reranker | LateReranker | None) -> SearchResult:
@@ -372,7 +372,8 @@ class _Search:
                 share = self._share(candidates.held[item])
             else:
                 share = min(1.0, words.get(item, 0.0) * share_of_one)
-            return relevance(candidates.cosines.get(item), share, len(self.vectors), self.background)
+            compared = 0 if self.vectors is None else len(self.vectors)
+            return relevance(candidates.cosines.get(item), share, compared, self.background)
 
         read = [item for item in items if by_model and item in self.reranked]
         by_reading = non_increasing([sure(item) for item in read])

@@ -16,7 +16,6 @@ import trio
 
 from linckia.proto.errors import Kind, LinckiaError
 from linckia.proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, TextKind
-from linckia.services.retrieve import vector_store
 from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.vector_store import Waiting
 from linckia.services.runtime.handlers import Environment
@@ -84,15 +83,15 @@ class VectorFeed(Feed[Due]):
             collection.coming is not None
             and collection.progress.lacking
             and (searched := collection.fingerprint) not in self._lost
-            and (new := await collection.read(lambda db: vector_store.without_vector(db, BATCH)))
+            and (new := await collection.read(lambda store: store.without_vector(BATCH)))
         ):
             return Due(new, searched or "")
         if prioritized := tuple(collection.prioritized):
-            if due := await collection.read(lambda db: vector_store.waiting_of(db, self._now(), prioritized, BATCH)):
+            if due := await collection.read(lambda store: store.waiting_of(self._now(), prioritized, BATCH)):
                 return Due(due)
             for group in prioritized:
                 collection.prioritized.pop(group, None)
-        if due := await collection.read(lambda db: vector_store.waiting(db, self._now(), BATCH)):
+        if due := await collection.read(lambda store: store.waiting(self._now(), BATCH)):
             return Due(due)
         await collection.switch()
         await collection.count_waiting()
@@ -140,7 +139,7 @@ class VectorFeed(Feed[Due]):
                 return
             (item,), reason = items, error.failure.message
             until = self._now() + min(FIRST_POSTPONEMENT_S * 2.0**item.attempts, LONGEST_POSTPONEMENT_S)
-            await self._collection.write(lambda db: vector_store.postpone(db, item, until, reason))
+            await self._collection.write(lambda store: store.postpone(item, until, reason))
             return
         result.vectors.check()
         vectors = np.frombuffer(result.vectors.data, dtype=result.vectors.dtype).reshape(result.vectors.shape)

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import apsw
 import numpy as np
@@ -23,6 +22,7 @@ from linckia.services.retrieve import filters, item_store, lexical, tantivy_inde
 from linckia.services.retrieve.filters import Where
 from linckia.services.retrieve.item_store import Indexed
 from linckia.services.retrieve.lexical import Row, WordsDamaged
+from linckia.services.retrieve.store import FoundWords
 from linckia.services.retrieve.tantivy_index import IndexFailed, TantivyIndex
 from linckia.services.retrieve.terms import query_terms
 
@@ -43,15 +43,6 @@ _LOADED_AT_ONCE = 500
 _COMMITTED_AT_ONCE = 20_000
 
 _log = logging.getLogger("linckia.retrieve")
-
-
-class FoundWords(NamedTuple):
-    """Results of a word search."""
-
-    hits: list[tuple[int, float]]
-    """Item ids and BM25 scores, best first."""
-    unchecked: bool
-    """True if FTS5 was not checked yet, so that hits may be missing."""
 
 
 class WordIndex:
@@ -196,7 +187,7 @@ class WordIndex:
                 changed = self._changed = trio.Event()
                 try:
                     least = self._large_from
-                    if least is None or not await collection.read(partial(item_store.has_items, count=least)):
+                    if least is None or not await collection.on_reader(partial(item_store.has_items, count=least)):
                         self._settled.set()
                         await in_thread(self._discard)
                         await changed.wait()

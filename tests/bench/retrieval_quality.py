@@ -36,7 +36,7 @@ from linckia.services.embed.backends import Backend
 from linckia.services.knowledge.ingest.index import PATH_SEPARATOR, group_of
 from linckia.services.knowledge.notes.files import Place
 from linckia.services.knowledge.notes.markdown import parse
-from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.local_collection import LocalCollection
 from linckia.services.retrieve.open_collections import RetrieveSettings
 from linckia.services.retrieve.queries import Patience
 from linckia.services.retrieve.reranking import LateReranker, Pace, Reranker
@@ -149,7 +149,7 @@ SHAPES = {"whole": whole, "notes": as_note, "documents": as_document}
 
 
 async def fill(
-    collection: Collection,
+    collection: LocalCollection,
     documents: Sequence[Document],
     embedder: InProcessEmbedder,
     shape: Callable[[Document], Group],
@@ -172,7 +172,7 @@ class SearchFigures(msgspec.Struct, frozen=True):
 
 
 async def places_of(
-    words: Mapping[str, Sequence[str]], name: str, collection: Collection, embedder: InProcessEmbedder
+    words: Mapping[str, Sequence[str]], name: str, collection: LocalCollection, embedder: InProcessEmbedder
 ) -> list[int]:
     """Return, for each word, the rank of the last document that has it."""
     places: list[int] = []
@@ -193,7 +193,7 @@ async def places_of(
 
 
 async def alone(
-    words: Mapping[str, list[str]], most: int, collection: Collection, embedder: InProcessEmbedder
+    words: Mapping[str, list[str]], most: int, collection: LocalCollection, embedder: InProcessEmbedder
 ) -> dict[str, list[str]]:
     """Return up to `most` of the words that no other document has in any form that the index treats as equal."""
     found: dict[str, list[str]] = {}
@@ -225,7 +225,7 @@ async def measure(
     queries = [msgspec.json.decode(line, type=Query) for line in (folder / "queries.jsonl").open()]
     relevant = judgements(folder)
     queries = [query for query in queries if query.id in relevant]
-    collection = Collection(folder.name, work, trio.CapacityLimiter(4))
+    collection = LocalCollection(folder.name, work, trio.CapacityLimiter(4))
     await collection.load()
     await collection.words.check()
     started = time.perf_counter()

@@ -40,8 +40,8 @@ from linckia.proto.ops.embed import TextKind
 from linckia.services.embed.main import load
 from linckia.services.embed.serving import EmbedSettings, Loaded
 from linckia.services.retrieve import fusion
-from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.lexical import Fts5
+from linckia.services.retrieve.local_collection import LocalCollection
 from linckia.services.retrieve.vectors import Matrix
 from tests.bench._collections import DIMENSIONS, Corpus, fill_knowledge, fill_retrieve, notes_of
 from tests.bench._wire import Http
@@ -188,7 +188,7 @@ def scan_ms(folder: Path, queries: list[Matrix]) -> float:
     """Return the p50 of finding the nearest of all vectors, in the collection left by the run."""
 
     async def scan() -> list[float]:
-        collection = Collection("notes", folder, trio.CapacityLimiter(1))
+        collection = LocalCollection("notes", folder, trio.CapacityLimiter(1))
         await collection.load()
         times = []
         for query in queries:

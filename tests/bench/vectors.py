@@ -28,7 +28,7 @@ import numpy as np
 import trio
 
 from linckia.services.retrieve import vector_store
-from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.local_collection import LocalCollection
 from linckia.services.retrieve.vectors import Matrix
 from tests.bench._collections import open_database
 
@@ -78,9 +78,9 @@ def fill(folder: Path, rows: Matrix) -> None:
     db.close()
 
 
-async def opened(folder: Path) -> Collection:
+async def opened(folder: Path) -> LocalCollection:
     """Open the collection as the service does."""
-    collection = Collection("bench", folder, trio.CapacityLimiter(1))
+    collection = LocalCollection("bench", folder, trio.CapacityLimiter(1))
     await collection.load()
     return collection
 

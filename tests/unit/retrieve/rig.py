@@ -17,8 +17,8 @@ from linckia.proto.errors import LinckiaError, OperationError
 from linckia.proto.operation import Params
 from linckia.proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, pack
 from linckia.proto.ops.retrieve import Group, Item, RetrieveSearch, SearchResult, Value
-from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.filters import Where, allowed_items
+from linckia.services.retrieve.local_collection import LocalCollection
 from linckia.services.retrieve.queries import Patience
 from linckia.services.retrieve.search import search
 from linckia.services.retrieve.segment import DEFAULT_LIMITS, VectorLimits
@@ -102,9 +102,11 @@ def group(name: str, *texts: str, title: str = "", metadata: dict[str, Value] | 
 
 
 @asynccontextmanager
-async def opened(folder: Path, name: str = "notes", limits: VectorLimits = DEFAULT_LIMITS) -> AsyncIterator[Collection]:
+async def opened(
+    folder: Path, name: str = "notes", limits: VectorLimits = DEFAULT_LIMITS
+) -> AsyncIterator[LocalCollection]:
     """A collection with its vectors loaded and no worker."""
-    collection = Collection(name, folder, trio.CapacityLimiter(4), limits)
+    collection = LocalCollection(name, folder, trio.CapacityLimiter(4), limits)
     await collection.load()
     await collection.words.check()
     try:
@@ -114,7 +116,7 @@ async def opened(folder: Path, name: str = "notes", limits: VectorLimits = DEFAU
 
 
 def outbox_of(
-    collection: Collection,
+    collection: LocalCollection,
     embedder: WordEmbedder,
     embed: EmbedCall | None = None,
     now: Callable[[], float] = time.time,
@@ -133,23 +135,23 @@ async def unasked(params: Params[Any]) -> object:
     raise AssertionError("the embedder is asked directly")
 
 
-async def near(collection: Collection, query: Matrix, limit: int, where: Where | None) -> Scored:
+async def near(collection: LocalCollection, query: Matrix, limit: int, where: Where | None) -> Scored:
     """Item ids and cosines, best first."""
 
     def find(db: apsw.Connection) -> Scored:
         index = collection.vectors.index
         return index.nearest(query, limit, None if where is None else allowed_items(db, where)) if index else []
 
-    return await collection.read(find)
+    return await collection.on_reader(find)
 
 
-async def execute(collection: Collection, sql: str) -> None:
+async def execute(collection: LocalCollection, sql: str) -> None:
     """Change the database behind the collection's back."""
-    await collection.write(lambda db: db.execute(sql).fetchall())
+    await collection.on_writer(lambda db: db.execute(sql).fetchall())
 
 
 @asynccontextmanager
-async def worked(collection: Collection, embedder: WordEmbedder) -> AsyncIterator[None]:
+async def worked(collection: LocalCollection, embedder: WordEmbedder) -> AsyncIterator[None]:
     """With the outbox worker running beside."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(outbox_of(collection, embedder))
@@ -157,27 +159,27 @@ async def worked(collection: Collection, embedder: WordEmbedder) -> AsyncIterato
         nursery.cancel_scope.cancel()
 
 
-async def drained(collection: Collection, waiting: int = 0) -> None:
+async def drained(collection: LocalCollection, waiting: int = 0) -> None:
     """Until only `waiting` items wait for their vectors, and those of another model, if one is coming, are searched."""
     with trio.fail_after(20):
         while collection.waiting > waiting or (collection.coming and not waiting):  # noqa: ASYNC110  # the outbox tells nobody
             await trio.sleep(0.01)
 
 
-async def embedded(collection: Collection, embedder: WordEmbedder) -> None:
+async def embedded(collection: LocalCollection, embedder: WordEmbedder) -> None:
     """Give everything its vector."""
     async with worked(collection, embedder):
         await drained(collection)
 
 
 async def ask(
-    collection: Collection, embedder: WordEmbedder, asked: RetrieveSearch, patience: Patience | None = None
+    collection: LocalCollection, embedder: WordEmbedder, asked: RetrieveSearch, patience: Patience | None = None
 ) -> SearchResult:
     """Search with `embedder` for the query."""
     return await search(collection, asked, embedder.query, patience or Patience(5.0), lambda: None)
 
 
-async def failed(collection: Collection) -> None:
+async def failed(collection: LocalCollection) -> None:
     """Until an item was set aside because its text failed."""
     with trio.fail_after(20):
         while not (await collection.status()).vectors_failed:  # noqa: ASYNC110  # the outbox tells nobody

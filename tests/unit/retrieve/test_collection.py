@@ -12,8 +12,8 @@ import pytest
 from linckia.proto.errors import InvalidParams
 from linckia.proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch
 from linckia.services.retrieve import item_store, lexical
-from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.lexical import WordsDamaged
+from linckia.services.retrieve.local_collection import LocalCollection
 from linckia.services.runtime.database.copies import damaged_files
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, near, opened, vector
 
@@ -22,8 +22,8 @@ def asked(query: str, **settings: object) -> RetrieveSearch:
     return msgspec.convert({"collection": "notes", "query": query, **settings}, RetrieveSearch)
 
 
-async def words_of(collection: Collection, query: str) -> list[str]:
-    found = (await collection.find_words(query, 100, None)).hits
+async def words_of(collection: LocalCollection, query: str) -> list[str]:
+    found = (await collection.find_words(query, 100, ())).hits
     items = await collection.items([item for item, _ in found])
     return [items[item].group for item, _ in found]
 
@@ -198,7 +198,7 @@ async def test_pages_of_ids_meet_end_to_end(tmp_path: Path) -> None:
         seen: list[str] = []
         more = True
         while more:
-            page = await collection.read(partial(item_store.group_ids, after=seen[-1] if seen else "", limit=2))
+            page = await collection.on_reader(partial(item_store.group_ids, after=seen[-1] if seen else "", limit=2))
             seen += page.ids
             more = page.more
         assert seen == names
@@ -209,7 +209,7 @@ async def test_a_damaged_word_index_is_rebuilt_from_the_text(tmp_path: Path) -> 
         await collection.put([group(str(n), f"cat number {n} " * 50) for n in range(50)])
         await execute(collection, "UPDATE words_data SET block = x'ffffffffffffffffffff' WHERE id > 10")
         with pytest.raises(WordsDamaged):
-            await collection.find_words("cat", 10, None)
+            await collection.find_words("cat", 10, ())
         await collection.rebuild_words()
         assert len(await words_of(collection, "cat")) == 50
 
@@ -238,6 +238,6 @@ async def test_any_text_is_a_query(tmp_path: Path) -> None:
     async with opened(tmp_path) as collection:
         await collection.put([group("a", "NEAR AND OR NOT cat*")])
         for query in ('"', "cat AND", "(((", "a:b", "NEAR(", "*", "'", "\x00cat", "title:cat", "-cat", "^", "日", "😀"):
-            await collection.find_words(query, 10, None)
+            await collection.find_words(query, 10, ())
         assert await words_of(collection, "cat* OR (") == ["a"]
         assert await words_of(collection, "\x00 cat") == ["a"]

@@ -16,11 +16,11 @@ from tests.unit.retrieve.rig import opened
 CHILD = """
 import sys, trio
 from pathlib import Path
-from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.local_collection import LocalCollection
 from tests.unit.retrieve.rig import group
 
 async def main():
-    collection = Collection("notes", Path(sys.argv[1]), trio.CapacityLimiter(1))
+    collection = LocalCollection("notes", Path(sys.argv[1]), trio.CapacityLimiter(1))
     await collection.load()
     await collection.words.check()
     n = 0
@@ -60,7 +60,7 @@ async def test_every_acknowledged_put_survives_a_kill(tmp_path: Path, acknowledg
     last = put_until_killed(tmp_path, acknowledged)
     async with opened(tmp_path) as collection:
         expected = {f"g{n % 40}-{part}": n for n in range(last + 1) for part in range(3)}
-        rows = await collection.read(
+        rows = await collection.on_reader(
             lambda db: db.execute(
                 "SELECT id, text FROM items JOIN groups ON groups.group_id = items.group_id ORDER BY id, position"
             ).fetchall()
@@ -74,5 +74,5 @@ async def test_every_acknowledged_put_survives_a_kill(tmp_path: Path, acknowledg
             assert round_of == n or round_of == last + 1
             assert found[name] == [f"round{round_of} piece{p}" for p in range(5)]
         assert collection.waiting == len(rows)
-        assert len((await collection.find_words("piece0", 10_000, None)).hits) == len(found)
-        assert await collection.read(lambda db: db.execute("PRAGMA integrity_check").get) == "ok"
+        assert len((await collection.find_words("piece0", 10_000, ())).hits) == len(found)
+        assert await collection.on_reader(lambda db: db.execute("PRAGMA integrity_check").get) == "ok"

@@ -121,9 +121,9 @@ async def test_damaged_pages_of_the_word_index_cost_that_index_alone(tmp_path: P
 async def test_a_put_on_a_damaged_word_index_rebuilds_it_on_the_way(tmp_path: Path) -> None:
     async with opened(tmp_path) as collection:
         await collection.put([group(str(n), f"cat number {n} " * 50) for n in range(50)])
-        await collection.write(lambda db: db.execute("UPDATE words_data SET block = x'ffffffffffffffffffff'"))
+        await collection.on_writer(lambda db: db.execute("UPDATE words_data SET block = x'ffffffffffffffffffff'"))
         await collection.put([group("new", "cat of today")])
-        assert len((await collection.find_words("cat", 100, None)).hits) == 51
+        assert len((await collection.find_words("cat", 100, ())).hits) == 51
 
 
 @pytest.mark.slow
@@ -142,7 +142,7 @@ async def test_a_full_disk_is_said_reads_go_on_and_vectors_come_once_there_is_ro
             async with worked(collection, embedder):
                 await embedder.until_called(2)
                 assert collection.waiting == 2
-                assert len((await collection.find_words("cat", 10, None)).hits) == 2
+                assert len((await collection.find_words("cat", 10, ())).hits) == 2
                 full.room()
                 await drained(collection)
             assert len(collection.vectors) == 2

@@ -14,22 +14,22 @@ import trio
 
 from linckia.proto.ops.retrieve import Filter, Fusion, RetrieveSearch
 from linckia.services.retrieve import segment
-from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.filters import compile_filters
 from linckia.services.retrieve.live_vectors import LiveVectors
+from linckia.services.retrieve.local_collection import LocalCollection
 from linckia.services.retrieve.segment import VectorLimits
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, near, opened, vector
 from tests.unit.retrieve.vectors_rig import TINY, assert_searches_as_the_database_says, tended
 
 
-async def fill(collection: Collection, embedder: WordEmbedder, start: int, end: int) -> None:
+async def fill(collection: LocalCollection, embedder: WordEmbedder, start: int, end: int) -> None:
     await collection.put(
         [group(f"g{n}", f"word{n} a", f"word{n} b", metadata={"third": n % 3}) for n in range(start, end)]
     )
     await embedded(collection, embedder)
 
 
-async def kind(collection: Collection) -> str:
+async def kind(collection: LocalCollection) -> str:
     return (await collection.status()).index
 
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from linckia.proto.ops.retrieve import Clustering, RetrieveClusters, RetrievePairs, RetrieveSimilar
-from linckia.services.retrieve import neighbours
+from linckia.services.retrieve import local_store, neighbours
 from linckia.services.retrieve.main import open_service
 from linckia.services.retrieve.neighbours import GroupNeighbours, best_pairs, nearest_pairs
 from linckia.services.retrieve.vectors import Matrix
@@ -151,7 +151,7 @@ async def test_vectors_follow_each_write_and_say_what_is_still_to_come(tmp_path:
 async def test_group_that_spans_portions_of_reading_has_one_vector(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbours, "_FETCH", 3)
+    monkeypatch.setattr(local_store, "_FETCH", 3)
     async with opened(tmp_path) as collection:
         await collection.put([group(f"g{n}", *(f"word{n} piece{p}" for p in range(4))) for n in range(5)])
         await embedded(collection, WordEmbedder())

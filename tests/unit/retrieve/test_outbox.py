@@ -12,7 +12,8 @@ import trio
 from linckia.proto.errors import Internal, LinckiaError, MaybeExecuted, OperationError, Overloaded, Unavailable
 from linckia.proto.frames import Backlog
 from linckia.proto.ops.embed import EmbedResult, EmbedTexts
-from linckia.services.retrieve.collection import MAX_PRIORITIZED, Collection
+from linckia.services.retrieve.collection import MAX_PRIORITIZED
+from linckia.services.retrieve.local_collection import LocalCollection
 from linckia.services.retrieve.vector_outbox import BATCH
 from linckia.services.runtime.text.cutting import embedded_text
 from tests.unit.retrieve.rig import (
@@ -29,7 +30,7 @@ from tests.unit.retrieve.rig import (
 )
 
 
-async def nearest(collection: Collection, text: str) -> str:
+async def nearest(collection: LocalCollection, text: str) -> str:
     (item_id, cosine), *_ = await near(collection, vector(text), 1, None)
     assert cosine > 0.99
     return (await collection.items([item_id]))[item_id].text

@@ -14,7 +14,7 @@ from linckia.proto.operation import Params
 from linckia.proto.ops.embed import EmbedMaxSim, MaxSimResult
 from linckia.proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from linckia.proto.ops.retrieve import Fusion, RetrieveSearch, SearchResult
-from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.local_collection import LocalCollection
 from linckia.services.retrieve.queries import Patience
 from linckia.services.retrieve.reranking import LateReranker, Pace, Reranker
 from linckia.services.retrieve.search import search
@@ -52,7 +52,12 @@ class ScriptedRerank:
 
 
 async def find(
-    collection: Collection, call: ScriptedRerank | None, *, within_s: float = 2.0, limit: int = 12, candidates: int = 50
+    collection: LocalCollection,
+    call: ScriptedRerank | None,
+    *,
+    within_s: float = 2.0,
+    limit: int = 12,
+    candidates: int = 50,
 ) -> SearchResult:
     embedder = WordEmbedder()
     if not len(collection.vectors):

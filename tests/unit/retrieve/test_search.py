@@ -12,13 +12,12 @@ import trio
 
 from linckia.proto.errors import Timeout, Unavailable
 from linckia.proto.ops.embed import EmbedResult, EmbedTexts
-from linckia.proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
-from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.filters import Where
+from linckia.proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch
 from linckia.services.retrieve.lexical import Fts5, WordsDamaged
+from linckia.services.retrieve.local_collection import LocalCollection
 from linckia.services.retrieve.queries import Patience
 from linckia.services.retrieve.search import search
-from linckia.services.retrieve.word_index import FoundWords
+from linckia.services.retrieve.store import FoundWords, Snapshot
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, opened
 
 CORPUS = [
@@ -34,7 +33,7 @@ def asked(query: str, method: str = "weighted", *, limit: int = 20, candidates: 
     )
 
 
-async def filled(collection: Collection, embedder: WordEmbedder) -> None:
+async def filled(collection: LocalCollection, embedder: WordEmbedder) -> None:
     await collection.put(CORPUS)
     await embedded(collection, embedder)
 
@@ -69,7 +68,7 @@ async def test_a_search_by_words_alone_waits_for_a_thread_once(tmp_path: Path, m
         await filled(collection, embedder)
         whole, reads = collection.read, []
 
-        async def noted(work: Callable[[apsw.Connection], object]) -> object:
+        async def noted(work: Callable[[Snapshot], object]) -> object:
             reads.append(work)
             return await whole(work)
 
@@ -333,7 +332,7 @@ async def test_vectors_that_are_still_loading_are_said_and_words_answer(
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         await filled(collection, embedder)
-    collection = Collection("notes", tmp_path, trio.CapacityLimiter(4))
+    collection = LocalCollection("notes", tmp_path, trio.CapacityLimiter(4))
     result = await ask(collection, embedder, asked("cats"))
     assert result.stages == ["lexical"]
     assert result.degraded == [
@@ -356,9 +355,9 @@ async def test_a_note_that_is_edited_while_the_query_is_embedded_is_found_all_th
         find_words = collection.find_words
 
         async def noted(
-            query: str, limit: int, where: Where | None, then: Callable[[apsw.Connection, FoundWords], object]
+            query: str, limit: int, filters: Sequence[Filter], then: Callable[[Snapshot, FoundWords], object]
         ) -> FoundWords:
-            found = await find_words(query, limit, where, then)
+            found = await find_words(query, limit, filters, then)
             looked_up.set()
             return found
 

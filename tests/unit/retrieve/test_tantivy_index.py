@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,9 +14,9 @@ import trio
 
 from linckia.proto.ops.retrieve import Filter, Fusion, RetrieveSearch, SearchResult
 from linckia.services.retrieve import lexical
-from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.filters import Where, compile_filters
+from linckia.services.retrieve.filters import compile_filters
 from linckia.services.retrieve.lexical import Fts5
+from linckia.services.retrieve.local_collection import LocalCollection
 from linckia.services.retrieve.queries import Patience
 from linckia.services.retrieve.search import search
 from linckia.services.retrieve.tantivy_index import TantivyIndex
@@ -30,14 +30,14 @@ VOCABULARY = [
 ]  # fmt: skip
 
 
-async def keep(collection: Collection, report: Callable[[str], None] = lambda trouble: None) -> None:
+async def keep(collection: LocalCollection, report: Callable[[str], None] = lambda trouble: None) -> None:
     await collection.words.maintain(collection, report, retry_s=0.01, count_every_s=0.01)
 
 
 @asynccontextmanager
-async def opened(folder: Path, large: int = 1, *, kept: bool = True) -> AsyncIterator[Collection]:
+async def opened(folder: Path, large: int = 1, *, kept: bool = True) -> AsyncIterator[LocalCollection]:
     """A collection whose words are kept in step with tantivy from `large` items on (not kept: nobody does)."""
-    collection = Collection("notes", folder, trio.CapacityLimiter(4), large_words=large)
+    collection = LocalCollection("notes", folder, trio.CapacityLimiter(4), large_words=large)
     await collection.load()
     async with trio.open_nursery() as nursery:
         if kept:
@@ -50,25 +50,30 @@ async def opened(folder: Path, large: int = 1, *, kept: bool = True) -> AsyncIte
     collection.close()
 
 
-async def switched(collection: Collection) -> None:
+async def switched(collection: LocalCollection) -> None:
     await until(lambda: collection.words.kind == "tantivy")
 
 
-async def find(collection: Collection, query: str, where: Where | None = None, limit: int = 10) -> list[int]:
-    return [item for item, _ in (await collection.find_words(query, limit, where)).hits]
+async def find(collection: LocalCollection, query: str, filters: Sequence[Filter] = (), limit: int = 10) -> list[int]:
+    return [item for item, _ in (await collection.find_words(query, limit, filters)).hits]
 
 
-async def by_fts5(collection: Collection, query: str, where: Where | None = None, limit: int = 10) -> list[int]:
-    return [item for item, _ in await collection.read(lambda db: Fts5(db).search(query, limit, where))]
+async def by_fts5(
+    collection: LocalCollection, query: str, filters: Sequence[Filter] = (), limit: int = 10
+) -> list[int]:
+    where = compile_filters(filters)
+    return [item for item, _ in await collection.on_reader(lambda db: Fts5(db).search(query, limit, where))]
 
 
-async def texts_by_fts5(collection: Collection, query: str) -> list[str]:
+async def texts_by_fts5(collection: LocalCollection, query: str) -> list[str]:
     items = await collection.items(await by_fts5(collection, query, limit=100))
     return sorted(item.text for item in items.values())
 
 
-async def texts_of(collection: Collection, query: str, where: Where | None = None, limit: int = 100) -> list[str]:
-    items = await collection.items(await find(collection, query, where, limit))
+async def texts_of(
+    collection: LocalCollection, query: str, filters: Sequence[Filter] = (), limit: int = 100
+) -> list[str]:
+    items = await collection.items(await find(collection, query, filters, limit))
     return sorted(item.text for item in items.values())
 
 
@@ -160,7 +165,7 @@ async def test_a_filter_admits_all_that_it_should_and_nothing_else(
         await switched(collection)
         await collection.put([group("late", "zebra late", metadata={"colour": "red"})])
         await collection.put([group("later", "zebra later", metadata={"colour": "green"})])
-        where = compile_filters([Filter(field="colour", any_of=["red"])])
+        where = [Filter(field="colour", any_of=["red"])]
         found = await find(collection, "zebra", where, limit=15)
         assert len(found) == 15
         assert set(found) <= set(await by_fts5(collection, "zebra", where, limit=500))
@@ -238,13 +243,13 @@ async def test_an_index_that_was_left_is_opened_and_brought_up(
 async def test_once_tantivy_answers_nothing_is_said_of_a_check_of_the_other_index(tmp_path: Path) -> None:
     asked = RetrieveSearch(collection="notes", query="zebra", fusion=Fusion(method="lexical"))
 
-    async def answer(collection: Collection) -> SearchResult:
+    async def answer(collection: LocalCollection) -> SearchResult:
         return await search(collection, asked, WordEmbedder().query, Patience(1), lambda: None)
 
     async with opened(tmp_path) as collection:
         await collection.put([group("g", "zebra")])
         await switched(collection)
-    collection = Collection("notes", tmp_path, trio.CapacityLimiter(4), large_words=1)
+    collection = LocalCollection("notes", tmp_path, trio.CapacityLimiter(4), large_words=1)
     await collection.load()
     collection.words.check_wait_s = 0.01
     assert (await answer(collection)).degraded == ["lexical: the word index is still being checked"]

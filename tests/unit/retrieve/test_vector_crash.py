@@ -22,7 +22,7 @@ import itertools, json, os, signal, sys, trio
 from pathlib import Path
 from linckia.services.retrieve import segment
 from linckia.services.retrieve.live_vectors import LiveVectors
-from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.local_collection import LocalCollection
 from tests.unit.retrieve.rig import WordEmbedder, embedded, group
 from tests.unit.retrieve.vectors_rig import TINY, tended
 
@@ -42,7 +42,7 @@ LiveVectors.load = dies_at_its_turn(LiveVectors.load)
 segment.remove_others = dies_at_its_turn(segment.remove_others)
 
 async def work(folder):
-    collection = Collection("notes", Path(folder), trio.CapacityLimiter(4), TINY)
+    collection = LocalCollection("notes", Path(folder), trio.CapacityLimiter(4), TINY)
     await collection.load()
     embedder = WordEmbedder()
     for n in itertools.count():
@@ -103,7 +103,7 @@ async def assert_right_after_restart(folder: Path) -> None:
         await assert_searches_as_the_database_says(collection)
         part = collection.vectors.index.segment if collection.vectors.index else None
         known = {part.record.name} if part else set()
-        saved = await collection.read(lambda db: meta(db, "segments"))
+        saved = await collection.on_reader(lambda db: meta(db, "segments"))
         assert bool(part) is (saved is not None and '"segment":null' not in saved), "a crash of ours leaves whole files"
         there = folder / "notes.vectors"
         assert {path.name for path in there.iterdir()} == known if there.exists() else not known

@@ -5,7 +5,7 @@ from __future__ import annotations
 import apsw
 import numpy as np
 
-from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.local_collection import LocalCollection
 from linckia.services.retrieve.segment import VectorLimits
 from linckia.services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, Scored
 from tests.unit.retrieve.rig import near, vector
@@ -51,7 +51,7 @@ def assert_nearest(
     assert all(abs(wanted[item_id] - score) < 1e-4 for item_id, score in found)
 
 
-async def assert_searches_as_the_database_says(collection: Collection) -> None:
+async def assert_searches_as_the_database_says(collection: LocalCollection) -> None:
     """Vector searches answer as a comparison with every vector in the database does."""
 
     def stored(db: apsw.Connection) -> dict[int, Matrix]:
@@ -61,7 +61,7 @@ async def assert_searches_as_the_database_says(collection: Collection) -> None:
         )
         return {int(i): np.frombuffer(vector, dtype="<f2").astype(np.float32) for i, vector in rows}
 
-    truth = await collection.read(stored)
+    truth = await collection.on_reader(stored)
     assert len(collection.vectors) == len(truth)
     for word in ("alpha", "round3 piece1", "omega"):
         asked = vector(word)
@@ -71,7 +71,7 @@ async def assert_searches_as_the_database_says(collection: Collection) -> None:
         assert all(abs(cosines[i] - float(row @ asked)) < 1e-4 for i, row in truth.items())
 
 
-async def tended(collection: Collection) -> None:
+async def tended(collection: LocalCollection) -> None:
     """All that is due is done."""
     while await collection.vectors.write_due_segment(collection):
         pass

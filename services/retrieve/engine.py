@@ -1,0 +1,92 @@
+"""Where collections are kept: the interface, and the files of this machine (`postgres.engine` is the other one)."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from linckia.proto.durable import sync_folder
+from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.local_collection import LocalCollection
+from linckia.services.retrieve.segment import VectorLimits
+from linckia.services.runtime.database import Kind
+
+NAMES = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+"""Names of collections that other services feed."""
+
+
+class Engine(Protocol):
+    """Keeps collections."""
+
+    @property
+    def kind(self) -> Kind:
+        """Whether their data can be derived again."""
+
+    async def names(self) -> list[str]:
+        """Return the names of all collections, sorted."""
+
+    async def holds(self, name: str) -> bool:
+        """Return whether there is such a collection."""
+
+    async def open(self, name: str, on_recreated: Callable[[], object]) -> Collection:
+        """Open a collection, creating it if necessary.
+
+        Args:
+            on_recreated: called on the trio thread once `was_recreated` holds.
+
+        Raises:
+            OperationError: it cannot be opened.
+        """
+
+    async def remove(self, name: str) -> bool:
+        """Remove a collection that is not open.  Returns whether it existed."""
+
+
+class LocalEngine:
+    """Collections in the files of one folder whose names match `files`."""
+
+    def __init__(
+        self, folder: Path, readers: int, limits: VectorLimits, large_words: int | None,
+        files: re.Pattern[str] = NAMES, kind: Kind = Kind.DERIVED,
+    ) -> None:  # fmt: skip
+        self.kind = kind
+        self._folder = folder
+        self._files = files
+        self._readers = trio.CapacityLimiter(readers)
+        self._limits = limits
+        self._large_words = large_words
+
+    async def names(self) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        return sorted(path.stem for path in self._folder.glob("*.db") if self._files.fullmatch(path.stem))
+
+    async def holds(self, name: str) -> bool:
+        await trio.lowlevel.checkpoint()
+        return (self._folder / f"{name}.db").exists()
+
+    async def open(self, name: str, on_recreated: Callable[[], object]) -> Collection:
+        return await trio.to_thread.run_sync(
+            LocalCollection, name, self._folder, self._readers, self._limits, self._large_words, on_recreated, self.kind
+        )
+
+    async def remove(self, name: str) -> bool:
+        return await trio.to_thread.run_sync(remove_files, self._folder, name)
+
+
+def remove_files(folder: Path, name: str) -> bool:
+    """Remove a closed collection's files, its database last.  Returns whether it existed.  Blocks."""
+    database = folder / f"{name}.db"
+    for path in folder.glob(f"{name}.*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path != database:
+            path.unlink(missing_ok=True)
+    there = database.exists()
+    database.unlink(missing_ok=True)
+    sync_folder(folder)
+    return there
