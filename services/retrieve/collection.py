@@ -65,6 +65,8 @@ class Collection(abc.ABC):
         self.outbox: Outbox[Any] | None = None
         self.loaded = trio.Event()
         """Set once vectors can be searched."""
+        self.leads = trio.Event()
+        """Set once this kernel is the one that embeds what waits."""
         self.has_work = trio.Event()
         self.written_at = -math.inf
         """Trio time of the last write that added items to embed."""

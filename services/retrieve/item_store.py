@@ -98,7 +98,7 @@ def put(db: apsw.Connection, groups: Sequence[Group]) -> Change:
     """Replace the content of `groups`, which have passed `check`."""
     change = Change()
     # Read before anything is removed, so that a piece that only moved, even to another group, keeps its vectors.
-    held = vector_store.held(db, {_hash(group.title, item) for group in groups for item in group.items})
+    held = vector_store.held(db, {hash_of(group.title, item) for group in groups for item in group.items})
     numbers = [_put_group(db, group, held, change) for group in groups]
     change.gone += vector_store.queue(db, json.dumps(numbers))
     change.progress = vector_store.progress(db)
@@ -147,7 +147,7 @@ def _put_group(db: apsw.Connection, group: Group, held: Sequence[VectorsByHash],
         key: (item_id, content)
         for key, item_id, content in db.execute("SELECT key, item_id, hash FROM items WHERE group_id = ?", (group_id,))
     }
-    hashes = {item.key: _hash(group.title, item) for item in group.items}
+    hashes = {item.key: hash_of(group.title, item) for item in group.items}
     # If `names` changed, the indexed words of every item change, so the items are new but keep their vectors.
     kept = {
         key: item_id for key, (item_id, content) in old.items() if names == group.names and hashes.get(key) == content
@@ -190,7 +190,8 @@ def _remove_items(db: apsw.Connection, title: str, items: str, change: Change) -
     change.gone += [item_id for item_id, _, _ in rows]
 
 
-def _hash(title: str, item: Item) -> bytes:
+def hash_of(title: str, item: Item) -> bytes:
+    """Return what identifies the words of an item, and its vector if a client gave it."""
     words = (title, item.heading, item.text)
     content = msgspec.msgpack.encode((*words, item.vector) if isinstance(item, ItemWithVector) else words)
     return hashlib.sha256(content).digest()

@@ -88,6 +88,7 @@ class LocalCollection(Collection):
         self._generation = self._database.generation
         self.words = WordIndex(path, large_words, self.epoch, is_large=is_large)
         self._rebuilding = False
+        self.leads.set()
         self.vectors = LiveVectors(path.with_suffix(".vectors"), limits, model)
 
     def _look(self, large_words: int | None) -> tuple[bool, Model | None]:

@@ -163,6 +163,7 @@ class Collections:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(collection.maintain, self)
                     await collection.loaded.wait()
+                    await collection.leads.wait()
                     if not collection.has_client_vectors:
                         nursery.start_soon(run_outbox, self._env, collection, self._feed(collection))
         finally:

@@ -1,0 +1,408 @@
+"""A collection on a PostgreSQL server, as one of the kernels that share it sees it.
+
+What is in memory here (models, progress, statistics of words) is refreshed every few seconds, because other kernels
+change it too. One kernel at a time embeds what waits, and builds indexes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import trio
+from psycopg import sql
+
+from linckia.proto.errors import LinckiaError
+from linckia.proto.ops.retrieve import Scrubbed
+from linckia.services.retrieve.collection import Collection, Keeper
+from linckia.services.retrieve.item_store import Change
+from linckia.services.retrieve.postgres import words
+from linckia.services.retrieve.postgres.server import READ_S, Connection, Gone, Lease, Server, parts
+from linckia.services.retrieve.postgres.snapshot import (
+    SMALL,
+    Indexing,
+    ServerStore,
+    ServerVectors,
+    WordCounts,
+    given,
+    indexed,
+)
+from linckia.services.retrieve.store import Snapshot, Transaction, VectorsLoading
+from linckia.services.retrieve.vector_store import Model, Progress
+
+T = TypeVar("T")
+
+_log = logging.getLogger("linckia.retrieve")
+
+REFRESH_S = 2.0
+"""How often a kernel looks for what others changed."""
+
+COUNT_S = 30.0
+"""How often the statistics of a large collection are read."""
+
+SAMPLED = 20_000
+"""Items whose average length stands for that of all."""
+
+REINDEXED = 500
+"""Items whose words are made again in one transaction."""
+
+
+class PostgresCollection(Collection):
+    """An open collection.  `open_collection` makes it.
+
+    Args:
+        readers: limits concurrent reads across all collections.
+        flat: number of vectors that are compared one by one before an index is built.
+        kind: of that index, `hnsw` or `binary`.
+        search: see `Indexing`.
+        build_memory: `maintenance_work_mem` while an index is built.
+    """
+
+    def __init__(
+        self, name: str, number: int, epoch: str, server: Server, readers: trio.CapacityLimiter,
+        flat: int, kind: str, search: int, build_memory: str, on_recreated: Callable[[], object],
+    ) -> None:  # fmt: skip
+        super().__init__(name)
+        self.number = number
+        self.epoch = epoch
+        self._server = server
+        self._readers = readers
+        self._writers = trio.CapacityLimiter(4)
+        self._flat, self._kind, self._search, self._build_memory = flat, kind, search, build_memory
+        self._on_recreated = on_recreated
+        self._gone = False
+        self._model: Model | None = None
+        self._indexing = Indexing("flat", search)
+        self._counts: WordCounts | None = None
+        self._counted_at = -COUNT_S
+        self._own_changes = 0
+        self.loaded.set()
+
+    @property
+    def was_recreated(self) -> bool:
+        return self._gone
+
+    @property
+    def model(self) -> Model | None:
+        return self._model
+
+    @property
+    def vector_count(self) -> int:
+        progress = self.progress
+        return progress.made if self.coming is None else max(0, progress.waiting + progress.made - progress.lacking)
+
+    def searched_vectors(self) -> ServerVectors:
+        if self._model is None:
+            raise VectorsLoading
+        return ServerVectors(self._model, self.vector_count, self._indexing)
+
+    async def version(self) -> object:
+        def current(connection: Connection) -> Any:
+            return connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+
+        return await self._in_thread(current)
+
+    # Access
+
+    def _store(self, connection: Connection) -> ServerStore:
+        return ServerStore(connection, self._server.schema, self.number, self._counts)
+
+    async def read(self, work: Callable[[Snapshot], T]) -> T:
+        return await self._in_thread(lambda connection: work(self._store(connection)))
+
+    async def _in_thread(self, work: Callable[[Connection], T]) -> T:
+        lease = Lease(READ_S)
+        try:
+            return await trio.to_thread.run_sync(
+                partial(self._server.read, work, lease), limiter=self._readers, abandon_on_cancel=True
+            )
+        except trio.Cancelled:
+            lease.abort()
+            raise
+        except Gone:
+            self._note_gone()
+            raise
+
+    async def write(self, work: Callable[[Transaction], T]) -> T:
+        return (await self._written(work))[0]
+
+    async def _written(self, work: Callable[[Transaction], T]) -> tuple[T, ServerStore]:
+        def run(connection: Connection) -> tuple[T, ServerStore]:
+            store = self._store(connection)
+            return work(store), store
+
+        try:
+            return await trio.to_thread.run_sync(self._server.write, run, limiter=self._writers)
+        except Gone:
+            self._note_gone()
+            raise
+
+    async def _apply(self, work: Callable[[Transaction], Change]) -> Change:
+        change, store = await self._written(work)
+        waiting, made, lacking = self.progress
+        # The next refresh counts exactly, with what other kernels changed.
+        change.progress = Progress(
+            max(0, waiting + store.queued), max(0, made + store.made), max(0, lacking + store.queued)
+        )
+        if (store.queued and self.coming is not None) or change.gone:
+            change.progress = await self.read(lambda snapshot: snapshot.progress())
+        return change
+
+    def _note_gone(self) -> None:
+        if not self._gone:
+            self._gone = True
+            self._on_recreated()
+
+    # Background work
+
+    async def maintain(self, keeper: Keeper) -> None:
+        trouble = ""
+        while True:
+            try:
+                await self.refresh()
+                await self._lead(keeper)
+                now = ""
+            except LinckiaError as error:
+                now = error.failure.message
+            if now != trouble:
+                keeper.report(self, "server", now)
+                trouble = now
+            await trio.sleep(REFRESH_S)
+
+    async def refresh(self) -> None:
+        """Read what other kernels may have changed."""
+
+        def look(connection: Connection) -> Any:
+            store = self._store(connection)
+            row = connection.execute(
+                "SELECT epoch, words_version, state FROM collections WHERE number = %s", (self.number,)
+            ).fetchone()
+            if row is None or row[0] != self.epoch or row[2] == "left":
+                raise Gone(f"collection {self.name} was removed", retry_after_ms=0)
+            model = store.current_model()
+            kind = self._kind if model is not None and self._has_index(connection, model) else "flat"
+            outbox = connection.execute(
+                sql.SQL("SELECT 1 FROM {} LIMIT 1").format(parts(self._server.schema, self.number)["outbox"])
+            ).fetchone()
+            return model, store.coming_model(), kind, outbox is not None, row[1]
+
+        model, coming, kind, waits, version = await self._in_thread(look)
+        self._model, self.coming = model, coming
+        self._indexing = Indexing(kind, self._search)
+        if waits or self.progress.waiting or (model is not None and not self.progress.made):
+            await self.count_waiting()
+        if waits and self.leads.is_set():
+            self.has_work.set()
+        if trio.current_time() - self._counted_at >= COUNT_S:
+            self._counts = await self._in_thread(self._count)
+            self._counted_at = trio.current_time()
+        self._words_version = version
+
+    def _count(self, connection: Connection) -> WordCounts | None:
+        """Read the statistics of a large collection."""
+        tables = parts(self._server.schema, self.number)
+        few = connection.execute(
+            sql.SQL("SELECT count(*) FROM (SELECT 1 FROM {items} LIMIT %s) AS few").format(**tables), (SMALL + 1,)
+        ).fetchone()
+        if few is None or few[0] <= SMALL:
+            return None
+        name = f"items_{self.number}"
+        row = connection.execute(
+            "SELECT reltuples FROM pg_class WHERE oid = %s::regclass", (f"{self._server.schema}.{name}",)
+        ).fetchone()
+        items = int(row[0]) if row is not None else 0
+        if items <= SMALL:
+            counted = connection.execute(sql.SQL("SELECT count(*) FROM {items}").format(**tables)).fetchone()
+            items = counted[0] if counted is not None else SMALL
+        share = min(100.0, 100.0 * SAMPLED / items)
+        average = connection.execute(
+            sql.SQL("SELECT avg(length)::float8 FROM {items} TABLESAMPLE SYSTEM (%s)").format(**tables), (share,)
+        ).fetchone()
+        common = connection.execute(
+            "SELECT most_common_elems::text::text[], most_common_elem_freqs FROM pg_stats "
+            "WHERE schemaname = %s AND tablename = %s AND attname = 'words' AND most_common_elems IS NOT NULL",
+            (self._server.schema, name),
+        ).fetchone()
+        # The frequencies are followed by the least and the greatest of them.
+        held_by = dict(zip(common[0], common[1], strict=False)) if common is not None else {}
+        return WordCounts(items, (average[0] if average is not None else None) or 1.0, held_by)
+
+    def _index_name(self, model: Model) -> str:
+        return f"vectors_{self.number}_{model.model_id}_{self._kind}"
+
+    def _has_index(self, connection: Connection, model: Model) -> bool:
+        row = connection.execute(
+            "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)",
+            (f"{self._server.schema}.{self._index_name(model)}",),
+        ).fetchone()
+        return row is not None and bool(row[0])
+
+    async def _lead(self, keeper: Keeper) -> None:
+        """Do what one kernel at a time does."""
+        if not await trio.to_thread.run_sync(self._server.try_lock, f"lead {self.number}", limiter=self._writers):
+            return
+        if not self.leads.is_set():
+            self.leads.set()
+        if self._words_version != words.VERSION:
+            await self._reindex_words()
+        for model in (self._model, self.coming):
+            # The next model's index is built once its vectors are complete.
+            if model is not None and (model != self.coming or not self.progress.waiting):
+                await self._build_index(model, keeper)
+
+    async def _build_index(self, model: Model, keeper: Keeper) -> None:
+        def is_due(connection: Connection) -> bool:
+            if self._has_index(connection, model):
+                return False
+            table = parts(self._server.schema, self.number)["vectors"]
+            query = sql.SQL("SELECT count(*) FROM (SELECT 1 FROM {} WHERE model_id = %s LIMIT %s) AS few").format(
+                table
+            )
+            row = connection.execute(query, (model.model_id, self._flat + 1)).fetchone()
+            return row is not None and row[0] > self._flat
+
+        if not await self._in_thread(is_due):
+            return
+        keeper.report(self, "index", f"an index of the vectors of {model.fingerprint} is being built")
+        await trio.to_thread.run_sync(self._build, model)
+        keeper.report(self, "index", "")
+        await self.refresh()
+
+    def _build(self, model: Model) -> None:
+        binary = self._kind == "binary"
+        name = sql.Identifier(self._server.schema, self._index_name(model))
+        statement = sql.SQL(
+            "CREATE INDEX CONCURRENTLY {name} ON {table} USING hnsw ({of} {ops}) WHERE model_id = {model}"
+        ).format(
+            name=sql.Identifier(self._index_name(model)),
+            table=parts(self._server.schema, self.number)["vectors"],
+            of=indexed(model.dimensions, binary=binary),
+            ops=sql.SQL("bit_hamming_ops" if binary else "halfvec_ip_ops"),
+            model=sql.Literal(model.model_id),
+        )
+        with self._server.unbounded() as connection:
+            connection.execute("SELECT set_config('maintenance_work_mem', %s, false)", (self._build_memory,))
+            # Left by a kernel that was killed while it built.
+            connection.execute(sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(name))
+            connection.execute(statement)
+            connection.execute(sql.SQL("ANALYZE {vectors}").format(**parts(self._server.schema, self.number)))
+            connection.execute(sql.SQL("ANALYZE {items}").format(**parts(self._server.schema, self.number)))
+
+    async def _reindex_words(self) -> None:
+        """Make the words of every item again, because this program makes them in another way."""
+        after = 0
+        while True:
+
+            def some(connection: Connection, after: int = after) -> int | None:
+                tables = parts(self._server.schema, self.number)
+                rows = connection.execute(
+                    sql.SQL(
+                        "SELECT item_id, title || ' ' || names, heading, text FROM {items} "
+                        "JOIN {groups} USING (group_id) WHERE item_id > %s ORDER BY item_id LIMIT %s"
+                    ).format(**tables),
+                    (after, REINDEXED),
+                ).fetchall()
+                with connection.cursor() as cursor:
+                    cursor.executemany(
+                        sql.SQL("UPDATE {items} SET words = %s::tsvector, length = %s WHERE item_id = %s").format(
+                            **tables
+                        ),
+                        [(*words.entry(*map(given, texts)), item_id) for item_id, *texts in rows],
+                    )
+                return rows[-1][0] if rows else None
+
+            last = await trio.to_thread.run_sync(self._server.write, some, limiter=self._writers)
+            if last is None:
+                break
+            after = last
+
+        def done(connection: Connection) -> None:
+            connection.execute(
+                "UPDATE collections SET words_version = %s WHERE number = %s", (words.VERSION, self.number)
+            )
+
+        await trio.to_thread.run_sync(self._server.write, done, limiter=self._writers)
+
+    # Models
+
+    async def _adopt(self, fingerprint: str, dimensions: int) -> None:
+        await self.write(lambda store: store.adopt_model(fingerprint, dimensions))
+        await self._follow_models()
+
+    async def _follow_models(self) -> None:
+        def look(connection: Connection) -> tuple[Model | None, Model | None, Progress]:
+            store = self._store(connection)
+            return store.current_model(), store.coming_model(), store.progress()
+
+        self._model, self.coming, self.progress = await self._in_thread(look)
+
+    async def switch(self) -> None:
+        if (model := self.coming) is None:
+            return
+        before = self._model
+
+        def switch(connection: Connection) -> bool:
+            return self._store(connection).switch(model)
+
+        def drop() -> None:
+            with self._server.unbounded() as connection:
+                if before is not None:
+                    name = sql.Identifier(self._server.schema, self._index_name(before))
+                    connection.execute(sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(name))
+                    connection.execute(
+                        sql.SQL("DELETE FROM {vectors} WHERE model_id = %s").format(
+                            **parts(self._server.schema, self.number)
+                        ),
+                        (before.model_id,),
+                    )
+
+        if await trio.to_thread.run_sync(self._server.write, switch, limiter=self._writers):
+            await self._follow_models()
+            await trio.to_thread.run_sync(drop, limiter=self._writers)
+        await self.refresh()
+
+    # The rest
+
+    async def filled(self) -> None:
+        """Nothing is refilled here: the server keeps its data, and its administrator restores it."""
+        await trio.lowlevel.checkpoint()
+
+    async def rebuild_words(self) -> None:
+        await self._reindex_words()
+
+    async def scrub(self) -> Scrubbed:
+        """Free the space of what was deleted.
+
+        The server's log, its replicas and its backups keep traces for as long as its administrator has chosen.
+        """
+
+        def vacuum() -> None:
+            with self._server.unbounded() as connection:
+                for name in ("groups", "group_values", "items", "vectors", "outbox"):
+                    table = parts(self._server.schema, self.number)[name]
+                    connection.execute(sql.SQL("VACUUM {}").format(table))
+
+        await trio.to_thread.run_sync(vacuum, limiter=self._writers)
+        return Scrubbed()
+
+    async def give_back(self) -> None:
+        self._server.rest()
+        await trio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        """The server's connections belong to the engine."""
+
+    async def _shape(self) -> tuple[int, str, str]:
+        def size(connection: Connection) -> int:
+            names = [
+                f"{self._server.schema}.{name}_{self.number}" for name in ("groups", "group_values", "items", "vectors")
+            ]
+            row = connection.execute(
+                "SELECT sum(pg_total_relation_size(name::regclass))::bigint FROM unnest(%s::text[]) AS name", (names,)
+            ).fetchone()
+            return int(row[0]) if row is not None else 0
+
+        kind = "none" if self._model is None else self._indexing.kind
+        return await self._in_thread(size), kind, "postgres"
