@@ -152,7 +152,8 @@ class LaunchConfigs:
         needed = filter(Path.exists, (*map(Path, weights), *entry.folders))
         closed = self._enclosed or users.unreachable(needed) is not None
         reads = entry.uses_roots or prompts or named or closed
-        resolver = (*RESOLVER_FOLDERS, *_certificates()) if manifest.network else ()
+        network = manifest.network or bool(settings.get(manifest.network_by))
+        resolver = (*RESOLVER_FOLDERS, *_certificates()) if network else ()
         return LaunchConfig(
             service=spec.name,
             module=spec.module,
@@ -166,7 +167,7 @@ class LaunchConfigs:
             denied_patterns=config.denied_patterns if entry.uses_roots or prompts else (),
             mode=mode,
             settings=settings,
-            environment=_named_variables(manifest, settings),
+            environment=_named_variables(manifest, settings, network=network),
             programs=manifest.programs,
             # Imported before confinement: an external package may be anywhere.
             ops_modules=self._ops_modules if spec.handoff else entry.ops_modules,
@@ -180,7 +181,7 @@ class LaunchConfigs:
                 # landlock adds up the rights of a root and of one inside it; the code distinguishes them.
                 read=(*read_only, *prompts, *weights, *resolver, *named, *map(str, entry.folders)),
                 write=writable,
-                network=manifest.network,
+                network=network,
                 connections=manifest.connections,
                 gpu=mode == "cuda",
                 watches=manifest.watches,
@@ -251,10 +252,10 @@ def _named_files(manifest: Manifest, settings: Mapping[str, object]) -> tuple[st
     return tuple(str(Path(path).expanduser().resolve()) for path in files_of(manifest, settings))
 
 
-def _named_variables(manifest: Manifest, settings: Mapping[str, object]) -> dict[str, str]:
+def _named_variables(manifest: Manifest, settings: Mapping[str, object], *, network: bool) -> dict[str, str]:
     """Return the variables of the kernel's environment that only this service gets."""
     named = [settings.get(name) for name in manifest.reads_environment]
-    wanted = (*named, *manifest.variables, *(CERTIFICATES if manifest.network else ()))
+    wanted = (*named, *manifest.variables, *(CERTIFICATES if network else ()))
     if manifest.programs:
         wanted = (*(name for name in os.environ if OF_PROGRAMS.fullmatch(name)), *wanted)
     return {name: os.environ[name] for name in wanted if isinstance(name, str) and name in os.environ}

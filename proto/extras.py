@@ -16,10 +16,18 @@ VIDEO: Final = "video"
 OPENVINO: Final = "openvino"
 """Embedding on processors with AMX, at nearly twice the speed."""
 
+POSTGRES: Final = "postgres"
+"""Collections on a PostgreSQL server with pgvector."""
+
 CPU_INDEX: Final = "https://download.pytorch.org/whl/cpu"
 """Has torch without CUDA's libraries, which are gigabytes."""
 
-_MODULES: Final = {TORCH: ("torch", "transformers"), VIDEO: ("av",), OPENVINO: ("openvino",)}
+_MODULES: Final = {
+    TORCH: ("torch", "transformers"),
+    VIDEO: ("av",),
+    OPENVINO: ("openvino",),
+    POSTGRES: ("psycopg", "pgvector", "Stemmer"),
+}
 
 
 def is_installed(extra: str) -> bool:

@@ -207,6 +207,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     roots: Roots = Roots.NONE
     network: bool = False
     """Whether it connects to other machines."""
+    network_by: str = ""
+    """Setting that, if it is given, lets it connect to other machines."""
     connections: bool = False
     """Whether it serves connections, on listening sockets that are passed to it."""
     watches: bool = False

@@ -50,7 +50,12 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it, and wait until it serves; a crash is recovered from first."""
-        settings = {"listen_addresses": "127.0.0.1", "port": str(self.port), "unix_socket_directories": "", **self._settings}
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": "",
+            **self._settings,
+        }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -58,7 +63,7 @@ class PostgresServer:
                 stdout=log, stderr=log, user=self._user, start_new_session=True,
             )  # fmt: skip
         until = time.monotonic() + 60
-        ready = [self._bin / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        ready: list[str | Path] = [self._bin / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         while subprocess.run(ready, check=False).returncode:
             if self._process.poll() is not None or time.monotonic() > until:
                 raise AssertionError((self._folder / "log").read_text())

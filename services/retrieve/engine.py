@@ -46,6 +46,9 @@ class Engine(Protocol):
     async def remove(self, name: str) -> bool:
         """Remove a collection that is not open.  Returns whether it existed."""
 
+    def close(self) -> None:
+        """Release what collections share, once all are closed.  Blocks."""
+
 
 class LocalEngine:
     """Collections in the files of one folder whose names match `files`."""
@@ -76,6 +79,9 @@ class LocalEngine:
 
     async def remove(self, name: str) -> bool:
         return await trio.to_thread.run_sync(remove_files, self._folder, name)
+
+    def close(self) -> None:
+        """Nothing is shared."""
 
 
 def remove_files(folder: Path, name: str) -> bool:

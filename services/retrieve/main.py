@@ -10,9 +10,8 @@ import trio
 
 from linckia.proto.ops import retrieve as ops
 from linckia.proto.ops.embed import EmbedResult, EmbedTexts
-from linckia.services.retrieve import client_collections
+from linckia.services.retrieve import client_collections, places
 from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.engine import LocalEngine
 from linckia.services.retrieve.item_store import Change
 from linckia.services.retrieve.neighbours import GroupNeighbours
 from linckia.services.retrieve.open_collections import Collections, RetrieveSettings
@@ -20,7 +19,6 @@ from linckia.services.retrieve.queries import Patience, QueryCall, QueryVectors
 from linckia.services.retrieve.reranking import LateReranker, Pace, Reranker
 from linckia.services.retrieve.search import search
 from linckia.services.retrieve.store import Snapshot
-from linckia.services.runtime.database import Kind
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 from linckia.services.runtime.models.measure import measure
 
@@ -139,10 +137,16 @@ async def _written(collection: Collection, change: Awaitable[Change]) -> ops.Wri
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Yield the handlers once all databases are open."""
     settings = env.settings_as(RetrieveSettings)
-    local = partial(LocalEngine, env.data_dir, settings.readers, settings, settings.large_words)
-    collections = Collections(env, settings, local())
-    clients = Collections(env, settings, local(client_collections.FILES, Kind.SOURCE))
-    await collections.open_all()
+    of_services, of_clients = places.engines(env, settings)
+    collections = Collections(env, settings, of_services)
+    clients = Collections(env, settings, of_clients)
+    if settings.dsn_env:
+        # A server may be away.
+        env.background.start_soon(collections.open_all)
+        env.background.start_soon(collections.keep_open)
+        env.background.start_soon(clients.keep_open)
+    else:
+        await collections.open_all()
     for each in (collections, clients):
         env.at_rest(each.give_back)
     env.background.start_soon(collections.release)

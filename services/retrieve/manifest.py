@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linckia.proto.manifest import GIB, VECTORS, Keep, Manifest, Store
+from linckia.proto.manifest import GIB, VECTORS, Keep, Manifest, ShortTable, Store
 
 SCHEMA_VERSION = 4
 
@@ -20,10 +20,16 @@ MANIFESTS = (
         # Three more may wait while a collection is rebuilt.
         in_flight=11,
         models_of="embed",
+        table=ShortTable("retrieve"),
+        # The variable that says where a PostgreSQL server is.
+        network_by="dsn_env",
+        reads_environment=("dsn_env",),
         told_settings={"embedder": "embed"},
         stores=(
             # Client collections. All other data is derived from what other services feed.
             Store("own.*.db", Keep.SOURCE, schema=SCHEMA_VERSION),
+            # By which a server knows the collections of this data directory.
+            Store("owner", Keep.SOURCE),
             Store("*", Keep.DERIVED),
         ),
     ),

@@ -27,6 +27,9 @@ from linckia.services.runtime.handlers import Environment
 from linckia.services.runtime.storage import retry_when_full
 
 _log = logging.getLogger("linckia.retrieve")
+REOPEN_S = 5.0
+"""How often collections are opened that could not be."""
+
 T = TypeVar("T")
 
 
@@ -44,6 +47,26 @@ class RetrieveSettings(VectorLimits, frozen=True, kw_only=True, forbid_unknown_f
     large_words: Annotated[int, Meta(ge=1, description="Pieces from which tantivy is asked for words, not FTS5")] = (
         5_000
     )
+    store: Annotated[
+        Literal["local", "postgres"], Meta(description="Where new collections are kept: in files, or on a server")
+    ] = "local"
+    dsn_env: Annotated[
+        str, Meta(description="Variable of the environment with the connection string of a PostgreSQL server")
+    ] = ""
+    schema: Annotated[
+        str, Meta(pattern="^[a-z][a-z0-9_]{0,62}$", description="The server's schema that has Linckia's tables")
+    ] = "linckia"
+    server_index: Annotated[
+        Literal["hnsw", "binary"],
+        Meta(description="The server's index of vectors: of 16-bit numbers, or of one bit each, which are rescored"),
+    ] = "hnsw"
+    server_search: Annotated[
+        int, Meta(ge=10, le=1000, description="Candidates that a search of the server's index keeps (hnsw.ef_search)")
+    ] = 100
+    server_build_memory: Annotated[
+        str, Meta(pattern="^[0-9]+(MB|GB)$", description="The server's memory while it builds an index")
+    ] = "1GB"
+    machine: Annotated[str, Meta(description="Name of this machine on the server; default: its host name")] = ""
     passage_embed_s: Annotated[float, Meta(gt=0, description="How long the outbox waits for a batch")] = 120.0
     embedder: Annotated[dict[str, Any], Meta(description="Settings of `embed`, by which texts are cut")] = (
         msgspec.field(default_factory=dict)
@@ -87,6 +110,15 @@ class Collections:
     async def names(self) -> list[str]:
         """Return the names of all collections, sorted.  Raises Unavailable."""
         return await self._engine.names()
+
+    async def keep_open(self) -> None:
+        """Open collections that could not be opened, until cancelled: a server may be reached again."""
+        while True:
+            await trio.sleep(REOPEN_S)
+            for name in await self._listed():
+                if name not in self._open:
+                    with contextlib.suppress(LinckiaError):
+                        await self.find(name)
 
     def _label(self, what: str) -> str:
         return what if self._engine.kind is Kind.DERIVED else f"{what} of clients"
@@ -219,6 +251,7 @@ class Collections:
         """Stop the background tasks, then close the databases."""
         for collection in tuple(self._open.values()):
             await self._close_one(collection)
+        await trio.to_thread.run_sync(self._engine.close)
 
     async def _close_one(self, collection: Collection) -> None:
         del self._open[collection.name]

@@ -257,9 +257,7 @@ class PostgresCollection(Collection):
             if self._has_index(connection, model):
                 return False
             table = parts(self._server.schema, self.number)["vectors"]
-            query = sql.SQL("SELECT count(*) FROM (SELECT 1 FROM {} WHERE model_id = %s LIMIT %s) AS few").format(
-                table
-            )
+            query = sql.SQL("SELECT count(*) FROM (SELECT 1 FROM {} WHERE model_id = %s LIMIT %s) AS few").format(table)
             row = connection.execute(query, (model.model_id, self._flat + 1)).fetchone()
             return row is not None and row[0] > self._flat
 

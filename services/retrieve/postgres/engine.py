@@ -112,3 +112,6 @@ class PostgresEngine:
             return True
 
         return await trio.to_thread.run_sync(self._server.write, drop)
+
+    def close(self) -> None:
+        self._server.close()

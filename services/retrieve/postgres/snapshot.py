@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, LiteralString, NamedTuple
 
 import msgspec
@@ -437,15 +438,14 @@ class ServerStore:
                 of_field.append(sql.SQL("(word = ANY(%s) OR number = ANY(%s::numeric[]))"))
                 values = [storable(value) for value in each.any_of]
                 arguments.append([stored(value) for value in values if isinstance(value, str)])
-                arguments.append([value for value in values if not isinstance(value, str)])
+                arguments.append([Decimal(repr(value)) for value in values if not isinstance(value, str)])
             if each.prefix is not None:
                 of_field.append(sql.SQL("starts_with(word, %s)"))
                 arguments.append(stored(each.prefix))
             for sign, bound in ((sql.SQL(">="), each.at_least), (sql.SQL("<="), each.at_most)):
                 if bound is not None:
-                    # As text, because the number nearest to 0.1 is not 0.1.
-                    of_field.append(sql.SQL("number {sign} %s::numeric").format(sign=sign))
-                    arguments.append(repr(float(bound)))
+                    of_field.append(sql.SQL("number {sign} %s").format(sign=sign))
+                    arguments.append(Decimal(repr(bound)))
             conditions.append(
                 sql.SQL("group_id IN (SELECT group_id FROM {table} WHERE {conditions})").format(
                     table=self._parts["group_values"], conditions=sql.SQL(" AND ").join(of_field)
@@ -566,23 +566,23 @@ class ServerStore:
             for group in groups
         ]
         columns = [*map(list, zip(*rows, strict=True))]
-        fresh = {
-            id_
-            for (id_,) in self._rows(
+        fresh: set[str] = set()
+        found: dict[str, Any] = {}
+        # Again if another writer deletes a group after it was found to exist and before it is locked.
+        while len(found) < len(ids):
+            inserted = self._rows(
                 "INSERT INTO {groups} (id, title, names, metadata) SELECT id, title, names, metadata::json "
                 "FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[]) AS given (id, title, names, metadata) "
                 "ON CONFLICT (id) DO NOTHING RETURNING id",
                 columns,
             )
-        }
-        found = {
-            row[1]: row
-            for row in self._rows(
+            fresh |= {id_ for (id_,) in inserted}
+            locked = self._rows(
                 "SELECT group_id, id, title, names, metadata::text FROM {groups} WHERE id = ANY(%s) "
                 "ORDER BY id FOR UPDATE",
                 (ids,),
             )
-        }
+            found = {row[1]: row for row in locked}
         changed = [row for row in rows if row[0] not in fresh and tuple(found[row[0]][2:]) != row[1:]]
         self._many(
             "UPDATE {groups} SET title = %s, names = %s, metadata = %s WHERE id = %s",
@@ -825,8 +825,9 @@ def _metadata(text: str) -> Metadata:
     return msgspec.json.decode(text, type=Metadata)
 
 
-def _divided(value: str | int | float) -> tuple[str | None, Any]:
+def _divided(value: str | int | float) -> tuple[str | None, Decimal | None]:
     """Return a value as a word or a number."""
     if isinstance(value, str):
         return stored(value), None
-    return None, value if isinstance(value, int) else repr(value)
+    # As it is written, because the binary number nearest to 0.1 is not 0.1.
+    return None, Decimal(repr(value))

@@ -55,8 +55,8 @@ PEERS = {"sentence_transformers", "fastmcp"}
     [
         ("proto", ()),
         ("kernel", ()),
-        ("services", ("openvino", "torch", "video")),
-        ("tests", ("dev", "openvino", "torch", "video")),
+        ("services", ("openvino", "postgres", "torch", "video")),
+        ("tests", ("dev", "openvino", "postgres", "torch", "video")),
     ],
     ids=str,
 )

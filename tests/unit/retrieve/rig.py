@@ -17,6 +17,7 @@ from linckia.proto.errors import LinckiaError, OperationError
 from linckia.proto.operation import Params
 from linckia.proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, pack
 from linckia.proto.ops.retrieve import Group, Item, RetrieveSearch, SearchResult, Value
+from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.filters import Where, allowed_items
 from linckia.services.retrieve.local_collection import LocalCollection
 from linckia.services.retrieve.queries import Patience
@@ -116,7 +117,7 @@ async def opened(
 
 
 def outbox_of(
-    collection: LocalCollection,
+    collection: Collection,
     embedder: WordEmbedder,
     embed: EmbedCall | None = None,
     now: Callable[[], float] = time.time,
@@ -151,7 +152,7 @@ async def execute(collection: LocalCollection, sql: str) -> None:
 
 
 @asynccontextmanager
-async def worked(collection: LocalCollection, embedder: WordEmbedder) -> AsyncIterator[None]:
+async def worked(collection: Collection, embedder: WordEmbedder) -> AsyncIterator[None]:
     """With the outbox worker running beside."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(outbox_of(collection, embedder))
@@ -159,27 +160,27 @@ async def worked(collection: LocalCollection, embedder: WordEmbedder) -> AsyncIt
         nursery.cancel_scope.cancel()
 
 
-async def drained(collection: LocalCollection, waiting: int = 0) -> None:
+async def drained(collection: Collection, waiting: int = 0) -> None:
     """Until only `waiting` items wait for their vectors, and those of another model, if one is coming, are searched."""
     with trio.fail_after(20):
         while collection.waiting > waiting or (collection.coming and not waiting):  # noqa: ASYNC110  # the outbox tells nobody
             await trio.sleep(0.01)
 
 
-async def embedded(collection: LocalCollection, embedder: WordEmbedder) -> None:
+async def embedded(collection: Collection, embedder: WordEmbedder) -> None:
     """Give everything its vector."""
     async with worked(collection, embedder):
         await drained(collection)
 
 
 async def ask(
-    collection: LocalCollection, embedder: WordEmbedder, asked: RetrieveSearch, patience: Patience | None = None
+    collection: Collection, embedder: WordEmbedder, asked: RetrieveSearch, patience: Patience | None = None
 ) -> SearchResult:
     """Search with `embedder` for the query."""
     return await search(collection, asked, embedder.query, patience or Patience(5.0), lambda: None)
 
 
-async def failed(collection: LocalCollection) -> None:
+async def failed(collection: Collection) -> None:
     """Until an item was set aside because its text failed."""
     with trio.fail_after(20):
         while not (await collection.status()).vectors_failed:  # noqa: ASYNC110  # the outbox tells nobody

@@ -1,0 +1,116 @@
+"""Which engine keeps a collection: the files of this machine or a server, and where new ones are made."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from linckia.proto import extras
+from linckia.proto.durable import replace_file
+from linckia.proto.errors import InvalidParams
+from linckia.services.retrieve import client_collections
+from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.engine import NAMES, Engine, LocalEngine
+from linckia.services.retrieve.open_collections import RetrieveSettings
+from linckia.services.runtime.database import Kind
+from linckia.services.runtime.handlers import Environment
+
+OWNER = "owner"
+"""File in the data folder with the name by which a server knows it."""
+
+
+class Places:
+    """`Engine` over the local files and a server.  A collection is where it was made, or where it was migrated to."""
+
+    def __init__(self, local: Engine, server: Engine, *, made_on_server: bool) -> None:
+        self.local, self.server = local, server
+        self.kind = local.kind
+        self._made_on_server = made_on_server
+
+    async def names(self) -> list[str]:
+        return sorted({*await self.local.names(), *await self.server.names()})
+
+    async def holds(self, name: str) -> bool:
+        return await self.local.holds(name) or await self.server.holds(name)
+
+    async def open(self, name: str, on_recreated: Callable[[], object]) -> Collection:
+        return await (await self.place(name)).open(name, on_recreated)
+
+    async def remove(self, name: str) -> bool:
+        return await (await self.place(name)).remove(name)
+
+    def close(self) -> None:
+        self.local.close()
+        self.server.close()
+
+    async def place(self, name: str) -> Engine:
+        """Return the engine that holds a collection, or that makes it if none does."""
+        if await self.local.holds(name):
+            return self.local
+        if self._made_on_server or await self.server.holds(name):
+            return self.server
+        return self.local
+
+
+def engines(env: Environment, settings: RetrieveSettings) -> tuple[Engine, Engine]:
+    """Return the engines of the services' collections and of the clients'.
+
+    Raises:
+        InvalidParams: the settings name a server, but something that it needs is missing.
+    """
+
+    def local(files: re.Pattern[str], kind: Kind) -> LocalEngine:
+        return LocalEngine(env.data_dir, settings.readers, settings, settings.large_words, files, kind)
+
+    derived, clients = local(NAMES, Kind.DERIVED), local(client_collections.FILES, Kind.SOURCE)
+    if not settings.dsn_env:
+        if settings.store == "postgres":
+            raise InvalidParams(
+                'setting `store` is "postgres", so `dsn_env` must name the variable of the environment with the '
+                "server's connection string, such as postgresql://user:password@host/database",
+                field="dsn_env",
+            )
+        return derived, clients
+    if not (dsn := os.environ.get(settings.dsn_env, "")):
+        raise InvalidParams(
+            f"setting `dsn_env` names the variable {settings.dsn_env}, which was not set when the kernel started",
+            field="dsn_env",
+        )
+    if not extras.is_installed(extras.POSTGRES):
+        command = extras.command_for(extras.POSTGRES)
+        raise InvalidParams(f"setting `dsn_env` needs the extra `postgres`: {command}", field="dsn_env")
+    # Imported here, since whoever uses no server pays nothing for it.
+    from linckia.services.retrieve.postgres.engine import PostgresEngine
+    from linckia.services.retrieve.postgres.server import Server
+
+    server = Server(dsn, settings.schema)
+    machine = settings.machine or platform.node()
+
+    def shared(owner: str, files: re.Pattern[str]) -> PostgresEngine:
+        return PostgresEngine(
+            server, owner, machine, files, settings.readers, settings.flat_vectors,
+            settings.server_index, settings.server_search, settings.server_build_memory,
+        )  # fmt: skip
+
+    made_on_server = settings.store == "postgres"
+    of_services, of_clients = shared(owner(env.data_dir), NAMES), shared("", client_collections.FILES)
+    env.background.start_soon(of_services.watch)
+    return (
+        Places(derived, of_services, made_on_server=made_on_server),
+        Places(clients, of_clients, made_on_server=made_on_server),
+    )
+
+
+def owner(folder: Path) -> str:
+    """Return the name by which a server knows the data in `folder`; it is made once."""
+    path = folder / OWNER
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        made = uuid.uuid4().hex
+        replace_file(path, made.encode())
+        return made

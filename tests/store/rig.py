@@ -1,0 +1,110 @@
+"""The stores under test, each as a factory of engines over the same data."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.engine import Engine, LocalEngine
+from linckia.services.retrieve.postgres.engine import PostgresEngine
+from linckia.services.retrieve.postgres.server import Server
+from linckia.services.retrieve.segment import VectorLimits
+from linckia.services.runtime.database import Kind
+from tests.postgres import PostgresServer
+
+ANY_NAME = re.compile("[a-z.]+")
+FLAT = 200
+"""Vectors beyond which an index is built."""
+
+_schemas = itertools.count()
+
+
+class Store(Protocol):
+    """Data in one place; each engine is as in a process of its own."""
+
+    shared: bool
+    """Whether several engines may write at once."""
+
+    def engine(self) -> Engine: ...
+
+    def close(self) -> None: ...
+
+
+class LocalStore:
+    shared = False
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def engine(self) -> Engine:
+        limits = VectorLimits(flat_vectors=FLAT)
+        return LocalEngine(self._folder, 4, limits, None, ANY_NAME, Kind.SOURCE)
+
+    def close(self) -> None:
+        pass
+
+
+class ServerStore:
+    shared = True
+
+    def __init__(self, postgres: PostgresServer, index: str = "hnsw") -> None:
+        self.postgres = postgres
+        self.schema = f"test_{next(_schemas)}"
+        self._index = index
+        self._servers: list[Server] = []
+
+    def engine(self) -> PostgresEngine:
+        server = Server(self.postgres.dsn, self.schema)
+        self._servers.append(server)
+        return PostgresEngine(server, "", "here", ANY_NAME, 8, FLAT, self._index, 200, "64MB")
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
+
+
+class Keeper:
+    """The service, as far as the background work of a collection needs it."""
+
+    def __init__(self) -> None:
+        self.troubles: dict[str, str] = {}
+
+    def report(self, collection: Collection, of: str, trouble: str) -> None:
+        self.troubles[of] = trouble
+
+    async def retry_when_full(self, collection: Collection, of: str, work: object) -> None:
+        await work()  # type: ignore[operator]  # a coroutine function
+
+    async def wanted_or_calm(self, wanted: trio.Event) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def opened(engine: Engine, name: str = "notes", keeper: Keeper | None = None) -> AsyncIterator[Collection]:
+    """A collection with its background work running."""
+    collection = await engine.open(name, lambda: None)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(collection.maintain, keeper or Keeper())
+            with trio.fail_after(30):
+                await collection.loaded.wait()
+                await collection.leads.wait()
+            yield collection
+            nursery.cancel_scope.cancel()
+    finally:
+        await trio.to_thread.run_sync(collection.close)
+        await trio.to_thread.run_sync(engine.close)
+
+
+async def indexed(collection: Collection) -> None:
+    """Until the vectors are searched by an index."""
+    with trio.fail_after(60):
+        while (await collection.status()).index in ("none", "flat"):  # noqa: ASYNC110  # nobody is told
+            await trio.sleep(0.05)
