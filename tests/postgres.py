@@ -41,7 +41,20 @@ class PostgresServer:
 
     @property
     def dsn(self) -> str:
-        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+        return self.dsn_of()
+
+    def dsn_of(self, database: str = "postgres", user: str = "postgres") -> str:
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
+
+    def copy(self, schema: str, database: str) -> None:
+        """Make a new database of a dump of `schema`."""
+        self._psql("postgres", f"CREATE DATABASE {database}".encode())
+        dump = subprocess.run([self._bin / "pg_dump", "--schema", schema, self.dsn], check=True, capture_output=True)
+        self._psql(database, b"CREATE EXTENSION vector;" + dump.stdout)
+
+    def _psql(self, database: str, commands: bytes) -> None:
+        command: list[str | Path] = [self._bin / "psql", "-q", "-v", "ON_ERROR_STOP=1", self.dsn_of(database)]
+        subprocess.run(command, input=commands, check=True, stdout=subprocess.DEVNULL)
 
     @property
     def pid(self) -> int:

@@ -146,7 +146,7 @@ class PostgresCollection(Collection):
         change.progress = Progress(
             max(0, waiting + store.queued), max(0, made + store.made), max(0, lacking + store.queued)
         )
-        if (store.queued and self.coming is not None) or change.gone:
+        if self.coming is not None or change.gone:
             change.progress = await self.read(lambda snapshot: snapshot.progress())
         return change
 

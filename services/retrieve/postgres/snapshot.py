@@ -86,7 +86,7 @@ class ServerStore:
         self.queued = 0
         """How many items this transaction added to the outbox, less those it removed."""
         self.made = 0
-        """How many vectors it added to those that are being made, less those it removed."""
+        """How many vectors it added to those that are searched."""
 
     def _run(self, query: LiteralString, arguments: Sequence[Any] = (), **more: sql.Composable) -> Cursor[Any]:
         statement = sql.SQL(query).format(**self._parts, **more)
@@ -646,18 +646,21 @@ class ServerStore:
     def _keep_vectors(self, added: Sequence[int]) -> None:
         """Give new items the vectors that other items with the same words have, in any group."""
         if added:
-            self._run(
+            kept = self._rows(
                 "INSERT INTO {vectors} (model_id, item_id, vector) SELECT DISTINCT ON (v.model_id, fresh.item_id) "
                 "v.model_id, fresh.item_id, v.vector FROM {items} AS fresh "
                 "JOIN {items} AS old ON old.hash = fresh.hash JOIN {vectors} AS v ON v.item_id = old.item_id "
-                "WHERE fresh.item_id = ANY(%s) ON CONFLICT DO NOTHING",
+                "WHERE fresh.item_id = ANY(%s) ON CONFLICT DO NOTHING RETURNING model_id",
                 (list(added),),
             )
+            model = self.current_model()
+            self.made += sum(model is not None and model_id == model.model_id for (model_id,) in kept)
 
     def _give_vectors(self, vectors: Sequence[tuple[int, bytes]]) -> None:
         model = self.current_model()
         if vectors and model is not None:
             self._store(model, vectors)
+            self.made += len(vectors)
 
     def _store(self, model: Model, vectors: Sequence[tuple[int, bytes]]) -> None:
         self._many(

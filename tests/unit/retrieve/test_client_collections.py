@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+import itertools
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,34 @@ from linckia.proto.ops.collections import (
 from linckia.proto.ops.retrieve import Filter, Group, Item, RetrievePut, RetrieveSearch
 from linckia.services.retrieve.main import open_service
 from tests.in_process import Bench, services_in_process
+from tests.postgres import MISSING, PostgresServer, postgres
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer | None]:
+    if MISSING:
+        yield None
+        return
+    with postgres({"fsync": "off"}) as started:
+        yield started
+
+
+SCHEMAS = itertools.count()
+STORE: dict[str, object] = {}
+"""Settings of the store under test."""
+
+
+@pytest.fixture(autouse=True, params=["local", "postgres"])
+def store(request: pytest.FixtureRequest, server: PostgresServer | None, monkeypatch: pytest.MonkeyPatch) -> str:
+    STORE.clear()
+    if request.param == "postgres":
+        if server is None:
+            pytest.skip(MISSING)
+        monkeypatch.setenv("SERVER_OF_TESTS", server.dsn)
+        STORE.update(store="postgres", dsn_env="SERVER_OF_TESTS", schema=f"test_{next(SCHEMAS)}")
+    name: str = request.param
+    return name
+
 
 SETTINGS = {"rerank": "off", "collections": 3, "collection_documents": 5, "collection_bytes": 2000}
 
@@ -35,7 +64,7 @@ SETTINGS = {"rerank": "off", "collections": 3, "collection_documents": 5, "colle
 async def retrieve(folder: Path, **settings: object) -> AsyncIterator[Bench]:
     """The service alone: nothing embeds."""
     async with services_in_process(
-        {"retrieve": open_service}, folder, settings={"retrieve": SETTINGS | settings}
+        {"retrieve": open_service}, folder, settings={"retrieve": SETTINGS | STORE | settings}
     ) as bench:
         yield bench
 
@@ -237,6 +266,7 @@ async def test_a_drop_waits_for_calls_in_hand_and_calls_beside_it_are_answered(t
         assert bench.failures == []
 
 
+@pytest.mark.parametrize("store", ["local"], indirect=True)
 async def test_one_that_was_never_quite_created_counts_for_nothing_and_can_be(tmp_path: Path) -> None:
     async with retrieve(tmp_path) as bench:
         await bench.call(CollectionCreate(collection="mine", dimensions=2))
@@ -274,6 +304,7 @@ def test_a_document_has_no_other_fields() -> None:
         msgspec.convert({"id": "a", "txt": "b"}, Document)
 
 
+@pytest.mark.parametrize("store", ["local"], indirect=True)
 async def test_a_damaged_collection_is_kept_and_named_and_the_others_are_as_they_were(tmp_path: Path) -> None:
     async with retrieve(tmp_path) as bench:
         for name in ("bad", "good"):
