@@ -203,4 +203,23 @@ def _files(command: AddCommand) -> None:
     add_json(du, help="as JSON")
 
 
-FAMILIES = (_notes, _transcripts, _documents, _carry, _files)
+MIGRATE_EPILOG = """\
+examples:
+  linckia migrate retrieve --to postgres
+  linckia migrate retrieve --to local --collection own.products
+
+`dsn_env` in [retrieve] names the server. Everything stays usable, and each copy is compared with its original before it
+takes its place. Repeat an interrupted migration to resume it.
+"""
+
+
+def _stores(command: AddCommand) -> None:
+    migrate = command(
+        "migrate", "migrate", "move collections to a PostgreSQL server, or back into files", MIGRATE_EPILOG
+    )
+    migrate.add_argument("service", choices=("retrieve",), help="whose data")
+    migrate.add_argument("--to", choices=("postgres", "local"), required=True, help="where it is to be kept")
+    migrate.add_argument("--collection", metavar="NAME", help="only this one; a client's has own. before its name")
+
+
+FAMILIES = (_notes, _transcripts, _documents, _carry, _files, _stores)

@@ -7,7 +7,7 @@ A put states the whole content of a group, so it is idempotent and a crash canno
 from __future__ import annotations
 
 import enum
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -238,6 +238,36 @@ class RetrieveGroups(Params[GroupIds], frozen=True, kw_only=True):
     collection: Collection
     after: Annotated[str, Meta(description="Ids greater than this one")] = ""
     limit: Annotated[int, Meta(ge=1, le=10000, description="Ids at most")] = 10000
+
+
+class Moving(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the migration of one collection is."""
+
+    collection: str
+    copied: Annotated[int, Meta(description="Groups that were copied")] = 0
+    groups: Annotated[int, Meta(description="Groups in all")] = 0
+    comparing: Annotated[bool, Meta(description="Whether the copy is compared with the original")] = False
+    done: Annotated[bool, Meta(description="Whether the collection is in its new place")] = False
+
+
+class Migrated(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a migration is; call again until nothing is left."""
+
+    moved: Annotated[list[str], Meta(description="Collections that this call brought to their new place")] = []
+    moving: Annotated[Moving | None, Meta(description="The collection in hand; null if none")] = None
+    left: Annotated[list[str], Meta(description="Collections that are not there yet")] = []
+
+
+@internal.write("retrieve_migrate", idempotent=True, deadline_s=120, callers=(OPERATOR,))
+class RetrieveMigrate(Params[Migrated], frozen=True, kw_only=True):
+    """Move collections to a PostgreSQL server, or back into files, while they are used; works for about `for_s`.
+
+    Interrupted at any point, it resumes. Every group is compared with its original before the copy takes its place.
+    """
+
+    to: Annotated[Literal["postgres", "local"], Meta(description="Where they are to be kept")]
+    collection: Annotated[str, Meta(description="Only this one; a client's begins with own.; empty: all")] = ""
+    for_s: Annotated[float, Meta(gt=0, le=60, description="How long this call works at least")] = 10.0
 
 
 class Neighbour(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 import trio
 
-from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
+from linckia.proto.errors import InvalidParams, LinckiaError, OperationError, Unavailable
 from linckia.proto.ops import collections as ops
 from linckia.proto.ops.retrieve import Fusion, RetrieveSearch, SearchResult
 from linckia.services.retrieve.client_documents import given_query, groups_of, size_of, takes
@@ -109,7 +109,7 @@ class ClientCollections:
 
     @handles(ops.CollectionUpsert)
     async def upsert(self, params: ops.CollectionUpsert, ctx: Context) -> ops.CollectionUpserted:
-        async with self._opened(params.collection) as (collection, dimensions):
+        async def upsert(collection: Collection, dimensions: int | None) -> ops.CollectionUpserted:
             groups = await trio.to_thread.run_sync(
                 groups_of, params.documents, dimensions, self._measure, limiter=self._cutting
             )
@@ -119,6 +119,8 @@ class ClientCollections:
             return ops.CollectionUpserted(
                 upserted=len(groups), documents=counted[-1], vectors_waiting=change.progress.waiting
             )  # fmt: skip
+
+        return await self._using_it(params.collection, upsert)
 
     def _hold(self, store: Transaction, params: ops.CollectionUpsert, dimensions: int | None) -> int:
         """Check the quota and count the documents being stored, inside their transaction.
@@ -156,7 +158,7 @@ class ClientCollections:
 
     @handles(ops.CollectionSearch)
     async def search(self, params: ops.CollectionSearch, ctx: Context) -> ops.CollectionFound:
-        async with self._opened(params.collection) as (collection, dimensions):
+        async def search(collection: Collection, dimensions: int | None) -> SearchResult:
             embed: QueryCall | None = None
             fusion = Fusion()
             if dimensions is None and params.vector is not None:
@@ -174,7 +176,9 @@ class ClientCollections:
                 filters=params.filters,
                 fusion=fusion,
             )
-            found = await self._find(collection, asked, ctx, embed)
+            return await self._find(collection, asked, ctx, embed)
+
+        found = await self._using_it(params.collection, search)
         hits = [
             ops.CollectionHit(
                 id=hit.group, score=hit.score, similarity=hit.vector, text=hit.text, payload=hit.group_metadata
@@ -194,8 +198,7 @@ class ClientCollections:
             counted.append(ops.CollectionDeleted(deleted=gone, documents=store.count_groups(()) - gone))
             return ids
 
-        async with self._opened(params.collection) as (collection, _):
-            await collection.delete(choose)
+        await self._using_it(params.collection, lambda collection, _: collection.delete(choose))
         return counted[-1]
 
     @handles(ops.CollectionDrop)
@@ -235,8 +238,18 @@ class ClientCollections:
             yield collection, shape[0]
 
     async def _ask(self, name: str, question: Callable[[Snapshot], T]) -> T:
-        async with self._opened(name) as (collection, _):
-            return await collection.read(question)
+        return await self._using_it(name, lambda collection, _: collection.read(question))
+
+    async def _using_it(self, name: str, use: Callable[[Collection, int | None], Awaitable[T]]) -> T:
+        """Run `use` with a collection and the dimensions of its vectors; again if it has moved meanwhile."""
+        async with self._opened(name) as (collection, dimensions):
+            try:
+                return await use(collection, dimensions)
+            except Unavailable:
+                if not collection.was_recreated:
+                    raise
+        async with self._opened(name) as (collection, dimensions):
+            return await use(collection, dimensions)
 
     async def _unknown(self, name: str) -> InvalidParams:
         there = ", ".join(each.removeprefix(PREFIX) for each in await self._opener.names()) or "none"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import trio
 
+from linckia.proto.errors import Unavailable
 from linckia.proto.frames import Backlog
 from linckia.proto.ops.retrieve import CollectionStatus, Filter, Group, Scrubbed
 from linckia.services.retrieve import item_store, vector_store
@@ -72,11 +74,44 @@ class Collection(abc.ABC):
         """Trio time of the last write that added items to embed."""
         self.vectors_wanted = trio.Event()
         """Set once a call has waited for vectors."""
+        self.changed: set[str] | None = None
+        """Groups that were changed while a migration copies the collection; None if none does."""
+        self._frozen = False
+        self._uses = 0
+        self._idle = trio.lowlevel.ParkingLot()
 
     @property
-    @abc.abstractmethod
     def was_recreated(self) -> bool:
-        """Whether this object must be closed and a new one opened, because the data is another's by now."""
+        """Whether this object must be closed and a new one opened, because its data is elsewhere by now."""
+        return self._frozen
+
+    # Migration
+
+    async def freeze(self) -> None:
+        """Let calls end, and new ones wait for the collection's successor."""
+        self._frozen = True
+        while self._uses:
+            await self._idle.park()
+
+    def thaw(self) -> None:
+        """Go on after `freeze`, because the collection stays."""
+        self._frozen = False
+        self.ended.set()
+        self.ended = trio.Event()
+
+    @contextlib.asynccontextmanager
+    async def _used(self) -> AsyncIterator[None]:
+        if self._frozen:
+            await self.ended.wait()
+        if self._frozen:
+            raise Unavailable(f"collection {self.name} has just moved", retry_after_ms=10)
+        self._uses += 1
+        try:
+            yield
+        finally:
+            self._uses -= 1
+            if not self._uses:
+                self._idle.unpark_all()
 
     @property
     @abc.abstractmethod
@@ -135,7 +170,6 @@ class Collection(abc.ABC):
 
     # Writing
 
-    @abc.abstractmethod
     async def write(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` in one transaction, in a worker thread.  On return it is on disk.
 
@@ -145,6 +179,12 @@ class Collection(abc.ABC):
             DiskFull: nothing was changed.
             Unavailable: nothing was changed; it may be tried again.
         """
+        async with self._used():
+            return await self.write_frozen(work)
+
+    @abc.abstractmethod
+    async def write_frozen(self, work: Callable[[Transaction], T]) -> T:
+        """Like `write`, also while the collection is frozen."""
 
     async def put(self, groups: Sequence[Group], admit: Callable[[Transaction], object] = lambda _: None) -> Change:
         """Store groups in one transaction, which `admit` may reject by raising.
@@ -158,6 +198,7 @@ class Collection(abc.ABC):
             DiskFull: nothing was changed.
         """
         item_store.check(groups)
+        self._note([group.id for group in groups])
 
         def put(store: Transaction) -> Change:
             admit(store)
@@ -167,7 +208,17 @@ class Collection(abc.ABC):
 
     async def delete(self, ids: Sequence[str] | Callable[[Transaction], Sequence[str]]) -> Change:
         """Remove groups, optionally chosen inside the transaction.  On return no search finds them."""
-        return await self._change(lambda store: store.delete(ids(store) if callable(ids) else ids))
+
+        def delete(store: Transaction) -> Change:
+            chosen = ids(store) if callable(ids) else ids
+            self._note(chosen)
+            return store.delete(chosen)
+
+        return await self._change(delete)
+
+    def _note(self, ids: Sequence[str]) -> None:
+        if self.changed is not None:
+            self.changed.update(ids)
 
     async def settle(self, fingerprint: str, done: Sequence[tuple[Waiting, bytes]]) -> None:
         """Store vectors (float16 bytes) of the model `fingerprint`."""
@@ -176,7 +227,8 @@ class Collection(abc.ABC):
         self.rate.add(max(0, before - self.waiting))
 
     async def _change(self, work: Callable[[Transaction], Change]) -> Change:
-        change = await self._apply(work)
+        async with self._used():
+            change = await self._apply(work)
         before, self.progress = self.waiting, change.progress
         if self.waiting and (change.rows or self.waiting > before):
             if not before:
@@ -187,7 +239,7 @@ class Collection(abc.ABC):
 
     async def _apply(self, work: Callable[[Transaction], Change]) -> Change:
         """Run `work` in one transaction, and update what is in memory."""
-        return await self.write(work)
+        return await self.write_frozen(work)
 
     @abc.abstractmethod
     async def scrub(self) -> Scrubbed:
@@ -243,9 +295,14 @@ class Collection(abc.ABC):
 
     # Reading
 
-    @abc.abstractmethod
     async def read(self, work: Callable[[Snapshot], T]) -> T:
         """Run `work` in a worker thread on one snapshot."""
+        async with self._used():
+            return await self.read_frozen(work)
+
+    @abc.abstractmethod
+    async def read_frozen(self, work: Callable[[Snapshot], T]) -> T:
+        """Like `read`, also while the collection is frozen."""
 
     @abc.abstractmethod
     async def version(self) -> object:

@@ -58,27 +58,36 @@ class LocalEngine:
         files: re.Pattern[str] = NAMES, kind: Kind = Kind.DERIVED,
     ) -> None:  # fmt: skip
         self.kind = kind
-        self._folder = folder
+        self.folder = folder
         self._files = files
         self._readers = trio.CapacityLimiter(readers)
         self._limits = limits
         self._large_words = large_words
 
+    def rename(self, name: str, new: str) -> None:
+        """Rename a closed collection, to a name that is free.  Blocks.  Repeated after a crash, it goes on."""
+        for suffix in (".db-wal", ".db"):
+            path = self.folder / f"{name}{suffix}"
+            if path.exists():
+                path.rename(self.folder / f"{new}{suffix}")
+                sync_folder(self.folder)
+        remove_files(self.folder, name)
+
     async def names(self) -> list[str]:
         await trio.lowlevel.checkpoint()
-        return sorted(path.stem for path in self._folder.glob("*.db") if self._files.fullmatch(path.stem))
+        return sorted(path.stem for path in self.folder.glob("*.db") if self._files.fullmatch(path.stem))
 
     async def holds(self, name: str) -> bool:
         await trio.lowlevel.checkpoint()
-        return (self._folder / f"{name}.db").exists()
+        return (self.folder / f"{name}.db").exists()
 
     async def open(self, name: str, on_recreated: Callable[[], object]) -> Collection:
         return await trio.to_thread.run_sync(
-            LocalCollection, name, self._folder, self._readers, self._limits, self._large_words, on_recreated, self.kind
+            LocalCollection, name, self.folder, self._readers, self._limits, self._large_words, on_recreated, self.kind
         )
 
     async def remove(self, name: str) -> bool:
-        return await trio.to_thread.run_sync(remove_files, self._folder, name)
+        return await trio.to_thread.run_sync(remove_files, self.folder, name)
 
     def close(self) -> None:
         """Nothing is shared."""

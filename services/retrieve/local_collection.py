@@ -109,6 +109,10 @@ class LocalCollection(Collection):
     @property
     def was_recreated(self) -> bool:
         """Whether the database was recreated after damage.  This object must then be closed and a new one opened."""
+        return self._frozen or self._is_another
+
+    @property
+    def _is_another(self) -> bool:
         return self._database.generation != self._generation
 
     @property
@@ -151,7 +155,7 @@ class LocalCollection(Collection):
 
     # Writing
 
-    async def write(self, work: Callable[[Transaction], T]) -> T:
+    async def write_frozen(self, work: Callable[[Transaction], T]) -> T:
         return await self.on_writer(lambda db: work(LocalStore(db, self.words)))
 
     async def _apply(self, work: Callable[[Transaction], Change]) -> Change:
@@ -239,7 +243,7 @@ class LocalCollection(Collection):
         await self.words.trust()
         return await super().find_words(query, limit, filters, then)
 
-    async def read(self, work: Callable[[Snapshot], T]) -> T:
+    async def read_frozen(self, work: Callable[[Snapshot], T]) -> T:
         return await self.on_reader(lambda db: work(LocalStore(db, self.words)))
 
     async def on_reader(self, work: Callable[[apsw.Connection], T]) -> T:
@@ -279,7 +283,7 @@ class LocalCollection(Collection):
         """Wrap `work` to raise Unavailable if the database was recreated, as the state in memory is of the old one."""
 
         def run(db: apsw.Connection) -> T:
-            if self.was_recreated:
+            if self._is_another:
                 raise Unavailable(f"collection {self.name} was damaged and is being recreated", retry_after_ms=100)
             return work(db)
 

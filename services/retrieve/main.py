@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from functools import partial
 
 import trio
 
+from linckia.proto.errors import InvalidParams
 from linckia.proto.ops import retrieve as ops
 from linckia.proto.ops.embed import EmbedResult, EmbedTexts
 from linckia.services.retrieve import client_collections, places
 from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.item_store import Change
+from linckia.services.retrieve.migration import Migration
 from linckia.services.retrieve.neighbours import GroupNeighbours
 from linckia.services.retrieve.open_collections import Collections, RetrieveSettings
 from linckia.services.retrieve.queries import Patience, QueryCall, QueryVectors
@@ -26,10 +28,17 @@ from linckia.services.runtime.models.measure import measure
 class RetrieveService:
     """Operation handlers."""
 
-    def __init__(self, env: Environment, settings: RetrieveSettings, collections: Collections) -> None:
+    def __init__(
+        self,
+        env: Environment,
+        settings: RetrieveSettings,
+        collections: Collections,
+        migrations: Sequence[Migration] = (),
+    ) -> None:
         self._env = env
         self._settings = settings
         self._collections = collections
+        self._migrations = migrations
         self._patience = Patience(settings.query_embed_s)
         self._queries = QueryVectors()
         self._pace = Pace(settings.rerank_s)
@@ -99,6 +108,28 @@ class RetrieveService:
 
         return await self._collections.ask(params.collection, lambda each: each.read(page), ops.GroupIds())
 
+    @handles(ops.RetrieveMigrate)
+    async def migrate(self, params: ops.RetrieveMigrate, ctx: Context) -> ops.Migrated:
+        if not self._migrations:
+            raise InvalidParams(
+                "parameter `to`: no PostgreSQL server is set; set `dsn_env` in [retrieve] and restart the kernel",
+                field="to",
+            )
+        to_server = params.to == "postgres"
+        until = trio.current_time() + params.for_s
+        moved: list[str] = []
+        moving: ops.Moving | None = None
+        left: list[str] = []
+        for migration in self._migrations:
+            for name in await migration.waiting(to_server=to_server, only=params.collection):
+                if trio.current_time() >= until:
+                    left.append(name)
+                    continue
+                moving = await migration.work(name, to_server=to_server, until=until)
+                (moved if moving.done else left).append(name)
+                ctx.progress(moving.copied, moving.groups, f"{name}: copied")
+        return ops.Migrated(moved=moved, moving=moving, left=left)
+
     @handles(ops.RetrieveSimilar)
     async def similar(self, params: ops.RetrieveSimilar, ctx: Context) -> ops.Neighbours:
         async def similar(collection: Collection) -> ops.Neighbours:
@@ -152,7 +183,12 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     env.background.start_soon(collections.release)
     # Startup does not wait for these: a call opens the collection it needs.
     env.background.start_soon(clients.open_all)
-    service = RetrieveService(env, settings, collections)
+    migrations = [
+        Migration(each, engine)
+        for each, engine in ((collections, of_services), (clients, of_clients))
+        if isinstance(engine, places.Places)
+    ]
+    service = RetrieveService(env, settings, collections, migrations)
     try:
         yield Handlers(
             service,

@@ -158,6 +158,22 @@ class Collections:
             self._show()
             return await self._engine.remove(name)
 
+    async def swap(self, name: str, flip: Callable[[], Awaitable[None]]) -> None:
+        """Freeze a collection while `flip` moves it, then open it where it is now.  Calls that come meanwhile wait."""
+        async with self._opening:
+            collection = self._open[name]
+            await collection.freeze()
+            try:
+                await flip()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await self._close_one(collection)
+                    # Where it is now: `flip` may have failed at any step. The next call tries again.
+                    with contextlib.suppress(LinckiaError):
+                        await self._open_one(name)
+                collection.ended.set()
+        self._show()
+
     async def ask(self, name: str, question: Callable[[Collection], Awaitable[T]], otherwise: T | None = None) -> T:
         """Run `question` on a collection.
 

@@ -8,10 +8,13 @@ import re
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
 
 from linckia.proto import extras
 from linckia.proto.durable import replace_file
-from linckia.proto.errors import InvalidParams
+from linckia.proto.errors import InvalidParams, OperationError
 from linckia.services.retrieve import client_collections
 from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.engine import NAMES, Engine, LocalEngine
@@ -19,22 +22,43 @@ from linckia.services.retrieve.open_collections import RetrieveSettings
 from linckia.services.runtime.database import Kind
 from linckia.services.runtime.handlers import Environment
 
+if TYPE_CHECKING:
+    from linckia.services.retrieve.postgres.engine import PostgresEngine
+
+COPY = "moving."
+"""Prefix of the names of local copies, which makes them no names of collections."""
+
 OWNER = "owner"
 """File in the data folder with the name by which a server knows it."""
 
 
-class Places:
-    """`Engine` over the local files and a server.  A collection is where it was made, or where it was migrated to."""
+class Copying(NamedTuple):
+    """A collection of which a copy is being made elsewhere."""
 
-    def __init__(self, local: Engine, server: Engine, *, made_on_server: bool) -> None:
+    name: str
+    to_server: bool
+
+
+class Places:
+    """`Engine` over the local files and a server.  A collection is where it was made, or where it was migrated to.
+
+    A migration changes that in steps, each of which may be the last one before a crash. Two files say what was begun:
+    `moving-NAME`, that the collection goes to the server as soon as its copy there is live; `moving.NAME.db`, a copy
+    that becomes the collection as soon as the one on the server has left.
+    """
+
+    def __init__(self, local: LocalEngine, server: PostgresEngine, *, made_on_server: bool) -> None:
         self.local, self.server = local, server
         self.kind = local.kind
         self._made_on_server = made_on_server
 
     async def names(self) -> list[str]:
+        for path in self.local.folder.glob("moving*"):
+            await self._finish(path.name.removeprefix("moving-").removeprefix("moving.").removesuffix(".db"))
         return sorted({*await self.local.names(), *await self.server.names()})
 
     async def holds(self, name: str) -> bool:
+        await self._finish(name)
         return await self.local.holds(name) or await self.server.holds(name)
 
     async def open(self, name: str, on_recreated: Callable[[], object]) -> Collection:
@@ -49,11 +73,54 @@ class Places:
 
     async def place(self, name: str) -> Engine:
         """Return the engine that holds a collection, or that makes it if none does."""
+        await self._finish(name)
         if await self.local.holds(name):
             return self.local
         if self._made_on_server or await self.server.holds(name):
             return self.server
         return self.local
+
+    # Migration
+
+    def _marker(self, name: str) -> Path:
+        return self.local.folder / f"moving-{name}"
+
+    async def begin_copy(self, name: str, *, to_server: bool) -> tuple[Collection, Copying]:
+        """Open the copy of a collection, which nobody else sees, and create it if there is none.
+
+        Raises:
+            OperationError: the server has another collection of this name.
+        """
+        copying = Copying(name, to_server)
+        if not to_server:
+            return await self.local.open(f"{COPY}{name}", lambda: None), copying
+        await self.local.remove(f"{COPY}{name}")
+        if await self.server.state(name) == "live":
+            raise OperationError(
+                f"the server has another collection {name.removeprefix(client_collections.PREFIX)!r}; drop one of them"
+            )
+        return await self.server.open(name, lambda: None, state="copying"), copying
+
+    async def take_place(self, copying: Copying) -> None:
+        """Let the complete, closed copy take the place of the closed collection."""
+        name = copying.name
+        if copying.to_server:
+            await trio.to_thread.run_sync(replace_file, self._marker(name), b"")
+            await self.server.set_state(name, "live")
+        else:
+            await self.server.set_state(name, "left")
+        await self._finish(name)
+
+    async def _finish(self, name: str) -> None:
+        """Finish what a migration of this collection began.  Raises Unavailable: the server must be asked."""
+        marker = self._marker(name)
+        if marker.exists():
+            if await self.server.state(name) == "live":
+                await self.local.remove(name)
+            await trio.to_thread.run_sync(marker.unlink, True)  # whether it may be missing
+        elif await self.local.holds(f"{COPY}{name}") and await self.server.state(name) == "left":
+            await trio.to_thread.run_sync(self.local.rename, f"{COPY}{name}", name)
+            await self.server.remove(name)
 
 
 def engines(env: Environment, settings: RetrieveSettings) -> tuple[Engine, Engine]:

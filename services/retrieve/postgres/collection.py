@@ -82,7 +82,7 @@ class PostgresCollection(Collection):
 
     @property
     def was_recreated(self) -> bool:
-        return self._gone
+        return self._frozen or self._gone
 
     @property
     def model(self) -> Model | None:
@@ -109,7 +109,7 @@ class PostgresCollection(Collection):
     def _store(self, connection: Connection) -> ServerStore:
         return ServerStore(connection, self._server.schema, self.number, self._counts)
 
-    async def read(self, work: Callable[[Snapshot], T]) -> T:
+    async def read_frozen(self, work: Callable[[Snapshot], T]) -> T:
         return await self._in_thread(lambda connection: work(self._store(connection)))
 
     async def _in_thread(self, work: Callable[[Connection], T]) -> T:
@@ -125,7 +125,7 @@ class PostgresCollection(Collection):
             self._note_gone()
             raise
 
-    async def write(self, work: Callable[[Transaction], T]) -> T:
+    async def write_frozen(self, work: Callable[[Transaction], T]) -> T:
         return (await self._written(work))[0]
 
     async def _written(self, work: Callable[[Transaction], T]) -> tuple[T, ServerStore]:
@@ -147,7 +147,7 @@ class PostgresCollection(Collection):
             max(0, waiting + store.queued), max(0, made + store.made), max(0, lacking + store.queued)
         )
         if self.coming is not None or change.gone:
-            change.progress = await self.read(lambda snapshot: snapshot.progress())
+            change.progress = await self.read_frozen(lambda snapshot: snapshot.progress())
         return change
 
     def _note_gone(self) -> None:

@@ -70,15 +70,31 @@ class PostgresEngine:
         query = "SELECT 1 FROM collections WHERE owner = %s AND name = %s AND state = 'live'"
         return bool(await self._read(query, (self._owner, name)))
 
-    async def open(self, name: str, on_recreated: Callable[[], object]) -> Collection:
-        number, epoch = await trio.to_thread.run_sync(self._made, name)
+    async def state(self, name: str) -> str | None:
+        """Return the state of a collection (see `schema`); None if there is none.  Raises Unavailable."""
+        rows = await self._read("SELECT state FROM collections WHERE owner = %s AND name = %s", (self._owner, name))
+        return str(rows[0][0]) if rows else None
+
+    async def set_state(self, name: str, state: str) -> None:
+        """Change the state of a collection.  On return it is on the server's disk."""
+
+        def change(connection: Connection) -> None:
+            connection.execute(
+                "UPDATE collections SET state = %s WHERE owner = %s AND name = %s", (state, self._owner, name)
+            )
+
+        await trio.to_thread.run_sync(self._server.write, change)
+
+    async def open(self, name: str, on_recreated: Callable[[], object], state: str = "live") -> Collection:
+        """See `Engine.open`.  A new collection gets `state`."""
+        number, epoch = await trio.to_thread.run_sync(self._made, name, state)
         collection = PostgresCollection(
             name, number, epoch, self._server, self._readers, *self._shape, on_recreated=on_recreated
         )
         await collection.refresh()
         return collection
 
-    def _made(self, name: str, state: str = "live") -> tuple[int, str]:
+    def _made(self, name: str, state: str) -> tuple[int, str]:
         """Create the collection unless it exists; return its number and epoch.  Blocks."""
 
         def make(connection: Connection) -> tuple[int, str]:

@@ -1,0 +1,29 @@
+"""`linckia migrate retrieve`: moves collections to a PostgreSQL server, or back into files, while they are used."""
+
+from __future__ import annotations
+
+import argparse
+
+from linckia.kernel.cli.terminal import Bars, connect, counted, patiently, say
+
+PATIENCE_S = 120.0
+"""How long a failure may last: the service restarts, the server fails over. Nothing is lost meanwhile."""
+
+
+def migrate(arguments: argparse.Namespace) -> int:
+    """Call `retrieve_migrate` until nothing is left. Interrupted, it resumes at the next time. Raises ControlError."""
+    params = {"to": arguments.to, "collection": arguments.collection or ""}
+    moved: list[str] = []
+    with connect(arguments) as client, Bars() as show:
+        while True:
+            answer = patiently(client, "retrieve_migrate", params, show, patience_s=PATIENCE_S)
+            moved += answer["moved"]
+            if not answer["left"]:
+                break
+    where = "on the server" if arguments.to == "postgres" else "in files"
+    if moved:
+        say(f"{counted(len(moved), 'collection')} moved, each compared with its original: {', '.join(moved)}")
+        say(f'new ones are made {where} with `store = "{arguments.to}"` in [retrieve]')
+    else:
+        say(f"nothing to move: every collection is {where}")
+    return 0

@@ -1,0 +1,253 @@
+"""Moves collections between the files of this machine and a PostgreSQL server, while they are used.
+
+A copy is filled page by page; how far it is, is stored in it, so an interrupted migration resumes. Then both are
+compared as a whole, and whatever differs is copied again, as often as it takes. At last the collection is frozen for
+the moment in which the groups that were changed meanwhile are copied, and its name is given to the copy.
+
+Vectors are copied, not made again. A piece whose vector is not in the copy waits in the outbox there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import trio
+
+from linckia.proto.errors import Unavailable
+from linckia.proto.ops.retrieve import Group, Item, Moving
+from linckia.services.retrieve.collection import CLIENT_VECTORS, Collection
+from linckia.services.retrieve.item_store import ItemWithVector, hash_of
+from linckia.services.retrieve.open_collections import Collections
+from linckia.services.retrieve.places import Copying, Places
+from linckia.services.retrieve.store import Content, Snapshot, Transaction
+from linckia.services.retrieve.vector_store import Model
+
+PAGE = 200
+"""Groups that are copied in one transaction."""
+
+FEW = 500
+"""With at most this many groups changed since the comparison, the collection is frozen and the rest is copied."""
+
+_AFTER, _COPIED = "migrated_after", "migrated"
+"""Keys in the copy: how far it was filled, and how many groups that were."""
+
+
+class Migration:
+    """Moves the collections of one kind."""
+
+    def __init__(self, collections: Collections, places: Places) -> None:
+        self._collections = collections
+        self._places = places
+        self._moving = trio.Lock()
+        self._rounds: dict[str, int] = {}
+        """In how many calls the changes since the comparison could not be copied, because more came."""
+        self._compared: dict[str, set[str]] = {}
+        """Collections whose copy was compared as a whole, with the set that notes what changed since."""
+
+    async def waiting(self, *, to_server: bool, only: str) -> list[str]:
+        """Return the names of the collections that are not there yet."""
+        engine = self._places.local if to_server else self._places.server
+        return [name for name in await engine.names() if only in ("", name)]
+
+    async def work(self, name: str, *, to_server: bool, until: float) -> Moving:
+        """Move one collection as far as it gets until `until` (trio time).
+
+        Raises:
+            OperationError: the server has another collection of this name.
+            Unavailable: the server cannot be reached; calling again resumes.
+        """
+        async with self._moving:
+            source = await self._collections.find(name)
+            place = self._places.server if to_server else self._places.local
+            if source is None or await self._places.place(name) is place:
+                return Moving(collection=name, done=True)
+            if self._compared.get(name) is not source.changed or source.changed is None:
+                # Another process may have changed anything since.
+                source.changed = set()
+                self._compared.pop(name, None)
+            target, copying = await self._places.begin_copy(name, to_server=to_server)
+            try:
+                return await self._step(source, target, copying, until)
+            finally:
+                await trio.to_thread.run_sync(target.close)
+
+    async def _step(self, source: Collection, target: Collection, copying: Copying, until: float) -> Moving:
+        name = source.name
+        total = await source.read(lambda store: store.count_groups(()))
+        await _adopt(source, target)
+        while trio.current_time() < until and not await self._fill(source, target):
+            pass
+        copied = int(await target.read(lambda store: store.meta(_COPIED)) or 0)
+        if await target.read(lambda store: store.meta(_AFTER)) != _END:
+            return Moving(collection=name, copied=min(copied, total), groups=total)
+        if name not in self._compared:
+            assert source.changed is not None
+            source.changed.clear()
+            await _compare(source, target)
+            self._compared[name], self._rounds[name] = source.changed, 0
+        changed = self._compared[name]
+        self._rounds[name] += 1
+        # If the writers are faster, the collection is frozen all the same, for a longer moment each time.
+        while len(changed) > FEW * 2 ** self._rounds[name]:
+            some = sorted(changed)[:PAGE]
+            changed.difference_update(some)
+            await _copy(source, target, some)
+            if trio.current_time() >= until:
+                return Moving(collection=name, copied=total, groups=total, comparing=True)
+        await self._collections.swap(name, lambda: self._last(source, target, changed, copying))
+        self._compared.pop(name, None)
+        return Moving(collection=name, copied=total, groups=total, done=True)
+
+    async def _fill(self, source: Collection, target: Collection) -> bool:
+        """Copy the next page; return whether that was the last one."""
+        after = await target.read(lambda store: store.meta(_AFTER))
+        if after == _END:
+            return True
+        begun = after or _START
+        ids = await source.read(lambda store: store.matching((), begun[1:], (), PAGE))
+        contents = await source.read(lambda store: store.contents(ids))
+        model = source.model
+        copied = int(await target.read(lambda store: store.meta(_COPIED)) or 0) + len(contents)
+
+        def put(store: Transaction) -> None:
+            _put(store, contents, model)
+            store.remember(_AFTER, f"{_START}{ids[-1]}" if ids else _END)
+            store.remember(_COPIED, str(copied))
+
+        await target.write(put)
+        return not ids
+
+    async def _last(self, source: Collection, target: Collection, changed: set[str], copying: Copying) -> None:
+        """Copy what changed last, check the copy, and let it take the collection's place.  `source` is frozen."""
+        while changed:
+            some = sorted(changed)[:PAGE]
+            changed.difference_update(some)
+            await _copy(source, target, some, frozen=True)
+        counts = [(await each.read_frozen(_counts)) for each in (source, target)]
+        if counts[0] != counts[1]:
+            self._compared.pop(source.name, None)
+            raise Unavailable(
+                f"the copy of {source.name} has {counts[1]} groups and pieces, not {counts[0]}; it is compared again",
+                retry_after_ms=100,
+            )
+        kept = await source.read_frozen(_own_state)
+
+        def finish(store: Transaction) -> None:
+            for key in (_AFTER, _COPIED):
+                store.forget(key)
+            for key, value in kept.items():
+                store.remember(key, value)
+
+        await target.write(finish)
+        await trio.to_thread.run_sync(source.close)
+        await trio.to_thread.run_sync(target.close)
+        await self._places.take_place(copying)
+
+
+_START, _END = ">", "="
+"""Before the id after which the next page begins; and instead of it once all pages were copied."""
+
+OWN_STATE = ("own", "own_bytes")
+"""What collections of clients store about themselves."""
+
+
+def _counts(store: Snapshot) -> tuple[int, int]:
+    groups, items, _, _ = store.counts()
+    return groups, items
+
+
+def _own_state(store: Snapshot) -> dict[str, str]:
+    return {key: value for key in OWN_STATE if (value := store.meta(key)) is not None}
+
+
+async def _adopt(source: Collection, target: Collection) -> None:
+    """Let the copy have the model of the original."""
+    if source.model is not None and target.model is None:
+        fingerprint, dimensions = source.model.fingerprint, source.model.dimensions
+        await target.write(lambda store: store.adopt_model(fingerprint, dimensions))
+        await target.adopt(fingerprint, dimensions)
+
+
+def _put(store: Transaction, contents: Sequence[Content], model: Model | None) -> None:
+    """Store groups with their vectors, inside the caller's transaction."""
+    if not contents:
+        return
+    given = model is not None and model.fingerprint.startswith(CLIENT_VECTORS)
+    groups = [_group(content, given=given) for content in contents]
+    store.put(groups)
+    if given or model is None:
+        return
+    vectors = {
+        hash_of(group.title, item): piece.vector
+        for group, content in zip(groups, contents, strict=True)
+        for item, piece in zip(group.items, content.pieces, strict=True)
+        if piece.vector is not None
+    }
+    waiting = store.waiting_of(math.inf, [group.id for group in groups], 10**9)
+    store.settle(
+        model.fingerprint, [(each, vector) for each in waiting if (vector := vectors.get(each.hash)) is not None]
+    )
+
+
+def _group(content: Content, *, given: bool) -> Group:
+    items: list[Item] = []
+    for piece in content.pieces:
+        said = {
+            "key": piece.key, "heading": piece.heading, "text": piece.text,
+            "metadata": piece.metadata, "embed": piece.embed,
+        }  # fmt: skip
+        if given and piece.vector is not None:
+            items.append(ItemWithVector(**said, vector=piece.vector))  # type: ignore[arg-type]  # each has its own type
+        else:
+            items.append(Item(**said))  # type: ignore[arg-type]  # each has its own type
+    return Group(
+        id=content.id, title=content.title, names=content.names, metadata=content.metadata, items=items
+    )  # fmt: skip
+
+
+async def _copy(source: Collection, target: Collection, ids: Sequence[str], *, frozen: bool = False) -> None:
+    """Make the copies of these groups what their originals are."""
+    read = source.read_frozen if frozen else source.read
+    contents = await read(lambda store: store.contents(ids))
+    gone = sorted({*ids} - {content.id for content in contents})
+    model = source.model
+
+    def put(store: Transaction) -> None:
+        store.delete(gone)
+        _put(store, contents, model)
+
+    await target.write(put)
+
+
+async def _compare(source: Collection, target: Collection) -> None:
+    """Compare every group of both, page by page, and copy those that differ."""
+    for original, copy, backwards in ((source, target, False), (target, source, True)):
+        after = ""
+        while True:
+            begun = after
+            ids = await original.read(lambda store: store.matching((), begun, (), PAGE))  # noqa: B023
+            if not ids:
+                break
+            after = ids[-1]
+            if backwards:
+                # Whatever both have was compared before.
+                there = set(await copy.read(lambda store: store.matching((), "", ids)))  # noqa: B023
+                differing = [id_ for id_ in ids if id_ not in there]
+            else:
+                ours, theirs = [
+                    {each.id: each for each in await of.read(lambda store: store.contents(ids))}  # noqa: B023
+                    for of in (original, copy)
+                ]
+                differing = [id_ for id_ in ids if id_ in ours and not _same(ours[id_], theirs.get(id_))]
+            if differing:
+                await _copy(source, target, differing)
+
+
+def _same(ours: Content, theirs: Content | None) -> bool:
+    if theirs is None or ours[:4] != theirs[:4] or len(ours.pieces) != len(theirs.pieces):
+        return False
+    return all(
+        a[:5] == b[:5] and (a.vector is None or a.vector == b.vector)
+        for a, b in zip(ours.pieces, theirs.pieces, strict=True)
+    )

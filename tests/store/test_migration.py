@@ -1,0 +1,277 @@
+"""Collections move between files and a PostgreSQL server while they are used, whatever interrupts that."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.lowlevel
+
+from linckia.proto.errors import LinckiaError, OperationError, Unavailable
+from linckia.proto.ops.retrieve import RetrieveSearch
+from linckia.services.retrieve import migration
+from linckia.services.retrieve.engine import NAMES, LocalEngine
+from linckia.services.retrieve.migration import Migration
+from linckia.services.retrieve.open_collections import Collections, RetrieveSettings
+from linckia.services.retrieve.places import Places
+from linckia.services.retrieve.postgres.engine import PostgresEngine
+from linckia.services.retrieve.postgres.server import Server
+from linckia.services.retrieve.segment import VectorLimits
+from linckia.services.runtime.database import Kind
+from tests.postgres import MISSING, PostgresServer, postgres
+from tests.store.rig import FLAT
+from tests.unit.retrieve.rig import WordEmbedder, ask, drained, group
+from tests.unit.runtime.environment import PlayedEnvironment
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+SCHEMAS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with postgres({"fsync": "off"}) as started:
+        yield started
+
+
+@pytest.fixture
+def schema() -> str:
+    return f"moves_{next(SCHEMAS)}"
+
+
+@contextlib.asynccontextmanager
+async def kernel(
+    folder: Path, server: PostgresServer, schema: str, embedder: WordEmbedder
+) -> AsyncIterator[tuple[Collections, Places, Migration]]:
+    """The collections of one service, as `retrieve` has them."""
+
+    async def answer(params: Any) -> object:
+        return await (embedder.embed(params) if hasattr(params, "texts") else embedder.model(params))
+
+    await trio.Path(folder).mkdir(exist_ok=True)
+    files = LocalEngine(folder, 4, VectorLimits(flat_vectors=FLAT), None, NAMES, Kind.SOURCE)
+    on_server = PostgresEngine(Server(server.dsn, schema), "", "here", NAMES, 4, FLAT, "hnsw", 100, "64MB")
+    places = Places(files, on_server, made_on_server=False)
+    async with trio.open_nursery() as nursery:
+        environment = PlayedEnvironment(nursery, answer)
+        collections = Collections(environment, RetrieveSettings(), places)
+        try:
+            yield collections, places, Migration(collections, places)
+        finally:
+            with trio.CancelScope(shield=True):
+                await collections.close()
+            nursery.cancel_scope.cancel()
+
+
+async def moved(migration: Migration, to_server: bool, name: str = "notes", for_s: float = 0.05) -> int:
+    """Migrate to the end; return in how many calls."""
+    calls = 0
+    with trio.fail_after(60):
+        while True:
+            calls += 1
+            try:
+                if (await migration.work(name, to_server=to_server, until=trio.current_time() + for_s)).done:
+                    return calls
+            except Unavailable:
+                await trio.sleep(0.05)
+
+
+async def state(collections: Collections, name: str = "notes") -> list[tuple[object, ...]]:
+    """Everything that a collection holds."""
+    collection = await collections.find(name)
+    assert collection is not None
+    ids = await collection.read(lambda store: store.matching(()))
+    return [*await collection.read(lambda store: store.contents(ids))]
+
+
+GROUPS = [
+    group(f"g{n:03}", f"piece number{n}", f"more of {n % 5}", title=f"title {n}", metadata={"n": n, "odd": "nul\0"})
+    for n in range(700)
+]
+
+
+async def test_everything_moves_there_and_back_with_its_vectors(
+    tmp_path: Path, server: PostgresServer, schema: str
+) -> None:
+    embedder = WordEmbedder()
+    async with kernel(tmp_path / "data", server, schema, embedder) as (collections, places, migration):
+        local = await collections.find("notes", make=True)
+        assert local is not None
+        await local.put(GROUPS)
+        await drained(local)
+        before = await state(collections)
+        embedder.texts.clear()
+        for to_server in (True, False):
+            assert await moved(migration, to_server) > 1
+            assert await places.server.holds("notes") is to_server
+            assert await places.local.holds("notes") is not to_server
+            assert await migration.waiting(to_server=to_server, only="") == []
+            assert await collections.names() == ["notes"]
+            assert await state(collections) == before
+            collection = await collections.find("notes")
+            assert collection is not None
+            await drained(collection)
+            found = await ask(collection, embedder, RetrieveSearch(collection="notes", query="number7", limit=3))
+            assert found.hits[0].group == "g007"
+            assert set(found.stages) == {"lexical", "vector"}
+        # Only queries were embedded.
+        assert embedder.texts == ["number7"] * 2
+        assert [path.name for path in (tmp_path / "data").glob("moving*")] == []
+
+
+async def test_writes_during_a_migration_are_in_it(tmp_path: Path, server: PostgresServer, schema: str) -> None:
+    embedder = WordEmbedder()
+    expected: dict[str, int] = {}
+    ending = trio.Event()
+    async with kernel(tmp_path / "data", server, schema, embedder) as (collections, _places, migration):
+        await collections.ask("notes", lambda each: each.put(GROUPS))
+
+        async def write(writer: int) -> None:
+            dice = random.Random(writer)
+            version = 0
+            while not ending.is_set():
+                version += 1
+                name = f"g{dice.randrange(0, 700, 4) + writer:03}"
+                if dice.random() < 0.2:
+                    await collections.ask("notes", lambda each: each.delete([name]))  # noqa: B023
+                    expected.pop(name, None)
+                    expected[name] = -1
+                else:
+                    new = group(name, f"piece version{version}", metadata={"version": version})
+                    await collections.ask("notes", lambda each: each.put([new]))  # noqa: B023
+                    expected[name] = version
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            for writer in range(4):
+                nursery.start_soon(write, writer)
+            for to_server in (True, False, True):
+                await moved(migration, to_server)
+                await trio.sleep(0.1)
+            ending.set()
+        found = {content.id: content.metadata for content in cast(list[Any], await state(collections))}
+        assert len(expected) > 50
+        for name, version in expected.items():
+            assert (version == -1) is (name not in found), name
+            if version != -1:
+                assert found[name] == {"version": version}
+        untouched = {each.id for each in GROUPS} - expected.keys()
+        assert untouched <= found.keys()
+
+
+STEPS = ["_fill", "_last", "begin_copy", "take_place", "_finish", "set_state", "rename", "remove"]
+
+
+@pytest.mark.parametrize("to_server", [True, False])
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("after", [True, False])
+async def test_a_process_that_ends_at_any_step_leaves_all_and_the_next_one_goes_on(
+    tmp_path: Path, server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch,
+    to_server: bool, step: str, after: bool,
+) -> None:  # fmt: skip
+    embedder = WordEmbedder()
+    groups = GROUPS[:250]
+    async with kernel(tmp_path / "data", server, schema, embedder) as (collections, _, moving):
+        await collections.ask("notes", lambda each: each.put(groups))
+        if not to_server:
+            await moved(moving, to_server=True)
+        before = await state(collections)
+
+    class Ended(BaseException):
+        """The process is gone."""
+
+    async def work(moving: Migration) -> None:
+        with contextlib.suppress(Ended):
+            await moved(moving, to_server)
+
+    owners = [Migration, Places, LocalEngine, PostgresEngine]
+    with monkeypatch.context() as patch:
+        for owner in owners:
+            if (original := owner.__dict__.get(step)) is not None:
+                patch.setattr(owner, step, _ending(original, Ended, after=after))
+        with contextlib.suppress(Ended, BaseExceptionGroup):
+            async with kernel(tmp_path / "data", server, schema, embedder) as (collections, _, moving):
+                await work(moving)
+    async with kernel(tmp_path / "data", server, schema, embedder) as (collections, places, moving):
+        assert await collections.names() == ["notes"]
+        assert _without_vectors(await state(collections)) == _without_vectors(before)
+        # A write now is not lost by what follows.
+        await collections.ask("notes", lambda each: each.put([group("new", "piece new")]))
+        if await migration_left(moving, to_server):
+            await moved(moving, to_server)
+        assert await places.server.holds("notes") is to_server
+        assert len(await state(collections)) == len(before) + 1
+
+
+async def migration_left(moving: Migration, to_server: bool) -> bool:
+    return bool(await moving.waiting(to_server=to_server, only=""))
+
+
+def _without_vectors(contents: list[Any]) -> list[Any]:
+    """Some may wait to be embedded."""
+    return [content._replace(pieces=[piece._replace(vector=None) for piece in content.pieces]) for content in contents]
+
+
+def _ending(original: Any, ended: type[BaseException], *, after: bool) -> Any:
+    """`original` as it is in a process that ends before it, or right after it, at its first call."""
+    import inspect
+
+    if inspect.iscoroutinefunction(original):
+
+        async def patched(*args: Any, **named: Any) -> Any:
+            if after:
+                await original(*args, **named)
+            raise ended
+
+        return patched
+
+    def patched_plain(*args: Any, **named: Any) -> Any:
+        if after:
+            original(*args, **named)
+        raise ended
+
+    return patched_plain
+
+
+async def test_another_collection_of_that_name_on_the_server_is_not_touched(
+    tmp_path: Path, server: PostgresServer, schema: str
+) -> None:
+    embedder = WordEmbedder()
+    async with kernel(tmp_path / "first", server, schema, embedder) as (collections, _, moving):
+        await collections.ask("notes", lambda each: each.put([group("first", "piece")]))
+        await moved(moving, to_server=True)
+    async with kernel(tmp_path / "second", server, schema, embedder) as (collections, places, moving):
+        # Another data directory had one of this name before it knew the server.
+        made = await places.local.open("notes", lambda: None)
+        await made.put([group("second", "piece")])
+        await trio.to_thread.run_sync(made.close)
+        with pytest.raises(OperationError, match="another collection"):
+            await moved(moving, to_server=True)
+        assert [each.id for each in cast(list[Any], await state(collections))] == ["second"]
+
+
+async def test_a_server_that_goes_away_meanwhile_only_delays_it(
+    tmp_path: Path, server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migration, "PAGE", 20)
+    embedder = WordEmbedder()
+    async with kernel(tmp_path / "data", server, schema, embedder) as (collections, _, moving):
+        await collections.ask("notes", lambda each: each.put(GROUPS))
+        before = _without_vectors(await state(collections))
+        async with trio.open_nursery() as nursery:
+
+            async def restart() -> None:
+                for _ in range(3):
+                    await trio.sleep(0.15)
+                    await trio.to_thread.run_sync(server.restart)
+
+            nursery.start_soon(restart)
+            with contextlib.suppress(LinckiaError):
+                await moved(moving, to_server=True)
+        await moved(moving, to_server=True)
+        assert _without_vectors(await state(collections)) == before
