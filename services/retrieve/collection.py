@@ -75,7 +75,7 @@ class Collection(abc.ABC):
         self.vectors_wanted = trio.Event()
         """Set once a call has waited for vectors."""
         self.changed: set[str] | None = None
-        """Groups that were changed while a migration copies the collection; None if none does."""
+        """Groups that this process changed while a migration copies the collection; None if none does."""
         self._frozen = False
         self._uses = 0
         self._idle = trio.lowlevel.ParkingLot()
@@ -93,11 +93,10 @@ class Collection(abc.ABC):
         while self._uses:
             await self._idle.park()
 
-    def thaw(self) -> None:
-        """Go on after `freeze`, because the collection stays."""
-        self._frozen = False
-        self.ended.set()
-        self.ended = trio.Event()
+    async def changed_by_others(self) -> list[str]:
+        """Return, and forget, the groups that other processes changed while a migration copies the collection."""
+        await trio.lowlevel.checkpoint()
+        return []
 
     @contextlib.asynccontextmanager
     async def _used(self) -> AsyncIterator[None]:
@@ -198,27 +197,23 @@ class Collection(abc.ABC):
             DiskFull: nothing was changed.
         """
         item_store.check(groups)
-        self._note([group.id for group in groups])
 
         def put(store: Transaction) -> Change:
             admit(store)
             return store.put(groups)
 
-        return await self._change(put)
+        return await self._change(put, [group.id for group in groups])
 
     async def delete(self, ids: Sequence[str] | Callable[[Transaction], Sequence[str]]) -> Change:
         """Remove groups, optionally chosen inside the transaction.  On return no search finds them."""
 
+        chosen: list[str] = []
+
         def delete(store: Transaction) -> Change:
-            chosen = ids(store) if callable(ids) else ids
-            self._note(chosen)
+            chosen[:] = ids(store) if callable(ids) else ids
             return store.delete(chosen)
 
-        return await self._change(delete)
-
-    def _note(self, ids: Sequence[str]) -> None:
-        if self.changed is not None:
-            self.changed.update(ids)
+        return await self._change(delete, chosen)
 
     async def settle(self, fingerprint: str, done: Sequence[tuple[Waiting, bytes]]) -> None:
         """Store vectors (float16 bytes) of the model `fingerprint`."""
@@ -226,9 +221,14 @@ class Collection(abc.ABC):
         await self._change(lambda store: store.settle(fingerprint, done))
         self.rate.add(max(0, before - self.waiting))
 
-    async def _change(self, work: Callable[[Transaction], Change]) -> Change:
+    async def _change(self, work: Callable[[Transaction], Change], ids: Sequence[str] = ()) -> Change:
         async with self._used():
-            change = await self._apply(work)
+            try:
+                change = await self._apply(work)
+            finally:
+                # Not before: a migration would copy them without the change.
+                if self.changed is not None:
+                    self.changed.update(ids)
         before, self.progress = self.waiting, change.progress
         if self.waiting and (change.rows or self.waiting > before):
             if not before:

@@ -61,16 +61,23 @@ class Migration:
             source = await self._collections.find(name)
             place = self._places.server if to_server else self._places.local
             if source is None or await self._places.place(name) is place:
+                if to_server:
+                    await self._places.stay(name)
                 return Moving(collection=name, done=True)
             if self._compared.get(name) is not source.changed or source.changed is None:
                 # Another process may have changed anything since.
                 source.changed = set()
                 self._compared.pop(name, None)
-            target, copying = await self._places.begin_copy(name, to_server=to_server)
+            self._places.moving.add(name)
             try:
-                return await self._step(source, target, copying, until)
+                target, copying = await self._places.begin_copy(name, to_server=to_server)
+                try:
+                    return await self._step(source, target, copying, until)
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await trio.to_thread.run_sync(target.close)
             finally:
-                await trio.to_thread.run_sync(target.close)
+                self._places.moving.discard(name)
 
     async def _step(self, source: Collection, target: Collection, copying: Copying, until: float) -> Moving:
         name = source.name
@@ -84,9 +91,11 @@ class Migration:
         if name not in self._compared:
             assert source.changed is not None
             source.changed.clear()
+            await source.changed_by_others()
             await _compare(source, target)
             self._compared[name], self._rounds[name] = source.changed, 0
         changed = self._compared[name]
+        changed.update(await source.changed_by_others())
         self._rounds[name] += 1
         # If the writers are faster, the collection is frozen all the same, for a longer moment each time.
         while len(changed) > FEW * 2 ** self._rounds[name]:
@@ -120,6 +129,8 @@ class Migration:
 
     async def _last(self, source: Collection, target: Collection, changed: set[str], copying: Copying) -> None:
         """Copy what changed last, check the copy, and let it take the collection's place.  `source` is frozen."""
+        await self._places.freeze(copying)
+        changed.update(await source.changed_by_others())
         while changed:
             some = sorted(changed)[:PAGE]
             changed.difference_update(some)

@@ -51,6 +51,8 @@ class Places:
         self.local, self.server = local, server
         self.kind = local.kind
         self._made_on_server = made_on_server
+        self.moving: set[str] = set()
+        """Collections that a migration in this process has in hand."""
 
     async def names(self) -> list[str]:
         for path in self.local.folder.glob("moving*"):
@@ -93,13 +95,25 @@ class Places:
         """
         copying = Copying(name, to_server)
         if not to_server:
+            await self.server.set_state(name, "leaving")
             return await self.local.open(f"{COPY}{name}", lambda: None), copying
         await self.local.remove(f"{COPY}{name}")
-        if await self.server.state(name) == "live":
+        if await self.server.holds(name):
             raise OperationError(
                 f"the server has another collection {name.removeprefix(client_collections.PREFIX)!r}; drop one of them"
             )
         return await self.server.open(name, lambda: None, state="copying"), copying
+
+    async def freeze(self, copying: Copying) -> None:
+        """Keep other kernels from changing the collection until its copy takes its place."""
+        if not copying.to_server:
+            await self.server.set_state(copying.name, "frozen")
+
+    async def stay(self, name: str) -> None:
+        """Give up a migration from the server, if one was begun."""
+        if await self.server.state(name) in ("leaving", "frozen"):
+            await self.server.set_state(name, "live")
+            await self.local.remove(f"{COPY}{name}")
 
     async def take_place(self, copying: Copying) -> None:
         """Let the complete, closed copy take the place of the closed collection."""
@@ -109,18 +123,25 @@ class Places:
             await self.server.set_state(name, "live")
         else:
             await self.server.set_state(name, "left")
+        self.moving.discard(name)
         await self._finish(name)
 
     async def _finish(self, name: str) -> None:
         """Finish what a migration of this collection began.  Raises Unavailable: the server must be asked."""
+        if name in self.moving:
+            return
         marker = self._marker(name)
         if marker.exists():
             if await self.server.state(name) == "live":
                 await self.local.remove(name)
             await trio.to_thread.run_sync(marker.unlink, True)  # whether it may be missing
-        elif await self.local.holds(f"{COPY}{name}") and await self.server.state(name) == "left":
-            await trio.to_thread.run_sync(self.local.rename, f"{COPY}{name}", name)
-            await self.server.remove(name)
+        elif await self.local.holds(f"{COPY}{name}"):
+            if (state := await self.server.state(name)) == "left":
+                await trio.to_thread.run_sync(self.local.rename, f"{COPY}{name}", name)
+                await self.server.remove(name)
+            elif state == "frozen":
+                # Its migration was interrupted.
+                await self.server.set_state(name, "leaving")
 
 
 def engines(env: Environment, settings: RetrieveSettings) -> tuple[Engine, Engine]:

@@ -238,6 +238,39 @@ def _ending(original: Any, ended: type[BaseException], *, after: bool) -> Any:
     return patched_plain
 
 
+async def test_what_another_kernel_writes_while_a_shared_collection_leaves_is_in_the_copy(
+    tmp_path: Path, server: PostgresServer, schema: str
+) -> None:
+    embedder = WordEmbedder()
+    acknowledged: dict[str, int] = {}
+    async with kernel(tmp_path / "first", server, schema, embedder) as (collections, _, moving):
+        await collections.ask("notes", lambda each: each.put(GROUPS))
+        await moved(moving, to_server=True)
+        async with kernel(tmp_path / "second", server, schema, embedder) as (others, _, _):
+            other = await others.find("notes")
+            assert other is not None
+
+            async def write(writer: int) -> None:
+                version = 0
+                with contextlib.suppress(Unavailable):
+                    while True:
+                        version += 1
+                        name = f"g{(7 * version) % 100 + 100 * writer:03}"
+                        await other.put([group(name, f"piece version{version}", metadata={"version": version})])
+                        acknowledged[name] = version
+
+            async with trio.open_nursery() as nursery:
+                for writer in range(3):
+                    nursery.start_soon(write, writer)
+                await trio.sleep(0.2)
+                await moved(moving, to_server=False)
+                # The writers end, because the collection is gone.
+            assert await others.names() == []
+        found = {content.id: content.metadata for content in cast(list[Any], await state(collections))}
+        assert len(acknowledged) > 50
+        assert {name: found[name].get("version") for name in acknowledged} == acknowledged
+
+
 async def test_another_collection_of_that_name_on_the_server_is_not_touched(
     tmp_path: Path, server: PostgresServer, schema: str
 ) -> None:

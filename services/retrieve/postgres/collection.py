@@ -150,6 +150,15 @@ class PostgresCollection(Collection):
             change.progress = await self.read_frozen(lambda snapshot: snapshot.progress())
         return change
 
+    async def changed_by_others(self) -> list[str]:
+        def take(connection: Connection) -> list[str]:
+            rows = connection.execute(
+                "DELETE FROM changes WHERE collection = %s RETURNING id", (self.number,)
+            ).fetchall()
+            return [given(id_) for (id_,) in rows]
+
+        return await trio.to_thread.run_sync(self._server.write, take, limiter=self._writers)
+
     def _note_gone(self) -> None:
         if not self._gone:
             self._gone = True

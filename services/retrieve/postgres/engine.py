@@ -15,9 +15,13 @@ from linckia.services.retrieve.postgres import words
 from linckia.services.retrieve.postgres.collection import PostgresCollection
 from linckia.services.retrieve.postgres.schema import PARTITIONS
 from linckia.services.retrieve.postgres.server import READ_S, Connection, Lease, Server, parts
+from linckia.services.retrieve.postgres.snapshot import STATE_LOCKS
 from linckia.services.runtime.database import Kind
 
 END_OVERDUE_S = 1.0
+
+HELD = ("live", "leaving", "frozen")
+"""States of a collection that is here."""
 
 
 class PostgresEngine:
@@ -62,13 +66,13 @@ class PostgresEngine:
 
     async def names(self) -> list[str]:
         rows = await self._read(
-            "SELECT name FROM collections WHERE owner = %s AND state = 'live' ORDER BY name", (self._owner,)
+            "SELECT name FROM collections WHERE owner = %s AND state = ANY(%s) ORDER BY name", (self._owner, [*HELD])
         )
         return [name for (name,) in rows if self._files.fullmatch(name)]
 
     async def holds(self, name: str) -> bool:
-        query = "SELECT 1 FROM collections WHERE owner = %s AND name = %s AND state = 'live'"
-        return bool(await self._read(query, (self._owner, name)))
+        query = "SELECT 1 FROM collections WHERE owner = %s AND name = %s AND state = ANY(%s)"
+        return bool(await self._read(query, (self._owner, name, [*HELD])))
 
     async def state(self, name: str) -> str | None:
         """Return the state of a collection (see `schema`); None if there is none.  Raises Unavailable."""
@@ -79,6 +83,10 @@ class PostgresEngine:
         """Change the state of a collection.  On return it is on the server's disk."""
 
         def change(connection: Connection) -> None:
+            connection.execute(
+                "SELECT pg_advisory_xact_lock(%s, number) FROM collections WHERE owner = %s AND name = %s",
+                (STATE_LOCKS, self._owner, name),
+            )
             connection.execute(
                 "UPDATE collections SET state = %s WHERE owner = %s AND name = %s", (state, self._owner, name)
             )

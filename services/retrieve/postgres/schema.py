@@ -14,7 +14,8 @@ CREATE TABLE collections (
     -- The machine of that directory, for people.
     machine text NOT NULL,
     name text COLLATE "C" NOT NULL,
-    -- `copying` while a migration fills it, `live`, or `left` once a migration has taken it elsewhere.
+    -- `copying` while a migration fills it, `live`, `leaving` while one takes it away, `frozen` at the end of that, and
+    -- `left` once it is elsewhere.
     state text NOT NULL DEFAULT 'live',
     epoch text NOT NULL,
     words_version text NOT NULL,
@@ -27,6 +28,9 @@ CREATE TABLE meta (
     value text NOT NULL,
     PRIMARY KEY (collection, key)
 );
+-- Groups that were changed while their collection is leaving, by any kernel.
+CREATE TABLE changes (collection int NOT NULL REFERENCES collections ON DELETE CASCADE, id text COLLATE "C" NOT NULL);
+CREATE INDEX ON changes (collection);
 CREATE TABLE models (
     model_id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     fingerprint text COLLATE "C" NOT NULL UNIQUE,

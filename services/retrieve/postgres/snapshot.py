@@ -19,7 +19,7 @@ from linckia.services.retrieve.filters import filterable, storable
 from linckia.services.retrieve.item_store import Change, ItemDetails, ItemWithVector, Metadata
 from linckia.services.retrieve.lexical import Row
 from linckia.services.retrieve.postgres import words
-from linckia.services.retrieve.postgres.server import Connection, parts
+from linckia.services.retrieve.postgres.server import Connection, Gone, parts
 from linckia.services.retrieve.postgres.words import K1, WEIGHTS, B
 from linckia.services.retrieve.store import Content, FoundWords, GroupNumbers, Piece, SearchedVectors
 from linckia.services.retrieve.terms import query_terms, spellings
@@ -38,6 +38,9 @@ MOST_FETCHED = 1000
 
 OVERFETCH = 10
 """How many times as many are fetched by one-bit codes as are ranked exactly."""
+
+STATE_LOCKS = 0x6C6E6B61
+"""First key of the advisory locks that keep a collection in its state; the second is its number."""
 
 _CHUNK = 8192
 
@@ -521,7 +524,21 @@ class ServerStore:
 
     # Changes
 
+    def _begin_change(self, ids: Sequence[str]) -> None:
+        """Note what is changed, if the collection is leaving; refuse, if it has left."""
+        # `PostgresEngine.set_state` waits for this lock, so nobody changes what it does not expect.
+        self._run("SELECT pg_advisory_xact_lock_shared(%s, %s)", (STATE_LOCKS, self._number))
+        state = self._one("SELECT state FROM collections WHERE number = %s", (self._number,))
+        if state == "leaving":
+            self._run(
+                "INSERT INTO changes (collection, id) SELECT %s, unnest(%s::text[])",
+                (self._number, [*map(stored, ids)]),
+            )
+        elif state not in ("live", "copying"):
+            raise Gone("the collection is moving to another place", retry_after_ms=500)
+
     def put(self, groups: Sequence[Group]) -> Change:
+        self._begin_change([group.id for group in groups])
         change = Change()
         # In the order of their ids, so that two writers never wait for each other.
         numbers, before = self._put_groups(sorted(groups, key=lambda group: stored(group.id)))
@@ -690,6 +707,7 @@ class ServerStore:
         ).rowcount
 
     def delete(self, ids: Sequence[str]) -> Change:
+        self._begin_change(ids)
         asked = sorted(map(stored, ids))
         numbers = [
             number
