@@ -535,7 +535,8 @@ class ServerStore:
                 (self._number, [*map(stored, ids)]),
             )
         elif state not in ("live", "copying"):
-            raise Gone("the collection is moving to another place", retry_after_ms=500)
+            why = "was removed" if state is None else "is moving to another place"
+            raise Gone(f"the collection {why}", retry_after_ms=500)
 
     def put(self, groups: Sequence[Group]) -> Change:
         self._begin_change([group.id for group in groups])

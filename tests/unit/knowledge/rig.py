@@ -28,6 +28,7 @@ from linckia.proto.ops.retrieve import (
     GroupIds,
     Grouping,
     Hit,
+    Migrated,
     Neighbour,
     Neighbours,
     Pair,
@@ -36,6 +37,7 @@ from linckia.proto.ops.retrieve import (
     RetrieveDelete,
     RetrieveEpoch,
     RetrieveGroups,
+    RetrieveMigrate,
     RetrievePairs,
     RetrievePut,
     RetrieveScrub,
@@ -116,6 +118,10 @@ class MemorySearch:
     @handles(RetrieveScrub)
     async def on_scrub(self, params: RetrieveScrub, ctx: Context) -> Scrubbed:
         return Scrubbed()
+
+    @handles(RetrieveMigrate)
+    async def on_migrate(self, params: RetrieveMigrate, ctx: Context) -> Migrated:
+        return Migrated()
 
     @handles(RetrieveGroups)
     async def on_groups(self, params: RetrieveGroups, ctx: Context) -> GroupIds:
