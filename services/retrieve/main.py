@@ -171,7 +171,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     of_services, of_clients = places.engines(env, settings)
     collections = Collections(env, settings, of_services)
     clients = Collections(env, settings, of_clients)
-    if settings.dsn_env:
+    if settings.dsn_env or settings.store != "local":
         # A server may be away.
         env.background.start_soon(collections.open_all)
         env.background.start_soon(collections.keep_open)

@@ -14,7 +14,7 @@ import trio
 
 from linckia.proto import extras
 from linckia.proto.durable import replace_file
-from linckia.proto.errors import InvalidParams, OperationError
+from linckia.proto.errors import OperationError
 from linckia.services.retrieve import client_collections
 from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.engine import NAMES, Engine, LocalEngine
@@ -144,38 +144,50 @@ class Places:
                 await self.server.set_state(name, "leaving")
 
 
-def engines(env: Environment, settings: RetrieveSettings) -> tuple[Engine, Engine]:
-    """Return the engines of the services' collections and of the clients'.
+class Refusing:
+    """`Engine` of a service whose settings cannot work: every call says why."""
 
-    Raises:
-        InvalidParams: the settings name a server, but something that it needs is missing.
-    """
+    def __init__(self, kind: Kind, reason: str) -> None:
+        self.kind = kind
+        self._reason = reason
+
+    async def names(self) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        raise OperationError(self._reason)
+
+    async def holds(self, name: str) -> bool:
+        await trio.lowlevel.checkpoint()
+        raise OperationError(self._reason)
+
+    async def open(self, name: str, on_recreated: Callable[[], object]) -> Collection:
+        await trio.lowlevel.checkpoint()
+        raise OperationError(self._reason)
+
+    async def remove(self, name: str) -> bool:
+        await trio.lowlevel.checkpoint()
+        raise OperationError(self._reason)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def engines(env: Environment, settings: RetrieveSettings) -> tuple[Engine, Engine]:
+    """Return the engines of the services' collections and of the clients'."""
 
     def local(files: re.Pattern[str], kind: Kind) -> LocalEngine:
         return LocalEngine(env.data_dir, settings.readers, settings, settings.large_words, files, kind)
 
     derived, clients = local(NAMES, Kind.DERIVED), local(client_collections.FILES, Kind.SOURCE)
-    if not settings.dsn_env:
-        if settings.store == "postgres":
-            raise InvalidParams(
-                'setting `store` is "postgres", so `dsn_env` must name the variable of the environment with the '
-                "server's connection string, such as postgresql://user:password@host/database",
-                field="dsn_env",
-            )
+    if not settings.dsn_env and settings.store == "local":
         return derived, clients
-    if not (dsn := os.environ.get(settings.dsn_env, "")):
-        raise InvalidParams(
-            f"setting `dsn_env` names the variable {settings.dsn_env}, which was not set when the kernel started",
-            field="dsn_env",
-        )
-    if not extras.is_installed(extras.POSTGRES):
-        command = extras.command_for(extras.POSTGRES)
-        raise InvalidParams(f"setting `dsn_env` needs the extra `postgres`: {command}", field="dsn_env")
+    if reason := _obstacle(settings):
+        env.info(server=reason)
+        return Refusing(Kind.DERIVED, reason), Refusing(Kind.SOURCE, reason)
     # Imported here, since whoever uses no server pays nothing for it.
     from linckia.services.retrieve.postgres.engine import PostgresEngine
     from linckia.services.retrieve.postgres.server import Server
 
-    server = Server(dsn, settings.schema)
+    server = Server(os.environ[settings.dsn_env], settings.schema)
     machine = settings.machine or platform.node()
 
     def shared(owner: str, files: re.Pattern[str]) -> PostgresEngine:
@@ -191,6 +203,22 @@ def engines(env: Environment, settings: RetrieveSettings) -> tuple[Engine, Engin
         Places(derived, of_services, made_on_server=made_on_server),
         Places(clients, of_clients, made_on_server=made_on_server),
     )
+
+
+def _obstacle(settings: RetrieveSettings) -> str:
+    """Return what in the settings keeps the server from being used; empty if nothing does."""
+    if not settings.dsn_env:
+        return (
+            'setting `store` is "postgres", so `dsn_env` must name the variable of the environment with the server\'s '
+            "connection string, such as postgresql://user:password@host/database"
+        )
+    if not (dsn := os.environ.get(settings.dsn_env, "")):
+        return f"setting `dsn_env` names the variable {settings.dsn_env}, which was not set when the kernel started"
+    if not extras.is_installed(extras.POSTGRES):
+        return f"setting `dsn_env` needs the extra `postgres`: {extras.command_for(extras.POSTGRES)}"
+    if dsn.startswith("host=/") or "?host=/" in dsn or "&host=/" in dsn:
+        return f"{settings.dsn_env} names a socket file, which this service cannot reach; give host and port"
+    return ""
 
 
 def owner(folder: Path) -> str:
