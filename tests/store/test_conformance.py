@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import psycopg
 import pytest
 import trio
 
@@ -17,6 +18,8 @@ from linckia.proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSear
 from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.item_store import ItemWithVector
 from linckia.services.retrieve.neighbours import GroupNeighbours
+from linckia.services.retrieve.postgres import collection as postgres_collection
+from linckia.services.retrieve.postgres import snapshot
 from linckia.services.retrieve.store import Snapshot, Transaction
 from linckia.services.retrieve.vectors import Matrix
 from tests.postgres import MISSING, PostgresServer, postgres
@@ -180,7 +183,7 @@ async def test_words_get_the_same_scores_everywhere(store: Store, tmp_path: Path
                 for of in (collection, reference)
             ]
             assert scores[0] == scores[1], query
-            weights = [await of.read(lambda snapshot: snapshot.weights(query)) for of in (collection, reference)]  # noqa: B023
+            weights = [await of.read(lambda view: view.weights(query)) for of in (collection, reference)]  # noqa: B023
             # The local store counts by its highest id.
             assert weights[0].keys() == weights[1].keys()
             assert all(abs(weights[0][term] - weights[1][term]) < 0.02 for term in weights[0])
@@ -219,10 +222,10 @@ async def test_vectors_are_found_as_by_comparing_with_all_with_an_index_and_with
         await collection.delete([f"g{n}" for n in range(0, 3 * FLAT, 2)])
         query = halves[4].astype(np.float32)
         index = collection.searched_vectors()
-        found = await collection.read(lambda snapshot: snapshot.nearest(index, query, 50, ()))
+        found = await collection.read(lambda view: view.nearest(index, query, 50, ()))
         numbers = {int(each.group[1:]) for each in (await collection.items([item for item, _ in found])).values()}
         assert (len(numbers), {number % 2 for number in numbers}) == (50, {1})
-        cosines = await collection.read(lambda snapshot: snapshot.cosines(index, query, [item for item, _ in found]))
+        cosines = await collection.read(lambda view: view.cosines(index, query, [item for item, _ in found]))
         assert all(abs(cosines[item] - score) < 1e-4 for item, score in found)
 
 
@@ -239,7 +242,7 @@ async def _recall(collection: Collection, halves: Any, rng: np.random.Generator,
         exact[np.arange(len(halves)) % 10 != 3] = -2
     best = np.sort(exact)[-10:]
     index = collection.searched_vectors()
-    found = await collection.read(lambda snapshot: snapshot.nearest(index, query, 10, filters))
+    found = await collection.read(lambda view: view.nearest(index, query, 10, filters))
     assert len(found) == 10
     return float(np.mean([score >= best[0] - 1e-4 for _, score in found]))
 
@@ -268,7 +271,7 @@ async def test_any_text_is_kept_as_it_was_given(store: Store) -> None:
     ]  # fmt: skip
     async with opened(store.engine()) as collection:
         await collection.put(odd)
-        there = await collection.read(lambda snapshot: snapshot.contents([each.id for each in odd]))
+        there = await collection.read(lambda view: view.contents([each.id for each in odd]))
         for content, given in zip(there, odd, strict=True):
             assert (content.id, content.title, content.names, content.metadata) == (
                 given.id, given.title, given.names, given.metadata,
@@ -278,7 +281,7 @@ async def test_any_text_is_kept_as_it_was_given(store: Store) -> None:
                 item.key, item.heading, item.text, item.metadata,
             )  # fmt: skip
         assert (await collection.put(odd)).rows == []
-        page = await collection.read(lambda snapshot: snapshot.group_ids("", 100))
+        page = await collection.read(lambda view: view.group_ids("", 100))
         assert sorted(page.ids) == sorted(each.id for each in odd)
         for text in ODD:
             await words(collection, text or "-")
@@ -325,7 +328,7 @@ async def test_writers_at_once_leave_what_one_of_them_wrote(store: Store) -> Non
         async with trio.open_nursery() as writers:
             for writer in range(6):
                 writers.start_soon(write, writer)
-        contents = await first.read(lambda snapshot: snapshot.contents([f"g{n}" for n in range(12)]))
+        contents = await first.read(lambda view: view.contents([f"g{n}" for n in range(12)]))
         for content in contents:
             by = content.metadata["writer"]
             text = f"piece of writer{by}"
@@ -391,7 +394,7 @@ async def test_a_write_that_is_refused_changes_nothing(store: Store) -> None:
             await collection.put([group("a", "piece two"), group("a", "piece three")])
         assert await words(collection, "piece") == ["a"]
         assert list(await ids(collection)) == ["piece one"]
-        assert await collection.read(lambda snapshot: snapshot.meta("quota")) is None
+        assert await collection.read(lambda view: view.meta("quota")) is None
 
 
 async def test_neighbours_and_pairs_come_from_the_stored_vectors(store: Store) -> None:
@@ -409,3 +412,32 @@ async def test_neighbours_and_pairs_come_from_the_stored_vectors(store: Store) -
         await collection.put([group("d", "cat sat")])
         await embedded(collection, embedder)
         assert {each.group for each in (await neighbours.similar("a", 5, 0.5)).neighbours} == {"b", "d"}
+
+
+async def test_words_of_a_large_collection_on_a_server_are_ranked_nearly_as_if_all_were_scored(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not isinstance(store, ServerStore):
+        pytest.skip("the local store scores every item")
+    dice = random.Random(3)
+    weights = [1 / (n + 1) for n in range(2000)]
+    async with opened(store.engine()) as collection:
+        for start in range(0, 3000, 500):
+            await collection.put(
+                [group(f"g{n}", " ".join(f"w{each}" for each in dice.choices(range(2000), weights, k=12)))
+                 for n in range(start, start + 500)]
+            )  # fmt: skip
+        queries = [" ".join(f"w{each}" for each in dice.choices(range(2000), weights, k=4)) for _ in range(30)]
+        exact = [await _scored(collection, query) for query in queries]
+        monkeypatch.setattr(postgres_collection, "SMALL", 1000)
+        monkeypatch.setattr(snapshot, "FEW", 300)
+        with psycopg.connect(store.postgres.dsn, autocommit=True) as connection:
+            connection.execute(f"ANALYZE {store.schema}.items_1")
+    async with opened(store.engine()) as collection:
+        kept = []
+        for query, before in zip(queries, exact, strict=True):
+            best = sorted(before, key=lambda each: -before[each])[:5]
+            found = await _scored(collection, query)
+            assert len(found) <= 300
+            kept.append(sum(before[each] >= before[best[-1]] - 0.3 for each in [*found][:5]) / max(1, len(best[:5])))
+        assert sum(kept) / len(kept) > 0.9

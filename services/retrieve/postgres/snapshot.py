@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -36,7 +37,7 @@ FEW = 20_000
 MOST_FETCHED = 1000
 """The most that pgvector keeps while it searches a graph (`hnsw.ef_search`)."""
 
-OVERFETCH = 10
+OVERFETCH = 40
 """How many times as many are fetched by one-bit codes as are ranked exactly."""
 
 STATE_LOCKS = 0x6C6E6B61
@@ -114,7 +115,7 @@ class ServerStore:
         if not terms:
             return FoundWords([], unchecked=False)
         total, average, held_by = self._frequencies(terms)
-        candidates = self._candidates(terms, held_by, total, limit, filters)
+        candidates = self._candidates(terms, held_by, total)
         if candidates is None:
             return FoundWords([], unchecked=False)
         match, most = candidates
@@ -165,37 +166,35 @@ class ServerStore:
         return {term: float(count) for term, (count,) in zip(terms, rows, strict=True)}
 
     def _candidates(
-        self, terms: Sequence[str], held_by: Mapping[str, float], total: int, limit: int, filters: Sequence[Filter]
+        self, terms: Sequence[str], held_by: Mapping[str, float], total: int
     ) -> tuple[str, int | None] | None:
         """Return a tsquery for the items to score, and how many of them at most; None if no item holds a word.
 
-        In a large collection, items that hold only common words are left out if enough others are found: they cannot
-        be among the best. If all words are common, items that hold several of them come first.
+        In a large collection, items that hold only one word, and a common one, are left out: they are hardly among the
+        best, and there are too many to score.
         """
         present = sorted((term for term in terms if held_by[term]), key=lambda term: held_by[term])
         if not present:
             return None
         if self._counts is None or sum(held_by[term] for term in present) <= FEW:
             return words.any_of(present), None
+        # The rarest words alone, and of the others all that hold two of them, as many as can be scored in time.
+        left = float(FEW)
         chosen: list[str] = []
-        found = 0.0
         for term in present:
-            if chosen and found + held_by[term] > FEW:
+            if held_by[term] > left:
                 break
-            chosen.append(term)
-            found += held_by[term]
-        if found > FEW:
-            for count in range(len(present), 1, -1):
-                # Independent words would be together in so many.
-                expected = total * math.prod(held_by[term] / max(total, 1) for term in present[:count])
-                if expected >= 4 * limit or count == 2:
-                    return f"{words.all_of(present[:count])}", FEW
-            return words.any_of(chosen), FEW
-        if found >= 4 * limit or len(chosen) == len(present):
-            return words.any_of(chosen), None
-        # Rare words alone find too few: items that hold two of the common ones follow.
-        common = [term for term in present if term not in chosen][:2]
-        return f"{words.any_of(chosen)} | {words.all_of(common)}", FEW
+            chosen.append(words.expression(term))
+            left -= held_by[term]
+        common = present[len(chosen) :]
+        # If words were independent, so many items would hold both.
+        pairs = sorted((held_by[a] * held_by[b] / total, a, b) for a, b in itertools.combinations(common[:6], 2))
+        for expected, *pair in pairs:
+            if expected > left:
+                break
+            chosen.append(words.all_of(pair))
+            left -= expected
+        return " | ".join(chosen) if chosen else words.all_of(present), FEW
 
     def weights(self, query: str) -> dict[str, float]:
         terms = query_terms(query)
