@@ -12,11 +12,12 @@ import pytest
 import trio
 
 from linckia.proto.errors import LinckiaError, OperationError, Unavailable
+from linckia.proto.ops.retrieve import RetrieveSearch
 from linckia.services.retrieve.postgres.engine import PostgresEngine
 from linckia.services.retrieve.postgres.server import Server
 from tests.postgres import MISSING, PostgresServer, postgres
 from tests.store.rig import ANY_NAME, FLAT, Keeper, ServerStore, opened
-from tests.unit.retrieve.rig import WordEmbedder, embedded, group
+from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, group
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -174,6 +175,21 @@ async def test_one_kernel_embeds_and_another_takes_over_when_it_ends(store: Serv
             with trio.fail_after(20):
                 await other.leads.wait()
             nursery.cancel_scope.cancel()
+
+
+async def test_a_kernel_with_another_model_searches_by_words_and_changes_nothing(store: ServerStore) -> None:
+    ours, theirs = WordEmbedder("words:1"), WordEmbedder("words:2")
+    async with opened(store.engine()) as collection:
+        await collection.put([group("a", "piece one")])
+        await embedded(collection, ours)
+        other = await store.engine().open("notes", lambda: None)
+        asked = RetrieveSearch(collection="notes", query="piece")
+        found = await ask(other, theirs, asked)
+        assert (found.stages, len(found.hits)) == (["lexical"], 1)
+        assert "another machine makes the vectors" in found.degraded[0]
+        await collection.refresh()  # type: ignore[attr-defined]
+        assert (collection.fingerprint, collection.coming) == ("words:1", None)
+        assert (await ask(collection, ours, asked)).stages == ["lexical", "vector"]
 
 
 async def test_settings_that_cannot_work_are_refused_with_the_reason(server: PostgresServer) -> None:

@@ -77,7 +77,9 @@ class PostgresCollection(Collection):
         self._indexing = Indexing("flat", search)
         self._counts: WordCounts | None = None
         self._counted_at = -COUNT_S
-        self._own_changes = 0
+        self._leading = False
+        """Whether this kernel is the one that embeds and builds indexes, as of the last look."""
+        self._words_version = words.VERSION
         self.loaded.set()
 
     @property
@@ -250,7 +252,9 @@ class PostgresCollection(Collection):
 
     async def _lead(self, keeper: Keeper) -> None:
         """Do what one kernel at a time does."""
-        if not await trio.to_thread.run_sync(self._server.try_lock, f"lead {self.number}", limiter=self._writers):
+        key = f"lead {self.number}"
+        self._leading = await trio.to_thread.run_sync(self._server.try_lock, key, limiter=self._writers)
+        if not self._leading:
             return
         if not self.leads.is_set():
             self.leads.set()
@@ -333,6 +337,23 @@ class PostgresCollection(Collection):
         await trio.to_thread.run_sync(self._server.write, done, limiter=self._writers)
 
     # Models
+
+    async def adopt(self, fingerprint: str, dimensions: int) -> None:
+        """See `Collection.adopt`.  Only the kernel that embeds may change the model: two would change it back and forth.
+
+        Raises:
+            Unavailable: another kernel embeds, with another model.
+        """
+        searched = self._model
+        if searched is not None and not self._leading and fingerprint != searched.fingerprint:
+            if self.coming is None or fingerprint != self.coming.fingerprint:
+                raise Unavailable(
+                    f"another machine makes the vectors of this collection, by {searched.fingerprint}; "
+                    f"this one has {fingerprint}",
+                    retry_after_ms=60_000,
+                )
+            return
+        await super().adopt(fingerprint, dimensions)
 
     async def _adopt(self, fingerprint: str, dimensions: int) -> None:
         await self.write(lambda store: store.adopt_model(fingerprint, dimensions))
