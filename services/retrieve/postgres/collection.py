@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import trio
 from psycopg import sql
 
-from linckia.proto.errors import LinckiaError
+from linckia.proto.errors import LinckiaError, Unavailable
 from linckia.proto.ops.retrieve import Scrubbed
 from linckia.services.retrieve.collection import Collection, Keeper
 from linckia.services.retrieve.item_store import Change
@@ -339,7 +339,7 @@ class PostgresCollection(Collection):
     # Models
 
     async def adopt(self, fingerprint: str, dimensions: int) -> None:
-        """See `Collection.adopt`.  Only the kernel that embeds may change the model: two would change it back and forth.
+        """See `Collection.adopt`.  Only the kernel that embeds may change the model, or two would do so for ever.
 
         Raises:
             Unavailable: another kernel embeds, with another model.
