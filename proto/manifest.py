@@ -29,7 +29,8 @@ STALL_S: Final = 0.85
 SCRATCH: Final = GIB // 4
 """Disk limit for services that keep only temporary files. Services with users' data have no limit."""
 
-MAX_WORKERS: Final = 64
+MAX_WORKERS: Final = 1000
+"""As many as `scripts/bench simulate` was run with. Beyond, decisions about deaths take the kernel milliseconds."""
 
 THREADS_A_CORE: Final = 16
 """Threads that a service may have for each processor: torch, FAISS and ONNX each start one per processor, and again for

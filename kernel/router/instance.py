@@ -36,6 +36,10 @@ class Instance(msgspec.Struct, eq=False):
     state: ServiceState = ServiceState.WAITING
     reason: str = "it has not been started yet"
     retry_at: float | None = None
+    place: int = 0
+    """Its place in the pool."""
+    load: int | None = None
+    """Its calls in flight as `Loads` knows them; None if it accepts no calls."""
 
     @property
     def in_flight(self) -> int:

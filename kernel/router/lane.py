@@ -25,6 +25,7 @@ from linckia.kernel.generation import Generation, RoutedCall
 from linckia.kernel.isolation import isolated
 from linckia.kernel.ports import Cause, ServiceState
 from linckia.kernel.router.instance import Instance, Limits
+from linckia.kernel.router.loads import Loads
 from linckia.kernel.router.quarantine import QUARANTINE_S, Quarantine
 from linckia.proto import errors
 from linckia.proto.channel import ProtocolViolation
@@ -73,8 +74,16 @@ class Lane:
         self._last_id = 0
         self.instances = {name: Instance(name) for name in instances or (service,)}
         """Instances by name, starting with the service's own."""
+        self._loads = Loads(self.instances.values())
+        self._states = collections.Counter(each.state for each in self.instances.values())
+        """Number of instances in each state."""
+        self._unhurried = dict.fromkeys(self.instances)
+        """Instances whose first start has not been given priority."""
+        self.in_flight = 0
         self._queue: collections.deque[RoutedCall] = collections.deque()
         self._suspects: collections.deque[RoutedCall] = collections.deque()
+        self._tried: set[RoutedCall] = set()
+        """Suspects in flight."""
         self._start = start
         self._quarantine = Quarantine()
         self._died_of_itself_at = -math.inf
@@ -82,10 +91,6 @@ class Lane:
         self.calls = 0
         self.replays = 0
         self.failures: collections.Counter[str] = collections.Counter()
-
-    @property
-    def in_flight(self) -> int:
-        return sum(each.in_flight for each in self.instances.values())
 
     def was_used(self, instance: str) -> bool:
         """Return whether this process has had or made a client's call since the last check."""
@@ -138,10 +143,15 @@ class Lane:
         self._pump()
         self._limit_wait(call)
         self._wake()
-        for each in self.instances.values():
-            if self._queue and each.state in _COMING and each.generation is None:
-                # During start-up, services that somebody waits for go first.
-                self._start_resting(each.name)
+        if self._queue and self._unhurried:
+            self._hurry()
+
+    def _hurry(self) -> None:
+        """Have instances that were never READY start before other services, since somebody waits for this one."""
+        for name in list(self._unhurried):
+            if self.instances[name].state in _COMING:
+                del self._unhurried[name]
+                self._start_resting(name)
 
     def _refusal(self, call: RoutedCall) -> LinckiaError | None:
         if left_s := self._quarantine.left_s(call):
@@ -179,20 +189,32 @@ class Lane:
 
     def up(self, generation: Generation) -> None:
         generation.takes_calls = True
-        self.instances[generation.service].generation = generation
+        instance = self.instances[generation.service]
+        instance.generation = generation
+        self._unhurried.pop(instance.name, None)
+        self._loads.update(instance)
         self._pump()
+
+    def draining(self, generation: Generation) -> None:
+        """Send it no more calls."""
+        generation.takes_calls = False
+        self._loads.update(self.instances[generation.service])
 
     def state(self, instance: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
         live = self.instances[instance]
+        self._states[live.state] -= 1
+        self._states[state] += 1
         live.state, live.reason, live.retry_at = state, reason, retry_at
         if state in (ServiceState.FAILED, ServiceState.STOPPED, ServiceState.BACKOFF):
             self._fail_waiting()
         self._wake()
 
     def down(self, generation: Generation, cause: Cause) -> None:
-        generation.takes_calls = False
         self.instances[generation.service].tries_until = -math.inf
         lost, generation.calls = list(generation.calls.values()), {}
+        self.in_flight -= len(lost)
+        self._tried.difference_update(lost)
+        self.draining(generation)
         again: list[RoutedCall] = []
         if not lost and cause.accuses:
             self._died_of_itself_at = trio.current_time()
@@ -253,8 +275,8 @@ class Lane:
                 self._release(generation, call)
                 self._finish(call, errors.from_failure(_of_all_times(call, failure)))
             case Unfinished(begun=begun, failure=failure):
-                # The service is ending by itself, so send it no more calls.
-                generation.takes_calls = False
+                # The service is ending by itself.
+                self.draining(generation)
                 self._release(generation, call)
                 self._not_done(call, begun=begun, failure=failure)
             case Progress():
@@ -280,9 +302,12 @@ class Lane:
 
     def _release(self, generation: Generation, call: RoutedCall) -> None:
         del generation.calls[call.frame_id]
+        self.in_flight -= 1
         call.frame_id = 0
         instance = self.instances[generation.service]
+        self._loads.update(instance)
         if call.suspect:
+            self._tried.discard(call)
             instance.tries_until = -math.inf
         instance.busy_at = trio.current_time()
         self._pump()
@@ -298,8 +323,11 @@ class Lane:
 
     def _pump(self) -> None:
         now = trio.current_time()
-        while (instance := self._free()) is not None and (generation := instance.taking) is not None:
-            if self._suspects and not self._tries_suspect():
+        while self.queued:
+            instance = self._loads.least(self._limits.in_flight)
+            if instance is None or (generation := instance.taking) is None:
+                return
+            if self._suspects and self._may_try_suspect(instance):
                 call = self._suspects.popleft()
             elif self._queue:
                 call = self._queue.popleft()
@@ -315,10 +343,12 @@ class Lane:
                 instance.tries_until = now + ALONE_S
                 self._start(self._end_trial)
 
-    def _tries_suspect(self) -> bool:
-        """Return whether a suspect is in flight."""
-        generations = [each.generation for each in self.instances.values() if each.generation is not None]
-        return any(call.suspect for generation in generations for call in generation.calls.values())
+    def _may_try_suspect(self, instance: Instance) -> bool:
+        """Return whether the instance may get a suspect: up to half of a pool may have one each, since one at a time
+        would take too long after many deaths."""
+        if len(self._tried) >= max(1, self._loads.accepting // 2):
+            return False
+        return not any(call.generation is instance.generation for call in self._tried)
 
     def _limit_wait(self, call: RoutedCall) -> None:
         """Have the call fail if no instance becomes READY in time."""
@@ -336,7 +366,7 @@ class Lane:
         self._finish(call, errors.Unavailable(text, executed=_executed(call)))
 
     def _is_up(self) -> bool:
-        return any(each.taking is not None for each in self.instances.values())
+        return self._loads.accepting > 0
 
     async def _end_trial(self) -> None:
         await trio.sleep(ALONE_S)
@@ -344,29 +374,22 @@ class Lane:
 
     def _wake(self) -> None:
         """Wake one more resting instance, unless every call has an idle instance, or one that is starting."""
-        resting = [each for each in self.instances.values() if each.state in _ASLEEP and not self._removed]
-        if resting:
-            there = sum(each.taking is not None for each in self.instances.values())
-            coming = sum(each.state in _COMING for each in self.instances.values())
-            if self.queued + max(0, self.in_flight - there) > coming:
-                # An instance that is still draining takes longer than one that has ended.
-                self._start_resting(min(resting, key=lambda each: _ASLEEP.index(each.state)).name)
-
-    def _free(self) -> Instance | None:
-        """Return the least loaded instance that can take another call."""
-        now = trio.current_time()
-        there = [
-            each
-            for each in self.instances.values()
-            if each.taking is not None and not (each.in_flight and each.tries_until > now)
-        ]
-        least = min(there, key=lambda each: each.in_flight, default=None)
-        return least if least is not None and least.in_flight < self._limits.in_flight else None
+        asleep = next((state for state in _ASLEEP if self._states[state]), None)
+        if asleep is None or self._removed:
+            return
+        coming = sum(self._states[state] for state in _COMING)
+        if self.queued + max(0, self.in_flight - self._loads.accepting) > coming:
+            # An instance that is still draining takes longer than one that has ended.
+            self._start_resting(next(each.name for each in self.instances.values() if each.state is asleep))
 
     def _send(self, call: RoutedCall, generation: Generation, now: float) -> None:
         self._last_id += 1
         call.frame_id, call.generation, call.sent_at = self._last_id, generation, now
         generation.calls[call.frame_id] = call
+        self.in_flight += 1
+        self._loads.update(self.instances[generation.service])
+        if call.suspect:
+            self._tried.add(call)
         frame = Call(
             id=call.frame_id,
             op=call.op.name,
@@ -388,7 +411,7 @@ class Lane:
             generation.channel.post(frame)
         except LinkClosed:
             # The supervisor also notices the death and calls `down`, which decides what happens to the calls.
-            generation.takes_calls = False
+            self.draining(generation)
 
     def _unavailable(self, call: RoutedCall) -> errors.Unavailable | None:
         """Return why waiting would be in vain, or None if it would not."""

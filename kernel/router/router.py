@@ -240,7 +240,7 @@ class Router:
         lane.up(generation)
 
     def draining(self, generation: Generation) -> None:
-        generation.takes_calls = False
+        self._lanes[generation.service].draining(generation)
 
     def was_used(self, service: str) -> bool:
         return self._lanes[service].was_used(service)

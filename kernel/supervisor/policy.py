@@ -323,7 +323,8 @@ class _Step:
         changes = [
             new
             for name, child in self.children.items()
-            if (new := _notification(name, child)) != (_notification(name, before[name]) if name in before else None)
+            if child is not (old := before.get(name))
+            and (new := _notification(name, child)) != (None if old is None else _notification(name, old))
         ]
         return State(children=self.children, closing=self.closing), (*changes, *self.decisions)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 from typing import Annotated
 
@@ -147,10 +148,10 @@ class ZygoteSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 def check(specs: tuple[ServiceSpec, ...], zygotes: tuple[ZygoteSpec, ...] | None = None) -> None:
     """Raise ValueError, naming the field, if the specs (and zygotes, if given) are inconsistent."""
-    names = [spec.name for spec in specs]
+    names = collections.Counter(spec.name for spec in specs)
     known_zygotes = [zygote.name for zygote in zygotes or ()]
     for spec in specs:
-        if names.count(spec.name) > 1:
+        if names[spec.name] > 1:
             raise ValueError(f"`name`: {spec.name!r} is used twice")
         if missing := [name for name in spec.depends_on if name not in names]:
             raise ValueError(f"{spec.name}: `depends_on` names {missing[0]!r}, which is not among the services")
