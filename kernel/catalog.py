@@ -88,6 +88,8 @@ def entry(found: manifests.PackagedManifest) -> ServiceEntry:
     env = {HEAPS: str(usable_cores() + 1)} if manifest.heap_per_core else {}
     threads = manifest.threads + THREADS_A_CORE * (os.cpu_count() or 1)
     same = {name: getattr(manifest, name) for name in _SAME}
+    if "cuda" in modes and manifest.torch is not None:
+        same["memory_limit_bytes"] = max(manifest.memory_limit_bytes, manifest.torch.memory_limit_with_gpu_bytes)
     return ServiceEntry(
         ServiceSpec(
             module=module,
@@ -241,8 +243,8 @@ def workers(entry: ServiceEntry, settings: Mapping[str, object]) -> int:
     pool = entry.manifest.pool
     asked = settings.get("workers", 1) if pool is not None else 1
     if asked == "auto" and pool is not None:
-        if pool.one_with_gpu and gpu_usable():
-            return 1
+        if pool.one_per_gpu and gpu_usable():
+            return min(pool.most, max(1, len(extras.gpus())))
         return min(pool.most, max(1, usable_cores() // pool.cores_each))
     if not isinstance(asked, int) or isinstance(asked, bool) or not 1 <= asked <= MAX_WORKERS:
         what = f"services.{entry.spec.name}.workers is {asked!r}"
@@ -251,9 +253,17 @@ def workers(entry: ServiceEntry, settings: Mapping[str, object]) -> int:
 
 
 def pool(entry: ServiceEntry, count: int) -> tuple[ServiceEntry, ...]:
-    """Return the entry as `count` processes, `embed`, `embed-2`, …, each supervised separately."""
-    others = (
-        structs.replace(entry, spec=structs.replace(entry.spec, name=f"{entry.spec.name}-{n}"))
-        for n in range(2, count + 1)
-    )
-    return (entry, *others)
+    """Return the entry as `count` processes, `embed`, `embed-2`, …, each supervised separately, and each with one GPU
+    if there are several."""
+    gpus = extras.gpus() if "cuda" in entry.spec.modes else ()
+
+    def process(n: int) -> ServiceEntry:
+        spec = entry.spec if n == 0 else structs.replace(entry.spec, name=f"{entry.spec.name}-{n + 1}")
+        if len(gpus) > 1:
+            # The order of their buses does not change with their speed or load.
+            order = os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+            env = {"CUDA_DEVICE_ORDER": order, extras.VISIBLE_GPUS: gpus[n % len(gpus)]}
+            spec = structs.replace(spec, env={**spec.env, **env})
+        return structs.replace(entry, spec=spec)
+
+    return tuple(map(process, range(count)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -18,6 +20,10 @@ OPENVINO: Final = "openvino"
 
 POSTGRES: Final = "postgres"
 """Collections on a PostgreSQL server with pgvector."""
+
+VISIBLE_GPUS: Final = "CUDA_VISIBLE_DEVICES"
+"""Variable that limits CUDA to some GPUs, by number or UUID."""
+
 
 CPU_INDEX: Final = "https://download.pytorch.org/whl/cpu"
 """Has torch without CUDA's libraries, which are gigabytes."""
@@ -37,7 +43,23 @@ def is_installed(extra: str) -> bool:
 
 def gpu_present() -> bool:
     """Return whether the NVIDIA driver has created its devices. Asking CUDA itself would take seconds."""
-    return Path("/dev/nvidiactl").exists() and Path("/dev/nvidia0").exists()
+    return Path("/dev/nvidiactl").exists() and bool(_gpu_devices())
+
+
+def gpus() -> tuple[str, ...]:
+    """Return the GPUs that this system may use, by the names that `CUDA_VISIBLE_DEVICES` gives them."""
+    if not gpu_present():
+        return ()
+    if (given := os.environ.get(VISIBLE_GPUS)) is None:
+        # CUDA counts from 0, even if a container has only the device /dev/nvidia3.
+        return tuple(map(str, range(len(_gpu_devices()))))
+    names = (name.strip() for name in given.split(","))
+    # As CUDA does: whatever follows an invalid name is ignored.
+    return tuple(itertools.takewhile(lambda name: name not in ("", "-1"), names))
+
+
+def _gpu_devices() -> list[Path]:
+    return list(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def amx_present() -> bool:

@@ -117,6 +117,8 @@ class Torch(msgspec.Struct, frozen=True):
     is_needed: Callable[[Mapping[str, object], bool], bool]
     """Decides from the service's settings and from whether the machine has a GPU."""
     preload: tuple[str, ...] = ()
+    memory_limit_with_gpu_bytes: int = 24 * GIB
+    """With a GPU, models are larger: 8 billion parameters in 16 bits pass through 16 GB of the process's memory."""
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,8 +128,9 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """Cores per process with `auto`: the batches of one process share an interpreter."""
     most: int = MAX_WORKERS
     """Maximum number of processes with `auto`."""
-    one_with_gpu: bool = False
-    """Whether `auto` means one process if there is a GPU; more only if a measurement shows that they help."""
+    one_per_gpu: bool = False
+    """Whether `auto` means one process for each GPU if there are any; more only if a measurement shows that they
+    help."""
 
 
 class ShortTable(msgspec.Struct, frozen=True):

@@ -324,4 +324,4 @@ def _torch() -> Iterator[Finding]:
         return
     unused = "this machine has an NVIDIA GPU, but torch cannot use it; the CPU is used"
     remedy = "LINCKIA_TORCH=cuda with a new .venv, and a matching driver"
-    yield _either("gpu", not Path("/dev/nvidia0").exists(), "none; the CPU is used", unused, remedy)
+    yield _either("gpu", not extras.gpu_present(), "none; the CPU is used", unused, remedy)

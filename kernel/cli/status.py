@@ -20,6 +20,7 @@ from linckia.kernel.cli.terminal import (
     show_table,
     size,
 )
+from linckia.proto.gpu import GPU, GpuFigures
 from linckia.proto.json_types import JsonObject
 
 HEADERS = ("SERVICE", "STATE", "GEN", "PID", "UP", "RESTARTS", "RECOVERY", "MEMORY", "BUSY", "")
@@ -192,9 +193,20 @@ def _note(service: Mapping[str, Any]) -> str:
     if service.get("mode"):
         parts.append(service["mode"])
     info = service.get("info") or {}
-    parts += [f"{name}: {value}" for name, value in info.items() if value and name not in _UNSHOWN]
+    gpu = GpuFigures.of(info)
+    unshown = _UNSHOWN if gpu is None else (*_UNSHOWN, GPU)
+    parts += [f"{name}: {value}" for name, value in info.items() if value and name not in unshown]
+    parts += [] if gpu is None else [_gpu(gpu)]
     parts += [f"{name}: {_backlog(held)}" for name, held in (service.get("backlogs") or {}).items()]
     return "; ".join(part for part in parts if part)
+
+
+def _gpu(gpu: GpuFigures) -> str:
+    """Return the name of a GPU, its memory, utilization and temperature."""
+    text = f"GPU {gpu.number} {gpu.name}: {size(gpu.used_bytes)} of {size(gpu.total_bytes)}"
+    if gpu.utilization is not None:
+        text += f", {gpu.utilization:.0%} busy"
+    return text if gpu.celsius is None else f"{text}, {gpu.celsius:.0f} °C"
 
 
 def _backlog(held: Mapping[str, Any]) -> str:

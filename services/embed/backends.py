@@ -82,8 +82,11 @@ def open_encoder(
         if not extras.is_installed(extras.OPENVINO):
             command = extras.command_for(extras.OPENVINO)
             raise OperationError(f"services.embed.backend is openvino, which is not installed: run `{command}`")
-        if precision is Precision.INT8:
-            raise OperationError("the precision int8 requires the backend onnx; use auto, bf16 or fp32 with openvino")
+        if precision in (Precision.INT8, Precision.FP16):
+            needs = "the backend onnx" if precision is Precision.INT8 else "a GPU"
+            raise OperationError(
+                f"the precision {precision.value} requires {needs}; use auto, bf16 or fp32 with openvino"
+            )
         from linckia.services.embed.openvino_encoder import OpenVinoEncoder
 
         return OpenVinoEncoder(files, precision=precision, threads=threads)
@@ -100,8 +103,10 @@ def open_encoder(
             "services.embed.backend is onnx, but onnxruntime cannot be imported: remove .venv and start again, or run "
             "`pip install onnxruntime`"
         )
-    if precision is Precision.BF16:
-        raise OperationError("the precision bf16 requires torch; use auto, int8 or fp32 with the backend onnx")
+    if precision in (Precision.BF16, Precision.FP16):
+        raise OperationError(
+            f"the precision {precision.value} requires torch; use auto, int8 or fp32 with the backend onnx"
+        )
     from linckia.services.embed.onnx_encoder import OnnxEncoder
 
     return OnnxEncoder(files, folder, precision=precision, threads=threads)
@@ -119,7 +124,7 @@ def chosen(files: ModelFiles, backend: Backend, *, device: str, precision: Preci
         return backend
     if precision in (Precision.AUTO, Precision.BF16) and openvino_is_worth_it():
         return Backend.OPENVINO
-    if precision is Precision.BF16 or not onnx_is_here():
+    if precision in (Precision.BF16, Precision.FP16) or not onnx_is_here():
         return Backend.TORCH
     trial = stored_trial(files, folder) if is_tried(backend, precision) else None
     return trial.winner if trial is not None else Backend.ONNX

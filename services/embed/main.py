@@ -41,6 +41,7 @@ from linckia.services.embed.samples import COMPARED
 from linckia.services.embed.serving import EmbedSettings, Loaded, Serving
 from linckia.services.embed.weights import AUTO, resolve, supports
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
+from linckia.services.runtime.models import gpu
 from linckia.services.runtime.models.checkpoint import ModelMissing
 
 TRIAL_AFTER_S = 90.0
@@ -141,6 +142,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         model=model.model, fingerprint=model.fingerprint, device=model.device, precision=model.precision,
         backend=loaded.encoder.backend, **unused_gpu(),
     )  # fmt: skip
+    if model.device == "cuda":
+        env.background.start_soon(gpu.watch, env)
     if is_tried(settings.backend, settings.precision) and loaded.encoder.backend == "onnx":
         env.background.start_soon(service.try_torch, env.data_dir)
     yield Handlers(service)

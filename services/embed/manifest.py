@@ -24,7 +24,7 @@ MANIFESTS = (
         models_of="embed",
         rests=True,
         rests_by="unload_after_s",
-        pool=Pool(one_with_gpu=True),
+        pool=Pool(one_per_gpu=True),
         stores=(Store("", Keep.DERIVED),),
     ),
 )

@@ -19,7 +19,8 @@ from linckia.services.embed.tokens import TextTokenizer, Tokens
 from linckia.services.embed.weights import AUTO, ModelFiles, fingerprint
 from linckia.services.runtime.models.batcher import Batcher, BatchLimits, Lane, watch_health
 from linckia.services.runtime.models.checkpoint import Ids
-from linckia.services.runtime.models.device import ModelSettings, batches_at_once
+from linckia.services.runtime.models.device import ModelSettings, batches_at_once, bytes_of
+from linckia.services.runtime.models.gpu import affordable_tokens
 
 _INLINE_CHARACTERS = 2000
 """A request up to this length is tokenized in the event loop: a tenth of a millisecond, less than switching to a
@@ -27,6 +28,9 @@ thread."""
 
 _MOST_TOKENS_ON_A_CPU = 2048
 """Limit per batch: fewer make fp32 a tenth slower, more are no faster and take more memory."""
+
+_FEWEST_TOKENS_ON_A_GPU = 512
+"""Batches that turn out too large for the memory are halved."""
 
 _WARM_TOKENS = 512
 """Longest text of the warm-up: pieces are never cut longer (`measure.LONGEST`), and 32,000 tokens take minutes."""
@@ -99,7 +103,7 @@ class Serving:
         limits = BatchLimits(
             target_s=(settings.batch_ms or (80 if on_gpu else 400)) / 1000,
             first_tokens=16384 if on_gpu else 1024,
-            max_tokens=65536 if on_gpu else _MOST_TOKENS_ON_A_CPU,
+            max_tokens=_most_tokens_on_a_gpu(loaded) if on_gpu else _MOST_TOKENS_ON_A_CPU,
             max_waiting_tokens=settings.max_waiting_tokens,
         )
         self.loaded = loaded
@@ -171,6 +175,15 @@ class Serving:
         if sum(map(len, texts)) <= _INLINE_CHARACTERS:
             return encode()
         return await trio.to_thread.run_sync(encode, limiter=self._limiters[line or kind])
+
+
+def _most_tokens_on_a_gpu(loaded: Loaded) -> int:
+    """Return the limit per batch by the memory that is free beside the model."""
+    import torch
+
+    free_bytes, _ = torch.cuda.mem_get_info()
+    affordable = affordable_tokens(free_bytes, loaded.files.config, bytes_of(loaded.encoder.precision))
+    return max(_FEWEST_TOKENS_ON_A_GPU, min(BatchLimits().max_tokens, affordable))
 
 
 def alike(left: Vectors, right: Vectors) -> bool:

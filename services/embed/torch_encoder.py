@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 from linckia.services.embed.bert import PackedBert
 from linckia.services.embed.encoder import Encoder, Vectors
 from linckia.services.embed.weights import ModelFiles, supports
-from linckia.services.runtime.models.checkpoint import Ids, load_transformer
-from linckia.services.runtime.models.device import Precision, resolve_precision, survives
+from linckia.services.runtime.models.checkpoint import Ids, load_transformer, parameters_of
+from linckia.services.runtime.models.device import Precision, resolve_precision, survives, torch_type
 
 _PADDED_BATCH = 16
 """Sequences per padded batch; they are sorted by length, so there is little padding."""
@@ -30,8 +30,8 @@ class TorchEncoder(Encoder):
         place = torch.device(device)
         self.device = place.type
         self.pooling = files.pooling
-        self.precision = resolve_precision(precision, place.type)
-        dtype = torch.bfloat16 if self.precision is Precision.BF16 else torch.float32
+        self.precision = resolve_precision(precision, place.type, parameters_of(files.weights))
+        dtype = torch_type(self.precision)
         self._model = (
             PackedBert(_tensors(files), files.config, dtype, place)
             if supports(files.config)

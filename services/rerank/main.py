@@ -21,6 +21,7 @@ from linckia.proto.errors import Unavailable
 from linckia.proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from linckia.services.rerank.checkpoint import AUTO, NONE, Pair, PairTokenizer, is_judge, resolve
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
+from linckia.services.runtime.models import gpu
 from linckia.services.runtime.models.batcher import Batcher, BatchLimits, Lane, Rows, watch_health
 from linckia.services.runtime.models.checkpoint import Checkpoint, ModelMissing
 from linckia.services.runtime.models.device import ModelSettings, batches_at_once, require_device
@@ -123,6 +124,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         return
     encoder = loaded.encoder
     env.info(model=loaded.files.name, device=encoder.device, precision=encoder.precision.value)
+    if encoder.device == "cuda":
+        env.background.start_soon(gpu.watch, env)
     yield Handlers(RerankService(env.background, settings, loaded))
 
 

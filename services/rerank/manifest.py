@@ -32,7 +32,7 @@ MANIFESTS = (
         rests_by="unload_after_s",
         # A search waits only briefly for a model to load, so a loaded one stays.
         rests_while=("model", "none"),
-        pool=Pool(one_with_gpu=True),
+        pool=Pool(one_per_gpu=True),
         stores=(Store("", Keep.DERIVED),),
     ),
 )

@@ -18,8 +18,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from linckia.services.rerank.checkpoint import Pair
 from linckia.services.runtime.models.batcher import Rows
-from linckia.services.runtime.models.checkpoint import Checkpoint, ModelMissing, load_transformer
-from linckia.services.runtime.models.device import Precision, resolve_precision, survives
+from linckia.services.runtime.models.checkpoint import Checkpoint, ModelMissing, load_transformer, parameters_of
+from linckia.services.runtime.models.device import Precision, resolve_precision, survives, torch_type
 
 _PADDED_BATCH = 16
 """Pairs per forward pass; they are sorted by length, so there is little padding."""
@@ -36,8 +36,8 @@ class CrossEncoder:
     def __init__(self, files: Checkpoint, *, device: str = "cpu", precision: Precision = Precision.AUTO) -> None:
         self._device = torch.device(device)
         self.device = self._device.type
-        self.precision = resolve_precision(precision, self.device)
-        dtype = torch.bfloat16 if self.precision is Precision.BF16 else torch.float32
+        self.precision = resolve_precision(precision, self.device, parameters_of(files.weights))
+        dtype = torch_type(self.precision)
         self._model = load_transformer(files, self.kind, dtype).to(self._device)
         self._prepare(files)
 

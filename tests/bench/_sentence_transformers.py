@@ -13,7 +13,8 @@ import torch
 from sentence_transformers import SentenceTransformer  # type: ignore[import-not-found]  # the peer's environment has it
 
 torch.set_num_threads(int(os.environ["PEER_THREADS"]))
-model = SentenceTransformer(sys.argv[1], device="cpu", local_files_only=True)
+device, dtype = os.environ.get("PEER_DEVICE", "cpu"), os.environ.get("PEER_DTYPE", "float32")
+model = SentenceTransformer(sys.argv[1], device=device, local_files_only=True, model_kwargs={"dtype": dtype})
 out = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 print("ready", file=out, flush=True)

@@ -78,7 +78,7 @@ def mixed(texts: Sequence[str]) -> list[str]:
 class SentenceTransformers:
     """The peer's process."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu", dtype: str = "float32") -> None:
         python = environment("sentence-transformers", ["scikit-learn", "scipy"], ["sentence-transformers==6.2.0"])
         self._process = subprocess.Popen(
             [str(python), str(Path(__file__).with_name("_sentence_transformers.py")), str(resolve().folder)],
@@ -86,7 +86,13 @@ class SentenceTransformers:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env={**os.environ, "PEER_THREADS": str(usable_cores()), "HF_HUB_OFFLINE": "1"},
+            env={
+                **os.environ,
+                "PEER_THREADS": str(usable_cores()),
+                "PEER_DEVICE": device,
+                "PEER_DTYPE": dtype,
+                "HF_HUB_OFFLINE": "1",
+            },
         )
         assert self._process.stdout is not None
         assert self._process.stdin is not None

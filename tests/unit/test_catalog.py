@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel import catalog
+from linckia.kernel import catalog, manifests
 from linckia.kernel.settings import ConfigError
 from linckia.kernel.supervisor.spec import check
 from linckia.proto import extras, ops
@@ -45,6 +45,55 @@ def test_fronts_are_as_many_as_the_kernel_can_serve(monkeypatch: pytest.MonkeyPa
     for cores, fronts in ((1, 1), (2, 1), (3, 1), (4, 2), (6, 3), (8, 4), (128, 4)):
         monkeypatch.setattr(catalog, "usable_cores", lambda cores=cores: cores)
         assert catalog.workers(BY_NAME["front"], {"workers": "auto"}) == fronts
+
+
+@pytest.fixture
+def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    monkeypatch.setattr(extras, "gpu_present", lambda: True)
+    monkeypatch.setattr(extras, "_gpu_devices", lambda: [Path(f"/dev/nvidia{n}") for n in range(4)])
+
+
+def with_gpu(name: str) -> catalog.ServiceEntry:
+    return catalog.entry(next(each for each in manifests.built_in() if each.manifest.name == name))
+
+
+@pytest.mark.parametrize("name", ["embed", "rerank"])
+@pytest.mark.usefixtures("four_gpus")
+def test_a_pool_has_a_process_for_each_gpu_and_each_process_sees_one(name: str) -> None:
+    entry = with_gpu(name)
+    assert entry.spec.modes == ("cuda", "cpu")
+    assert catalog.workers(entry, {"workers": "auto"}) == 4
+    pool = catalog.pool(entry, 4)
+    assert [each.spec.env["CUDA_VISIBLE_DEVICES"] for each in pool] == ["0", "1", "2", "3"]
+    assert {each.spec.env["CUDA_DEVICE_ORDER"] for each in pool} == {"PCI_BUS_ID"}
+    assert [each.spec.env["CUDA_VISIBLE_DEVICES"] for each in catalog.pool(entry, 6)][4:] == ["0", "1"]
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_a_pool_uses_only_the_gpus_that_the_environment_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1f, 3, -1, 2")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    entry = with_gpu("embed")
+    assert catalog.workers(entry, {"workers": "auto"}) == 2
+    pool = catalog.pool(entry, 2)
+    assert [each.spec.env["CUDA_VISIBLE_DEVICES"] for each in pool] == ["GPU-1f", "3"]
+    assert pool[0].spec.env["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_services_without_models_and_machines_with_one_gpu_need_no_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "CUDA_VISIBLE_DEVICES" not in catalog.pool(with_gpu("compare"), 2)[1].spec.env
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    assert catalog.workers(with_gpu("embed"), {"workers": "auto"}) == 1
+    assert "CUDA_VISIBLE_DEVICES" not in catalog.pool(with_gpu("embed"), 1)[0].spec.env
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_a_model_of_eight_billion_parameters_fits_into_the_memory_of_a_process_with_a_gpu() -> None:
+    assert (with_gpu("embed").spec.memory_limit_bytes or 0) > 2 * 8_000_000_000
+    assert BY_NAME["compare"].spec.memory_limit_bytes == with_gpu("compare").spec.memory_limit_bytes
 
 
 @pytest.mark.parametrize("wrong", [0, 1001, "many", 1.5, True])

@@ -24,6 +24,7 @@ from linckia.proto.dispatch import Dispatcher
 from linckia.proto.errors import Kind, LinckiaError
 from linckia.proto.frames import Backlog
 from linckia.proto.front import SERVICE
+from linckia.proto.gpu import GpuFigures
 from linckia.proto.operation import Route, operation_of
 from linckia.proto.ops.kernel import (
     BUCKETS_S,
@@ -69,6 +70,14 @@ _OF_BACKLOGS: Final[dict[str, tuple[str, Callable[[Backlog], float | None]]]] = 
     "backlog_left_seconds": ("Remaining time at that rate.", lambda each: each.left_s),
 }
 """Metrics with a series for each kind of unfinished background work of a process."""
+
+_OF_GPUS: Final[dict[str, tuple[str, Callable[[GpuFigures], float | None]]]] = {
+    "gpu_memory_used_bytes": ("Used memory of the process's GPU, by all processes.", lambda gpu: gpu.used_bytes),
+    "gpu_memory_total_bytes": ("Memory of the process's GPU.", lambda gpu: gpu.total_bytes),
+    "gpu_utilization_ratio": ("Share of the last second in which the GPU computed.", lambda gpu: gpu.utilization),
+    "gpu_temperature_celsius": ("Temperature of the process's GPU.", lambda gpu: gpu.celsius),
+}  # fmt: skip
+"""Metrics with a series for each process with a GPU."""
 
 _OF_SERVICES: Final[dict[str, tuple[str, Callable[[LaneFigures], float]]]] = {
     "service_queued": ("Calls that wait for a process.", lambda lane: lane.queued),
@@ -137,6 +146,10 @@ class _Collector(Collector):
         for name, (text, of_backlog) in _OF_BACKLOGS.items():
             samples = (((one.name, work), of_backlog(each)) for one in processes for work, each in one.backlogs.items())
             yield _family(name, text, ["service", "of"], samples)
+        gpus = [(each.name, gpu) for each in processes if (gpu := GpuFigures.of(each.info)) is not None]
+        for name, (text, of_gpu) in _OF_GPUS.items():
+            samples_of_gpus = (((process, str(gpu.number)), of_gpu(gpu)) for process, gpu in gpus)
+            yield _family(name, text, ["service", "gpu"], samples_of_gpus)
         for name, (text, of_lane) in _OF_SERVICES.items():
             yield _family(name, text, ["service"], (((service,), of_lane(lane)) for service, lane in lanes.items()))
         failures = (((name, kind), lane.failures.get(kind, 0)) for name, lane in lanes.items() for kind in Kind)

@@ -173,6 +173,7 @@ class Batcher(Generic[T]):
         self._runners = self._at_work = 0
         self.tokens_per_s = limits.first_tokens / limits.target_s
         """The speed of one model, measured on recent batches."""
+        self._has_learned = False
         self.last_batch_at = trio.current_time()
 
     @property
@@ -285,7 +286,10 @@ class Batcher(Generic[T]):
         self.last_batch_at = trio.current_time()
         # A small batch is mostly overhead and says nothing about large ones.
         if tokens >= self.budget // 2 and elapsed_s > 0:
-            self.tokens_per_s += 0.2 * (tokens / elapsed_s - self.tokens_per_s)
+            # The first batch replaces the guess: a large model may be twenty times slower.
+            share = 0.2 if self._has_learned else 1.0
+            self.tokens_per_s += share * (tokens / elapsed_s - self.tokens_per_s)
+            self._has_learned = True
 
 
 def _compute(model: Model[T], texts: Sequence[T], beside: int) -> tuple[list[Rows | Exception], float]:

@@ -8,6 +8,7 @@ ignored.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,12 @@ Ids = npt.NDArray[np.int32]
 _CHARACTERS_A_TOKEN = 16
 """First guess at how much of a long text suffices. Three to five are usual, and a wrong guess only costs a second
 attempt."""
+
+
+class _Tensor(msgspec.Struct, frozen=True):
+    """What the header of a safetensors file says about a tensor."""
+
+    shape: tuple[int, ...] = ()
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +91,16 @@ def load_transformer(files: Checkpoint, kind: str, dtype: object) -> Any:
     except (ValueError, OSError, KeyError) as error:
         raise ModelMissing(f"transformers cannot load {files.folder}: {error}", field="model") from error
     return model.eval()
+
+
+def parameters_of(weights: Sequence[Path]) -> int:
+    """Return the number of parameters in these safetensors files. Reads only their headers."""
+    found = 0
+    for path in weights:
+        with path.open("rb") as file:
+            header = msgspec.json.decode(file.read(int.from_bytes(file.read(8), "little")), type=dict[str, _Tensor])
+        found += sum(math.prod(each.shape) for name, each in header.items() if name != "__metadata__")
+    return found
 
 
 def fingerprint(files: Checkpoint, *rest: object) -> str:

@@ -9,7 +9,7 @@ import enum
 import gc
 import hashlib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
@@ -18,25 +18,36 @@ from linckia.proto import extras
 from linckia.proto.errors import OperationError
 from linckia.proto.machine import usable_cores
 
+if TYPE_CHECKING:
+    import torch
+
+
+GIB = 1024**3
+
+BATCH_BYTES = GIB // 2
+"""Memory of a GPU for CUDA's own libraries and a small batch; larger batches are sized by what is free."""
+
 
 class Precision(enum.StrEnum):
     """The data type of the weights.
 
     `auto` is the fastest type that agrees with fp32: with torch, bf16 if the processor supports it natively, else fp32.
+    On a GPU without bf16, it is fp16 if the model does not fit into its free memory in fp32.
     """
 
     AUTO = "auto"
     FP32 = "fp32"
     BF16 = "bf16"
+    FP16 = "fp16"
     INT8 = "int8"
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings that every service with a model has."""
 
-    precision: Annotated[Precision, Meta(description="auto, fp32, bf16 (torch, openvino) or int8 (onnx)")] = (
-        Precision.AUTO
-    )
+    precision: Annotated[
+        Precision, Meta(description="auto, fp32, bf16 (torch, openvino), fp16 (GPU) or int8 (onnx)")
+    ] = Precision.AUTO
     workers: Annotated[int, Meta(ge=1, description="Processes of the pool, as many as the kernel started")] = 1
     batches: Annotated[int, Meta(ge=0, description="Batches computed at once in a process; 0: by its cores")] = 0
     threads: Annotated[int, Meta(ge=1, description="Threads of one batch; more than 1 for large models only")] = 1
@@ -64,17 +75,63 @@ def require_device(device: str) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-def resolve_precision(precision: Precision, device: str) -> Precision:
-    """Return the precision that `auto` means on this device with torch. Raises OperationError for int8."""
+def resolve_precision(precision: Precision, device: str, parameters: int = 0) -> Precision:
+    """Return the precision that `auto` means on this device with torch.
+
+    Args:
+        parameters: of the model.
+
+    Raises:
+        OperationError: torch does not have this precision on the device, or the model does not fit into the free memory
+            of the GPU.
+    """
     import torch
 
     if precision is Precision.INT8:
         raise OperationError("the precision int8 is only available in embed's onnx backend; use auto, fp32 or bf16")
+    if device == "cuda":
+        free_bytes, _ = torch.cuda.mem_get_info()
+        # By default, emulated bf16 counts too, which is slower than fp32.
+        return fitting(
+            precision, parameters, free_bytes, has_bf16=torch.cuda.is_bf16_supported(including_emulation=False)
+        )
+    if precision is Precision.FP16:
+        raise OperationError("the precision fp16 is only available on GPUs; use auto, fp32 or bf16")
     if precision is not Precision.AUTO:
         return precision
-    if device == "cuda":
-        return Precision.BF16 if torch.cuda.is_bf16_supported() else Precision.FP32
     return Precision.BF16 if _cpu_has_bf16() else Precision.FP32
+
+
+def fitting(precision: Precision, parameters: int, free_bytes: int, *, has_bf16: bool) -> Precision:
+    """Return the precision for a model with so many parameters on a GPU. Raises OperationError if it does not fit."""
+    chosen = precision
+    if precision is Precision.AUTO and has_bf16:
+        chosen = Precision.BF16
+    elif precision is Precision.AUTO:
+        chosen = Precision.FP32 if needed_bytes(parameters, Precision.FP32) <= free_bytes else Precision.FP16
+    if (needed := needed_bytes(parameters, chosen)) > free_bytes:
+        raise OperationError(
+            f"the model needs {needed / GIB:.1f} GiB in {chosen.value}, and the GPU has {free_bytes / GIB:.1f} GiB "
+            "free; choose a smaller model, or end what uses the GPU"
+        )
+    return chosen
+
+
+def needed_bytes(parameters: int, precision: Precision) -> int:
+    """Return the GPU memory for a model and a batch."""
+    return parameters * bytes_of(precision) + BATCH_BYTES
+
+
+def bytes_of(precision: Precision) -> int:
+    """Return the size of a number."""
+    return {Precision.FP32: 4, Precision.INT8: 1}.get(precision, 2)
+
+
+def torch_type(precision: Precision) -> torch.dtype:
+    """Return torch's type for a precision."""
+    import torch
+
+    return {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}.get(precision, torch.float32)
 
 
 def survives(error: Exception, device: str) -> bool:

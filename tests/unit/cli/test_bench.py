@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from linckia.proto import extras
 from tests.bench._programs import require
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -55,3 +56,15 @@ def test_programs_that_are_there_are_no_obstacle(tmp_path: Path, monkeypatch: py
     require("rg", "borg")
     with pytest.raises(SystemExit, match="compares with restic, not found"):
         require("rg", "restic")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(extras.gpu_present(), reason="this machine has a GPU")
+def test_benchmark_of_the_gpu_says_that_there_is_none() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench.gpu"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "scripts/bench gpu: nothing can be measured: this machine has no NVIDIA GPU (there is no /dev/nvidia0)\n"
+    )

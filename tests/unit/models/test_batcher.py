@@ -351,3 +351,13 @@ async def test_two_encoders_share_one_queue() -> None:
     assert vectors[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
     assert first.batches
     assert second.batches
+
+
+async def test_the_first_batch_replaces_the_guess_of_the_speed() -> None:
+    batcher: Batcher[str] = Batcher(1, BatchLimits(target_s=0.08, first_tokens=16384))
+    # A large model: without this, queries would wait a second and more for each of the first batches.
+    batcher._learn(16384, 1.6)
+    assert batcher.tokens_per_s == 10240
+    assert batcher.budget == 819
+    batcher._learn(819, 0.04)
+    assert 10240 < batcher.tokens_per_s < 20475

@@ -328,6 +328,20 @@ def test_healthy_deaths_do_not_lead_to_a_lower_mode() -> None:
     assert set(world.modes) == {"cuda"}
 
 
+def test_process_of_a_pool_falls_back_and_returns_alone() -> None:
+    world = World(service("a", modes=("cuda", "cpu")), service("a-2", modes=("cuda", "cpu"))).boot()
+    crash_times(world, 3)
+    assert [(world.child(name).mode, world.state(name)) for name in ("a", "a-2")] == [
+        (1, ServiceState.READY),
+        (0, ServiceState.READY),
+    ]
+    world.said()
+    world.pass_time(600)
+    assert world.said() == "-a4 +a5"
+    assert [world.child(name).mode for name in ("a", "a-2")] == [0, 0]
+    assert world.child("a-2").generation == 1
+
+
 # The end.
 
 

@@ -21,10 +21,14 @@ from linckia.services.front.web.metrics import exposition
 LINE = re.compile(r'^(?P<name>[a-z_]+)(\{(?P<labels>([a-z_]+="([^"\\]|\\.)*",?)*)\})? (?P<value>[0-9.e+-]+)$')
 
 
+FIGURES_OF_A_GPU = '{"name":"NVIDIA L4","number":1,"used_bytes":3,"total_bytes":24,"utilization":0.5,"celsius":61.0}'
+
+
 def service(name: str, *, state: ServiceState = ServiceState.READY, deaths: int = 0) -> ServiceFigures:
     figures = ServiceFigures(
         name=name, state=state, generation=1 + deaths, pid=7, uptime_s=3.0, restarts=deaths, rss_bytes=1024,
-        ping_ms=0.25, backlogs={"vectors of notes": Backlog(done=3, total=5, per_s=0.5, left_s=4.0)},
+        ping_ms=0.25, info={"gpu": FIGURES_OF_A_GPU if name == "embed" else "unknown"},
+        backlogs={"vectors of notes": Backlog(done=3, total=5, per_s=0.5, left_s=4.0)},
     )  # fmt: skip
     dead = {"deaths": {"signal": deaths}, "answered_ms": 1.5, "recovery_ms": 12.5} if deaths else {}
     return msgspec.structs.replace(figures, **dead)
@@ -117,6 +121,9 @@ def test_services_are_told_apart_and_a_pool_shares_its_calls() -> None:
     assert found['linckia_backlog_waiting{of="vectors of notes",service="embed"}'] == 2
     assert found['linckia_backlog_left_seconds{of="vectors of notes",service="embed"}'] == 4
     assert found["linckia_kernel_memory_bytes"] == 4096
+    assert found['linckia_gpu_memory_used_bytes{gpu="1",service="embed"}'] == 3
+    assert found['linckia_gpu_temperature_celsius{gpu="1",service="embed"}'] == 61
+    assert 'linckia_gpu_memory_used_bytes{gpu="1",service="embed-2"}' not in found
     assert found['linckia_kernel_loop_lateness_seconds{clock="processor"}'] == 0.004
     assert found["linckia_kernel_loop_late_turns_total"] == 1
     assert found["linckia_backup_age_seconds"] == 60

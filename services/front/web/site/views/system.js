@@ -129,6 +129,14 @@ function Service({ name, tab }) {
     ${tab === "definitions" && html`<${Definitions} mount=${name.replace(/^mcp_/, "")} />`}`;
 }
 
+// What a service says about itself, with the figures of its GPU in words.
+function told({ gpu, ...info }) {
+  if (!gpu?.startsWith("{")) return gpu ? { ...info, gpu } : info;
+  const { name, number: index, used_bytes, total_bytes, utilization, celsius } = JSON.parse(gpu);
+  const more = [utilization == null ? "" : `${percent(utilization)} busy`, celsius == null ? "" : `${celsius} °C`];
+  return { ...info, GPU: [`${index} ${name}`, `${bytes(used_bytes)} of ${bytes(total_bytes)}`, ...more].filter(Boolean).join(", ") };
+}
+
 function Figures({ one, name, events }) {
   const history = useHistory();
   const series = history?.services[name];
@@ -136,7 +144,7 @@ function Figures({ one, name, events }) {
       process: one.pid ?? "none", generation: one.generation, up: span(one.uptime_s), memory: bytes(memory(one)), CPU: percent(one.cpu),
       standby: one.standby_pid ? `process ${one.standby_pid}` : "none", "in flight": one.in_flight, queued: one.queued, calls: number(one.calls), failed: number(one.failed),
       "median / p99": `${ms(one.p50_ms)} / ${ms(one.p99_ms)}`, "last recovery": ms(one.recovery_ms),
-      deaths: Object.entries(one.deaths).map(([cause, count]) => `${cause} ${count}`).join(", ") || "none", note: note(one), ...one.info }} />`}
+      deaths: Object.entries(one.deaths).map(([cause, count]) => `${cause} ${count}`).join(", ") || "none", note: note(one), ...told(one.info) }} />`}
     <h2>Last hour</h2>
     ${!series ? html`<${Nothing}>The first figures come 15 seconds after the start.<//>` : html`<div class="columns">
       <${Chart} at=${history.at} values=${series.cpu} label="CPU" format=${percent} />
