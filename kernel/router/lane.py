@@ -4,9 +4,10 @@ Each call is answered exactly once. A call that was delivered to a generation th
 operation is idempotent; otherwise it fails with `MaybeExecuted`.
 
 If the service itself may have caused the death (it was not killed from outside), the calls that were in flight become
-*suspects*. They are sent again one at a time, each with exclusive use of the process for a while, so that a request
-that kills its service is identified and refused as `Quarantined`. A call is not convicted if it was not alone, or if
-the service also dies with nothing in flight, for example because of its background work.
+*suspects*. Each is sent again with exclusive use of a process for a while, so that a request that kills its service is
+identified and refused as `Quarantined`. One suspect is tried at a time, in a pool as many as half of its instances. A
+call is not convicted if it was not alone, or if the service also dies with nothing in flight, for example because of
+its background work.
 
 A service may be a pool of several instances, each supervised separately. A call goes to the least loaded one available.
 """
