@@ -29,11 +29,9 @@ from dataclasses import dataclass, field
 import trio
 import trio.testing
 
-from linckia.kernel.generation import Generation
-from linckia.kernel.ports import Cause, CauseKind, ServiceState
+from linckia.kernel.ports import ServiceState
 from linckia.kernel.router.instance import Limits
 from linckia.kernel.router.router import Router
-from linckia.kernel.supervisor import policy
 from linckia.kernel.supervisor.placement import Exit, Running
 from linckia.kernel.supervisor.processes import Activity
 from linckia.kernel.supervisor.spawn import SpawnError
@@ -47,11 +45,9 @@ from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import Link, LinkClosed
 from linckia.proto.operation import operation_of
 from linckia.proto.ops.observation import TimelineEvent
+from tests.bench._kernel_costs import POOL, instances, policy_cost_us, router_cost_us
 from tests.memory_link import memory_link
 from tests.unit.router.ops import Said, Say, Write
-
-POOL = "speaker"
-"""The service of the operations that the agents call."""
 
 NO_PID = 1 << 24
 """Above all pids of Linux, so that the supervisor finds no process with the pid of a simulated worker."""
@@ -299,7 +295,7 @@ class World:
     async def simulate(self) -> Figures:
         begun = time.perf_counter()
         scenario = self.scenario
-        names = [POOL, *(f"{POOL}-{n}" for n in range(2, scenario.workers + 1))]
+        names = instances(scenario.workers)
         spec = ServiceSpec(name=POOL, module="simulated", standby=False)
         limits = Limits(spec.in_flight, spec.queue)
         router = Router(ops.load(["tests.unit.router.ops"]), {POOL: limits}, {POOL: names})
@@ -409,82 +405,6 @@ def simulate(scenario: Scenario) -> Figures:
     """Run a simulation on a mock clock that jumps whenever nothing is left to do."""
     random.seed(scenario.seed)
     return trio.run(World(scenario).simulate, clock=trio.testing.MockClock(autojump_threshold=0))
-
-
-class _Posts:
-    """A channel that keeps what is posted, so that only the router's own work is measured."""
-
-    is_behind = False
-    held_bytes = 0
-
-    def __init__(self, posted: collections.deque[tuple[Generation, AnyFrame]]) -> None:
-        self._posted = posted
-        self.generation: Generation | None = None
-
-    def post(self, frame: AnyFrame) -> None:
-        if self.generation is not None:
-            self._posted.append((self.generation, frame))
-
-
-def router_cost_us(workers: int, calls: int = 5_000, *, share: float = 0.5, resting: bool = False) -> float:
-    """Return the processor time, in µs, that the router takes for a call of a front and its reply.
-
-    `share` of the workers always have a call in flight. `resting`: the last worker rests.
-    """
-
-    async def measure() -> float:
-        names = [POOL, *(f"{POOL}-{n}" for n in range(2, workers + 1))]
-        limits = {"front": Limits(64, 256), POOL: Limits(64, 256)}
-        router = Router(ops.load(["tests.unit.router.ops"]), limits, {POOL: names}, fronts=("front",))
-        posted: collections.deque[tuple[Generation, AnyFrame]] = collections.deque()
-        for name in ("front", *names):
-            generation = Generation(name, 1)
-            posts = _Posts(posted)
-            generation.channel = posts  # type: ignore[assignment]  # only `post` is called
-            if name == names[-1] and resting and workers > 1:
-                router.state(name, ServiceState.RESTING, "", None)
-                continue
-            if name == "front":
-                front = generation
-            else:
-                posts.generation = generation
-            router.up(generation)
-            router.state(name, ServiceState.READY, "", None)
-        params = frames.pack_body(Say(text="text"))
-        body = frames.pack_body(Said(text="text", generation=1, caller="client"))
-        trace = frames.new_trace()
-
-        def make(first: int, count: int) -> None:
-            for number in range(first, first + count):
-                call = Call(number, operation_of(Say).name, params, 10_000, trace, "client", 1)
-                router.frame(front, call)
-                if len(posted) > max(1, workers * share):
-                    generation, frame = posted.popleft()
-                    assert isinstance(frame, Call)
-                    router.frame(generation, Return(frame.id, body))
-
-        make(1, max(200, workers))
-        begun = time.thread_time()
-        make(100_000, calls)
-        return (time.thread_time() - begun) / calls * 1e6
-
-    return trio.run(measure)
-
-
-def policy_cost_us(workers: int, deaths: int = 100) -> float:
-    """Return the processor time, in µs, for deciding about a death and the worker's return, with these workers."""
-    plan = policy.Plan(tuple(ServiceSpec(name=f"worker-{n}", module="simulated") for n in range(workers)))
-    state, _ = policy.decide(plan, plan.first(), policy.Boot(), 0.0, 0.0)
-    for n in range(workers):
-        state, _ = policy.decide(plan, state, policy.BecameReady(f"worker-{n}", 1), 0.0, 0.0)
-    killed = Cause(CauseKind.SIGNAL, signal.SIGKILL, "killed")
-    begun = time.thread_time()
-    for n in range(deaths):
-        name = f"worker-{n % workers}"
-        generation = state.children[name].generation
-        state, _ = policy.decide(plan, state, policy.Died(name, generation, killed), 100.0 + n, 0.0)
-        state, _ = policy.decide(plan, state, policy.BecameReady(name, generation + 1), 100.0 + n, 0.0)
-    return (time.thread_time() - begun) / deaths * 1e6
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -8,7 +8,8 @@ import trio
 from linckia.kernel.generation import Generation
 from linckia.kernel.router.instance import Instance
 from linckia.kernel.router.loads import Loads
-from tests.bench.simulate import Scenario, router_cost_us, simulate
+from tests.bench._kernel_costs import router_cost_us
+from tests.bench.simulate import Scenario, simulate
 from tests.unit.router.ops import Say
 from tests.unit.router.rig import CRASHED, call, rig
 
