@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +36,9 @@ from linckia.kernel.ports import ROUTINE, Injector, ServiceState
 from linckia.kernel.router.router import Router
 from linckia.kernel.schedule import Schedule
 from linckia.kernel.settings import ConfigError
+from linckia.kernel.supervisor.cluster import ClusterPlacement
 from linckia.kernel.supervisor.local import LocalPlacement
+from linckia.kernel.supervisor.placement import Placement
 from linckia.kernel.supervisor.process import channel_to
 from linckia.kernel.supervisor.spawn import Prestarted
 from linckia.kernel.supervisor.supervisor import Supervisor
@@ -145,12 +147,13 @@ class _Kernel:
         self.launches = LaunchConfigs(
             config, {entry.spec.name: entry for entry in every}, table, self.folders, self.unserved
         )
+        local = LocalPlacement(zygotes, log_dir(config.data_dir), prestarted, [entry.spec.name for entry in every])
         self.supervisor = Supervisor(
             tuple(entry.spec for entry in every),
             zygotes,
             self.router,
             self.launches,
-            LocalPlacement(zygotes, log_dir(config.data_dir), prestarted, [entry.spec.name for entry in every]),
+            self._placement(local, pools),
             handoff=self.handoff.ready,
             channel_to=channel_to if self.injector is None else self.injector.channel_to,
         )
@@ -258,6 +261,19 @@ class _Kernel:
         for entry in self.entries:
             if entry.uses_roots and self.supervisor.state(entry.spec.name) in living:
                 self.supervisor.restart(entry.spec.name)
+
+    def _placement(self, local: LocalPlacement, pools: Mapping[str, tuple[ServiceEntry, ...]]) -> Placement:
+        """Return where services run: on this machine, and on the cluster if there is one. Raises ConfigError."""
+        if (cluster := self.config.cluster) is None:
+            return local
+        placed = catalog.placed(pools, cluster, self.config.services)
+        logs = log_dir(self.config.data_dir)
+        return ClusterPlacement(local, placed, cluster.address, self._move, host=cluster.host, log_dir=logs)
+
+    def _move(self, name: str) -> None:
+        # A service that is stopped or rests gets its new place when it starts.
+        if self.supervisor.state(name) in (ServiceState.STARTING, ServiceState.READY):
+            self.supervisor.restart(name)
 
     async def _control(self, *, task_status: trio.TaskStatus[None]) -> None:
         await self.control.run(self.listener, task_status=task_status)

@@ -11,9 +11,10 @@ import msgspec
 from msgspec import structs
 
 from linckia.kernel import manifests
-from linckia.kernel.settings import ConfigError
+from linckia.kernel.settings import ClusterSettings, ConfigError
 from linckia.kernel.supervisor.spec import Restart, ServiceSpec, ZygoteSpec
 from linckia.proto import extras
+from linckia.proto.cluster import Resources
 from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.json_types import Layer
 from linckia.proto.launch import HEAPS
@@ -144,6 +145,31 @@ def pools(
             followed = every if entry.manifest.watches else follows[entry.service]
             given = configured(entry, own, rest_after_s=rest_after_s, standbys=standbys, follows=followed)
             found[entry.service] = pool(given, workers(entry, own))
+    return found
+
+
+def placed(
+    pools: Mapping[str, tuple[ServiceEntry, ...]],
+    cluster: ClusterSettings,
+    settings: Mapping[str, Mapping[str, object]],
+) -> dict[str, Resources]:
+    """Return what each process that runs on the cluster reserves there, by its name. Raises ConfigError."""
+    found: dict[str, Resources] = {}
+    able = [name for name, pool in pools.items() if pool[0].manifest.stateless]
+    for name, resources in cluster.services.items():
+        where = f"settings: cluster.services.{name}"
+        if name not in pools:
+            raise ConfigError(f"{where}: there is no service {name!r}{nearest(name, able)}")
+        if name not in able:
+            raise ConfigError(f"{where}: this service must run on this machine; others can be: {', '.join(able)}")
+        own = settings.get(name, {})
+        for setting in pools[name][0].manifest.reads_files:
+            if own.get(setting):
+                raise ConfigError(
+                    f"{where}: services.{name}.{setting} names a file, which the nodes do not have; use an "
+                    "environment variable instead, or remove the table"
+                )
+        found |= {entry.spec.name: resources for entry in pools[name]}
     return found
 
 

@@ -20,6 +20,7 @@ from linckia.kernel.settings import (
     AuditSettings,
     BackupSettings,
     ChaosSettings,
+    ClusterSettings,
     ConfigError,
     Flags,
     LayerSettings,
@@ -32,6 +33,7 @@ from linckia.kernel.settings import (
     with_short_tables,
 )
 from linckia.proto import backup as backups
+from linckia.proto import extras
 from linckia.proto.control.address import find_data_dir, given_data_dir
 from linckia.proto.front import (
     ASYMMETRIC,
@@ -78,6 +80,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     audit: AuditSettings = AuditSettings()
     backup: BackupSettings | None = None
     chaos_module: str | None = None
+    cluster: ClusterSettings | None = None
     services: dict[str, Layer] = {}
     mounts: dict[str, Layer] = {}
     """The tables of the mounted MCP servers that are enabled, with real paths."""
@@ -121,6 +124,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     audit: Layer = {}
     backup: BackupSettings | None = None
     chaos: Layer = {}
+    cluster: Layer = {}
     plain: Layer = {}
     services: dict[str, Layer] = {}
     packages = manifests.served(flags.packages)
@@ -141,6 +145,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
             # It contains everything that is stored.
             denied.append(backup.to)
         chaos |= raw.get("chaos", {})
+        cluster = _with_services(cluster, raw.get("cluster") or {})
         http |= _with_token(raw.get("http", {}), folder, origin)
         paths, more = denied_paths.denials(settings.deny, origin)
         # The origin of a layer from a file is its path.
@@ -174,6 +179,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         audit=msgspec.convert(audit, AuditSettings),
         backup=backup,
         chaos_module=_injector(msgspec.convert(chaos, ChaosSettings)),
+        cluster=_cluster(cluster),
         services=services,
         mounts=merged,
         warnings=tuple(warnings),
@@ -188,6 +194,24 @@ def _injector(chaos: ChaosSettings) -> str | None:
     if chaos.module is not None and not chaos.allowed:
         raise ConfigError(f"settings: chaos.module is {chaos.module!r}, which needs chaos.allowed = true")
     return chaos.module
+
+
+def _with_services(cluster: Layer, own: Layer) -> Layer:
+    """Return the merged tables `[cluster]` of two layers, whose tables of services are merged by name."""
+    services = cluster.get("services", {}) | own.get("services", {})
+    return cluster | own | ({"services": services} if services else {})
+
+
+def _cluster(cluster: Layer) -> ClusterSettings | None:
+    """Return the settings of the cluster, if there is one. Raises ConfigError: what it needs is not installed."""
+    if not cluster:
+        return None
+    if not extras.is_installed(extras.RAY):
+        raise ConfigError(
+            f"settings: cluster.engine is {cluster['engine']!r}, which is not installed; install it with "
+            f"`{extras.command_for(extras.RAY)}`, or remove [cluster]"
+        )
+    return msgspec.convert(cluster, ClusterSettings)
 
 
 def _layers(

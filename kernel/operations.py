@@ -193,6 +193,7 @@ class KernelOperations:
             ],
             zygotes=[_as(ops.ZygoteStatus, each, pss_bytes=shares.get(each.pid or 0)) for each in report.zygotes],
             trends=self.trends.trends(),
+            cluster=report.cluster,
         )
 
     async def _shares_of(self, pids: set[int], with_programs: Container[int | None]) -> Mapping[int, int | None]:
@@ -288,6 +289,7 @@ class KernelOperations:
                 ops.ZygoteFigures(name=each.name, up=each.pid is not None, deaths=each.deaths)
                 for each in report.zygotes
             ],
+            cluster=report.cluster,
             states=[state.value for state in ServiceState],
             causes=[cause.value for cause in CauseKind if cause is not CauseKind.RESTED],
         )

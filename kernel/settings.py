@@ -19,6 +19,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from linckia.proto.cluster import Resources
 from linckia.proto.front import DEFAULT_PORT, Http
 from linckia.proto.json_types import Layer
 from linckia.proto.manifest import ShortTable
@@ -94,6 +95,19 @@ class BackupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return seconds(self.every) or 0.0
 
 
+class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[cluster]`: other machines that run stateless services."""
+
+    engine: Literal["ray"]
+    """What connects the machines: ray."""
+    address: str = "auto"
+    """Address of the cluster as Ray knows it: HOST:PORT of its head, or auto for the one that this machine is in."""
+    host: str = ""
+    """Address of this machine for the nodes; by default, the one that Ray knows."""
+    services: dict[str, Resources] = {}
+    """Tables `[cluster.services.NAME]`: services that run on the cluster, and what each process of them reserves."""
+
+
 class Root(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An item of `roots` that also has a mode."""
 
@@ -124,6 +138,8 @@ class LayerSettings(msgspec.Struct, frozen=True, kw_only=True):
     chaos: ChaosSettings = ChaosSettings()
     http: Http = Http()
     prompts: Prompts = Prompts()
+    cluster: ClusterSettings | None = None
+    """Other machines that run stateless services; null: none."""
     services: dict[str, Layer] = {}
     """Tables of single services; see below."""
     mcp: dict[str, object] = {}

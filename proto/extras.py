@@ -24,6 +24,8 @@ POSTGRES: Final = "postgres"
 VISIBLE_GPUS: Final = "CUDA_VISIBLE_DEVICES"
 """Variable that limits CUDA to some GPUs, by number or UUID."""
 
+RAY: Final = "ray"
+"""Stateless services on other machines."""
 
 CPU_INDEX: Final = "https://download.pytorch.org/whl/cpu"
 """Has torch without CUDA's libraries, which are gigabytes."""
@@ -33,6 +35,7 @@ _MODULES: Final = {
     VIDEO: ("av",),
     OPENVINO: ("openvino",),
     POSTGRES: ("psycopg", "pgvector", "Stemmer"),
+    RAY: ("ray", "cryptography"),
 }
 
 

@@ -217,6 +217,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it serves connections, on listening sockets that are passed to it."""
     watches: bool = False
     """Whether the system notifies it of changed files."""
+    stateless: bool = False
+    """Whether it can run on a node of a cluster: it keeps nothing that matters between calls, and needs no files of
+    this machine but models."""
     models_of: str = ""
     """Service whose model files it may read: those in the hub's cache, and the folder in that service's `model`."""
     reads_files: tuple[str, ...] = ()

@@ -61,13 +61,21 @@ def _limit_threads() -> None:
 class Certificates:
     """Paths of PEM files: this end's certificate and key, and the authority that signed the other end's certificate."""
 
-    def __init__(self, own: Path, key: Path, authority: Path, *, server_name: str = "") -> None:
-        """`server_name`: the name that the dialling end expects in the other end's certificate."""
+    def __init__(
+        self, own: Path | str, key: Path | str, authority: Path | str, *, server_name: str = "", peer_name: str = ""
+    ) -> None:
+        """
+        Args:
+            own: the path of the file or, as a `str`, its text; likewise `key` and `authority`.
+            server_name: the name that the dialling end expects in the other end's certificate.
+            peer_name: the common name that the listening end expects; "" accepts any that the authority signed.
+        """
         self._own, self._key, self._authority, self._server_name = own, key, authority, server_name
+        self.peer_name = peer_name
 
     def config(self, *, dials: bool) -> Any:
         """Return nng's TLS configuration. Raises OSError: a file cannot be read; ValueError: no certificate or key."""
-        own, key, authority = (path.read_text("ascii") for path in (self._own, self._key, self._authority))
+        own, key, authority = map(_pem, (self._own, self._key, self._authority))
         mode = pynng.TLSConfig.MODE_CLIENT if dials else pynng.TLSConfig.MODE_SERVER
         try:
             # The other end must always present a certificate of this authority.
@@ -76,7 +84,13 @@ class Certificates:
                 own_cert_string=own, auth_mode=pynng.TLSConfig.AUTH_MODE_REQUIRED,
             )  # fmt: skip
         except pynng.NNGException as error:
-            raise ValueError(f"{self._own}, {self._key} or {self._authority} is not a PEM file: {error}") from error
+            files = [str(each) for each in (self._own, self._key, self._authority) if isinstance(each, Path)]
+            named = " or ".join(files) or "the certificate, key or authority"
+            raise ValueError(f"{named} is not in PEM: {error}") from error
+
+
+def _pem(given: Path | str) -> str:
+    return given if isinstance(given, str) else given.read_text("ascii")
 
 
 class NngLink(Link):
@@ -95,6 +109,8 @@ class NngLink(Link):
         self._data, self._size = _ffi.new("void **"), _ffi.new("size_t *")
         self._closed = False
         self._peer_gone = False
+        self.gone = trio.Event()
+        """Set once the connected peer is gone."""
         self._scopes: set[trio.CancelScope] = set()
         token = trio.lowlevel.current_trio_token()
 
@@ -130,8 +146,15 @@ class NngLink(Link):
         """Wait for the first peer with a certificate on `tls+tcp://HOST:PORT`. Raises OSError, ValueError."""
         config = certificates.config(dials=False)
 
+        def refuse_others(pipe: Any) -> None:
+            # Called in a thread of nng, after the handshake and before any message.
+            if _peer_name(pipe) != certificates.peer_name:
+                pipe.close()
+
         def attach(opened: Any) -> None:
             opened.tls_config = config
+            if certificates.peer_name:
+                opened.add_pre_pipe_connect_cb(refuse_others)
             opened.listen(url)
 
         with _as_os_errors(url):
@@ -157,6 +180,7 @@ class NngLink(Link):
 
     def _on_peer_gone(self) -> None:
         self._peer_gone = True
+        self.gone.set()
         for scope in self._scopes:
             scope.cancel()
 
@@ -234,6 +258,17 @@ class NngLink(Link):
         for fd in (self._recv_fd, self._send_fd):
             trio.lowlevel.notify_closing(fd)
         self._socket.close()
+
+
+def _peer_name(pipe: Any) -> str:
+    """Return the common name in the certificate of a pipe's other end; "" if it has none."""
+    name = _ffi.new("char **")
+    if _lib.nng_pipe_get_string(pipe.pipe, b"tls-peer-cn", name):
+        return ""
+    try:
+        return bytes(_ffi.string(name[0])).decode()
+    finally:
+        _lib.nng_strfree(name[0])
 
 
 @contextlib.contextmanager

@@ -122,6 +122,7 @@ def examine(data_dir: Path, given: JsonObject | None = None) -> Iterator[Finding
     yield _reranker()
     yield from _torch()
     yield _openvino()
+    yield _ray(status)
     yield _video()
 
 
@@ -288,6 +289,19 @@ def _openvino() -> Finding:
         found = "not installed: texts would be embedded nearly twice as fast on this processor"
         return Finding("OpenVINO", Verdict.NOTE, found, extras.command_for(extras.OPENVINO))
     return Finding("OpenVINO", Verdict.OK, "not installed, and no faster on this processor")
+
+
+def _ray(status: JsonObject | ControlError) -> Finding:
+    cluster = None if isinstance(status, ControlError) else status.get("cluster")
+    if cluster is not None:
+        nodes = f"{cluster['address']}, {len(cluster['nodes'])} nodes"
+        broken = f"{cluster['address']} is not connected, and this machine does all work: {cluster['problem']}"
+        remedy = "check the head of the cluster with `ray status`, and [cluster] in the settings"
+        return _either("cluster", not cluster["problem"], nodes, broken, remedy)
+    if extras.is_installed(extras.RAY):
+        return Finding("Ray", Verdict.OK, "can run stateless services on other machines; none are set ([cluster])")
+    found = "not installed: needed for stateless services on other machines ([cluster])"
+    return Finding("Ray", Verdict.OK, found, extras.command_for(extras.RAY))
 
 
 _TORCH_PROBE = """

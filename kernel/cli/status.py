@@ -74,6 +74,8 @@ def summary(answer: Mapping[str, Any]) -> list[Cell]:
     state = answer.get("backup")
     if state and (state["error"] or state["problems"]):
         lines.append((f"backup {backup(state)}", "yellow"))
+    if (state := answer.get("cluster")) is not None:
+        lines += [(line, "yellow" if state["problem"] else "") for line in cluster(state)]
     if problem := _audit(answer.get("audit")):
         lines.append((problem.strip(), "yellow"))
     return lines
@@ -123,7 +125,20 @@ def heading(answer: Mapping[str, Any], *, secrets: bool = True) -> str:
         f"data   {answer['data_dir']}"
         + (f"\nbackup {backup(answer['backup'])}" if answer.get("backup") else "")
         + _audit(answer.get("audit"))
+        + "".join(f"\n{line}" for line in cluster(answer.get("cluster")))
     )
+
+
+def cluster(state: Mapping[str, Any] | None) -> list[str]:
+    """Return a line about the cluster, and one about each node with what it runs."""
+    if state is None:
+        return []
+    lines = [f"{state['engine']}    {state['address']}: {state['problem'] or counted(len(state['nodes']), 'node')}"]
+    for node in state["nodes"]:
+        gpus = f", {node['num_gpus']:g} GPUs" if node["num_gpus"] else ""
+        cpus = f"{node['num_cpus']:g} processors"
+        lines.append(f"       {node['name']}: {cpus}{gpus}; {', '.join(node['services']) or 'nothing of this system'}")
+    return lines
 
 
 def token(answer: Mapping[str, Any]) -> str:
@@ -192,6 +207,8 @@ def _note(service: Mapping[str, Any]) -> str:
         parts.append(f"last: {service.get('last_death')}")
     if service.get("mode"):
         parts.append(service["mode"])
+    if service.get("node"):
+        parts.append(f"on {service['node']}")
     info = service.get("info") or {}
     gpu = GpuFigures.of(info)
     unshown = _UNSHOWN if gpu is None else (*_UNSHOWN, GPU)

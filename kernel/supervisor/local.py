@@ -70,6 +70,7 @@ class LocalProcess:
     on_use: Callable[[], None]
     handoff: socket.socket | None = None
     oom_kills: int = 0
+    node: str = field(default="", init=False)
     exit: Exit | None = field(default=None, init=False)
 
     async def wait(self) -> Exit:
@@ -162,7 +163,7 @@ class LocalPlacement:
     ) -> None:
         self._log_dir = log_dir
         self._prestarted = prestarted
-        self._reaper = Reaper()
+        self.reaper = Reaper()
         self._oom = OomCounter()
         self._standbys: dict[str, Standby] = {}
         """Keyed by service name."""
@@ -171,7 +172,7 @@ class LocalPlacement:
         self._loading = StartQueue([spec.name for spec in zygotes], max(1, cores - 1))
         self._starting = StartQueue(order, max(1, cores - 1))
         self._prioritized: set[str] = set()
-        self.zygotes = {spec.name: Zygote(spec, log_dir, self._reaper, self._loading) for spec in zygotes}
+        self.zygotes = {spec.name: Zygote(spec, log_dir, self.reaper, self._loading) for spec in zygotes}
         self._logs: dict[str, ServiceLog] = {}
         self._log_scopes: dict[str, trio.CancelScope] = {}
         self._nursery: trio.Nursery | None = None
@@ -194,7 +195,7 @@ class LocalPlacement:
     async def _look_after(self) -> None:
         while True:
             await trio.sleep(LOOK_INTERVAL_S)
-            self._reaper.collect(trio.current_time())
+            self.reaper.collect(trio.current_time())
             for zygote in self.zygotes.values():
                 zygote.rest_if_unneeded()
 
@@ -249,7 +250,7 @@ class LocalPlacement:
                 pid, how, popen = await self._start(spec, launch, zygote, descriptors, log, prestarted)
             except OSError as error:
                 raise SpawnError(f"{spec.name} could not be started: {error}") from error
-            self._reaper.own.add(pid)
+            self.reaper.own.add(pid)
             pidfd = os.pidfd_open(pid)
             settle(pid, spec.oom_score_adj)
             log.note(f"{spec.name} generation {launch.generation} started by {how} as process {pid}")
@@ -261,11 +262,11 @@ class LocalPlacement:
             self._starting.end(spec.name)
             if zygote is not None and spec.standby and self._nursery is not None:
                 self._dismiss_standby(spec.name)
-                standby = self._standbys[spec.name] = Standby(spec, launch, zygote, self._reaper, log.fd)
+                standby = self._standbys[spec.name] = Standby(spec, launch, zygote, self.reaper, log.fd)
                 self._nursery.start_soon(run_isolated, f"the standby of {spec.name}", standby.run)
 
         return LocalProcess(
-            pid, how, link, pidfd, log, self._reaper, self._oom, popen,
+            pid, how, link, pidfd, log, self.reaper, self._oom, popen,
             on_ready=expect_the_next,
             on_use=lambda: self._standbys[spec.name].called() if spec.name in self._standbys else None,
             handoff=handoff,

@@ -28,17 +28,23 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the kernel's OOM killer ended it."""
     last_words: str = ""
     """End of its log output."""
+    lost: str = ""
+    """Why the machine it ran on cannot be reached; "" if that is not what ended it."""
 
 
 def cause_of(ended: Exit, asked: Cause | None) -> Cause:
     """Return why a generation ended: the reason it was `asked` to end, or what the operating system reports."""
-    how = "an unknown end" if ended.code is None else f"exit code {ended.code}"
+    unknown = ended.lost or "an unknown end"
+    how = unknown if ended.code is None else f"exit code {ended.code}"
     if ended.signal is not None:
         known = ended.signal in set(signal.Signals)
         how = signal.Signals(ended.signal).name if known else f"signal {ended.signal}"
     if asked is not None:
         code = ended.signal if ended.signal is not None else ended.code
         return Cause(asked.kind, code if asked.code is None else asked.code, f"{asked.text}; ended with {how}")
+    if ended.lost:
+        # Like a kill from outside, it says nothing against the calls in flight.
+        return Cause(CauseKind.SIGNAL, signal.SIGKILL, ended.lost)
     if ended.oom:
         return Cause(CauseKind.OOM, ended.signal, "killed by the operating system, which was out of memory")
     if ended.signal is not None:
@@ -58,6 +64,10 @@ class Running(Protocol):
     @property
     def how(self) -> str:
         """How it was started (`zygote`, `exec`, …), for status and logs."""
+
+    @property
+    def node(self) -> str:
+        """Node of the cluster that it runs on, where `pid` is valid; "" if it runs on this machine."""
 
     @property
     def link(self) -> Link: ...

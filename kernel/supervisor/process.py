@@ -43,6 +43,10 @@ LINK_LOST_S = 1.0
 ORDERLY_END_S = 1.0
 """Time for a drained service to close its databases and say bye, in addition to the time for its calls."""
 
+NODE_TIMEOUT_S = 4.0
+"""Limit for unanswered pings of a process on another machine, if its spec allows more: a lost node is noticed within
+five seconds, whatever the service computes."""
+
 RUNAWAY = 1.25
 """A process at this multiple of its memory or thread limit gets no time to finish, since it could take down the
 machine."""
@@ -187,6 +191,8 @@ class Life(Generation):
         if self.running is None:
             cause = self._cause or Cause(CauseKind.STOPPED, None, "ended before it was started")
             return Ended(cause=cause, noticed_at=trio.current_time())
+        if self.running.node:
+            self.liveness = Liveness(min(self.spec.hang_timeout_s, NODE_TIMEOUT_S))
         try:
             return await self._watch_until_dead(self.running, launch.data_dir)
         except BaseException:
@@ -206,7 +212,8 @@ class Life(Generation):
             nursery.start_soon(channel.run_sender)
             for watch in (self._read, self._watch, self._descend, self._watch_loop):
                 nursery.start_soon(watch, channel, running)
-            nursery.start_soon(self._watch_disk, running, Path(data_dir))
+            if not running.node:
+                nursery.start_soon(self._watch_disk, running, Path(data_dir))
             ended = await running.wait()
             noticed_at = trio.current_time()
             with trio.move_on_after(LAST_FRAMES_S if self._hello is not None else UNHEARD_FRAMES_S):
@@ -300,7 +307,8 @@ class Life(Generation):
                 self._ping(channel, now, overslept)
             if now >= next_at:
                 self._check_memory(running)
-                self._check_threads(running)
+                if not running.node:
+                    self._check_threads(running)
                 self._check_stopped(running)
                 await running.tend(self._sink.was_used(self.spec.name))
                 if self._is_idle():
@@ -350,7 +358,12 @@ class Life(Generation):
 
     def _hangs(self, silent_s: float) -> None:
         # It would not react to draining either, and SIGABRT writes its stack to the log.
-        self.end(Cause(CauseKind.HANG, None, f"answered no ping for {silent_s:.1f} s"), Rung.ABORT)
+        text = f"answered no ping for {silent_s:.1f} s"
+        if self.running is not None and self.running.node:
+            # The node may be lost, so no signal can be relied on, and its calls must not wait for one.
+            self.end(Cause(CauseKind.HANG, None, f"{text}, on node {self.running.node}"), Rung.KILL)
+        else:
+            self.end(Cause(CauseKind.HANG, None, text), Rung.ABORT)
 
     def _check_stopped(self, running: Running) -> None:
         """End a stopped process, which is as good as dead: sooner than its pongs are missed, and during start-up

@@ -17,54 +17,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from linckia import proto
+from linckia.proto.environment import environment
 from linckia.proto.front import LIBRARIES
-from linckia.proto.launch import HEAPS
 
 SERVICE = "linckia.services.runtime.main"
 """Module that runs a service."""
 
 FRONT_MODULE = "linckia.services.front.main"
 """Module that the first front imports in advance."""
-
-MALLOC = {
-    # By default glibc maps and unmaps each large message, which makes 1 MB messages 3 to 6 times slower.
-    "MALLOC_MMAP_THRESHOLD_": "268435456",
-    "MALLOC_TRIM_THRESHOLD_": "1073741824",
-    "MALLOC_TOP_PAD_": "67108864",
-    # One heap for all threads: free memory at the end of other heaps is never returned, even when asked to.
-    HEAPS: "1",
-}
-
-PASSED = (
-    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TZDIR", "LD_LIBRARY_PATH", "LD_PRELOAD",
-    "GLIBC_TUNABLES", "VIRTUAL_ENV", "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE",
-    "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "TOKENIZERS_PARALLELISM",
-)  # fmt: skip
-PASSED_PREFIXES = (
-    "LC_", "PYTHON", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "PYTORCH_", "ORT_", "CUDA_",
-    "NVIDIA_",
-)  # fmt: skip
-"""Variables of the kernel's environment that every child gets: locations, language and time zone, and how libraries use
-processors and memory. Settings are not passed, nor keys meant for other programs. Variables for one service only are in
-its launch configuration."""
-
-
-def environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a child process."""
-    base = {name: value for name, value in os.environ.items() if name in PASSED or name.startswith(PASSED_PREFIXES)}
-    # Not resolved: in a checkout, the package gets its name from a folder of symlinks.
-    code = str(Path(proto.__file__).parents[2])
-    others = [os.path.abspath(path) for path in base.get("PYTHONPATH", "").split(os.pathsep) if path]
-    return {
-        **base,
-        **MALLOC,
-        "PYTHONPATH": os.pathsep.join([code, *others]),
-        # Output before a SIGKILL, and the stack of a crash, must reach the log.
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONFAULTHANDLER": "1",
-        **extra,
-    }
 
 
 class SpawnError(Exception):

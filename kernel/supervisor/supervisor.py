@@ -19,6 +19,7 @@ from linckia.kernel.generation import HeldBytes
 from linckia.kernel.isolation import isolated, run_isolated
 from linckia.kernel.ports import ROUTINE, Cause, CauseKind, GenerationSink, ServiceState
 from linckia.kernel.supervisor import policy, processes
+from linckia.kernel.supervisor.cluster import ClusterPlacement
 from linckia.kernel.supervisor.local import LocalPlacement
 from linckia.kernel.supervisor.placement import Placement
 from linckia.kernel.supervisor.policy import Decision, Event, Plan
@@ -29,7 +30,7 @@ from linckia.proto.channel import Channel
 from linckia.proto.errors import InvalidParams, Unavailable
 from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import Link
-from linckia.proto.ops.kernel import ServiceFigures
+from linckia.proto.ops.kernel import ClusterStatus, ServiceFigures
 from linckia.proto.ops.observation import TimelineEvent
 
 LaunchConfigSource = Callable[[ServiceSpec, int, str], LaunchConfig]
@@ -64,6 +65,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     services: tuple[ServiceReport, ...]
     zygotes: tuple[ZygoteReport, ...] = ()
+    cluster: ClusterStatus | None = None
 
 
 class Supervisor:
@@ -322,9 +324,13 @@ class Supervisor:
     def status(self) -> Report:
         """Return the current state of everything; takes some 0.1 ms per service."""
         zygotes: tuple[ZygoteReport, ...] = ()
-        if isinstance(self._placement, LocalPlacement):
-            zygotes = tuple(zygote.report() for zygote in self._placement.zygotes.values())
-        return Report(services=tuple(self._report(name) for name in self.plan.specs), zygotes=zygotes)
+        local, cluster = self._placement, None
+        if isinstance(self._placement, ClusterPlacement):
+            local, cluster = self._placement.local, self._placement.status()
+        if isinstance(local, LocalPlacement):
+            zygotes = tuple(zygote.report() for zygote in local.zygotes.values())
+        services = tuple(self._report(name) for name in self.plan.specs)
+        return Report(services=services, zygotes=zygotes, cluster=cluster)
 
     def _report(self, name: str) -> ServiceReport:
         child = self._state.children[name]
@@ -350,17 +356,22 @@ class Supervisor:
         if generation is None or running is None:
             return report
         round_trip_s = generation.liveness.round_trip_s
+        # Here, another process may have the number that it has on its node.
+        pid = running.pid if not running.node else None
         return msgspec.structs.replace(
             report,
-            pid=running.pid,
+            pid=pid,
+            node=f"{running.node} (process {running.pid})" if running.node else "",
             programs=spec.programs,
             how=running.how,
             uptime_s=now - generation.ready_at if generation.ready_at is not None else None,
-            rss_bytes=processes.total(processes.resident_bytes, running.pid)
-            if spec.programs
-            else processes.resident_bytes(running.pid),
+            rss_bytes=None if pid is None else _resident_bytes(pid, with_programs=spec.programs),
             in_flight=generation.in_flight,
             ping_ms=round_trip_s * 1000 if round_trip_s is not None else None,
             info=generation.info,
             backlogs=generation.backlogs,
         )
+
+
+def _resident_bytes(pid: int, *, with_programs: bool) -> int | None:
+    return processes.total(processes.resident_bytes, pid) if with_programs else processes.resident_bytes(pid)

@@ -30,7 +30,8 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     state: Annotated[str, Meta(description="starting, ready, draining, backoff, waiting, failed, stopped or resting")]
     reason: Annotated[str, Meta(description="Why it is not ready")] = ""
     generation: Annotated[int, Meta(description="Number of starts")] = 0
-    pid: int | None = None
+    pid: Annotated[int | None, Meta(description="Null if it runs on a node of the cluster")] = None
+    node: Annotated[str, Meta(description="Node of the cluster, and process there; empty: this machine")] = ""
     standby_pid: Annotated[int | None, Meta(description="Process ready to replace it if it dies")] = None
     mode: Annotated[str, Meta(description="Fall-back mode it runs in (cuda, cpu), if any")] = ""
     uptime_s: float | None = None
@@ -88,6 +89,26 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True):
     growth_bytes_per_day: Annotated[float | None, Meta(description="Null in the first hour")]
 
 
+class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the cluster that is alive."""
+
+    name: Annotated[str, Meta(description="Its address, and the beginning of its id")]
+    num_cpus: float
+    num_gpus: float
+    memory_bytes: int
+    services: Annotated[list[str], Meta(description="Processes of this system that run there")] = []
+
+
+class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster that stateless services may run on."""
+
+    engine: str
+    address: str
+    problem: Annotated[str, Meta(description="Why it is not connected; empty if it is")] = ""
+    restarts: Annotated[int, Meta(description="Times the connection was started again")] = 0
+    nodes: list[ClusterNode] = []
+
+
 class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The whole system."""
 
@@ -112,6 +133,7 @@ class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     total_pss_bytes: Annotated[int, Meta(description="Of all processes: the kernel, services, standbys, zygotes")] = 0
     services: list[ServiceStatus]
     zygotes: list[ZygoteStatus] = []
+    cluster: Annotated[ClusterStatus | None, Meta(description="Null if none is set")] = None
     trends: Annotated[list[Trend], Meta(description="By service")] = []
 
 
@@ -283,6 +305,7 @@ class KernelFigures(msgspec.Struct, frozen=True, kw_only=True):
     services: list[ServiceFigures]
     lanes: dict[str, LaneFigures]
     zygotes: list[ZygoteFigures]
+    cluster: ClusterStatus | None = None
     operations: Annotated[dict[str, OperationFigures], Meta(description="By name, if called at least once")] = {}
     stores: Annotated[dict[str, int], Meta(description="Size of each service's folder in bytes, measured hourly")] = {}
     states: list[str]

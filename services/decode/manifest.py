@@ -9,6 +9,7 @@ MANIFESTS = (
     Manifest(
         name="decode",
         order=180,
+        stateless=True,
         # Loading takes a quarter of a second and 20 MB.
         zygote=Zygote(name="decode", order=50, rests_after_s=0),
         memory_limit_bytes=2 * GIB,

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from linckia.proto.manifest import SCRATCH, STALL_S, Manifest
 
-MANIFESTS = (Manifest(name="echo", order=20, stall_s=STALL_S, disk_limit_bytes=SCRATCH, rests=True),)
+MANIFESTS = (Manifest(name="echo", order=20, stall_s=STALL_S, disk_limit_bytes=SCRATCH, rests=True, stateless=True),)

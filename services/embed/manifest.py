@@ -22,6 +22,7 @@ MANIFESTS = (
         # Concurrent batches allocate and free megabytes all the time; everything else shares a heap.
         heap_per_core=True,
         models_of="embed",
+        stateless=True,
         rests=True,
         rests_by="unload_after_s",
         pool=Pool(one_per_gpu=True),

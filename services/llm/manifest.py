@@ -11,6 +11,7 @@ MANIFESTS = (
         stall_s=STALL_S,
         disk_limit_bytes=SCRATCH,
         network=True,
+        stateless=True,
         reads_files=("key_file",),
         reads_environment=("key_env",),
         table=ShortTable("llm"),

@@ -28,6 +28,7 @@ MANIFESTS = (
         hang_timeout_s=15.0,
         heap_per_core=True,
         models_of="rerank",
+        stateless=True,
         rests=True,
         rests_by="unload_after_s",
         # A search waits only briefly for a model to load, so a loaded one stays.

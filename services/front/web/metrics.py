@@ -29,6 +29,7 @@ from linckia.proto.operation import Route, operation_of
 from linckia.proto.ops.kernel import (
     BUCKETS_S,
     BackupStatus,
+    ClusterStatus,
     KernelFigures,
     KernelFiguresParams,
     LaneFigures,
@@ -113,7 +114,7 @@ def described() -> list[Metric]:
     """Return all families of metrics, without figures."""
     nothing = KernelFigures(
         version="", rss_bytes=0, worst_turn_s=0, worst_turn_cpu_s=0, late_turns=0, backup=BackupStatus(to="", age_s=0),
-        services=[], lanes={}, zygotes=[], states=[], causes=[],
+        services=[], lanes={}, zygotes=[], states=[], causes=[], cluster=ClusterStatus(engine="", address=""),
     )  # fmt: skip
     return list(_Collector(nothing).collect())
 
@@ -136,6 +137,8 @@ class _Collector(Collector):
             text = "Time since the last successful backup."
             yield _family("backup_age_seconds", text, [], [((), backup.age_s)])
             yield _family("backup_failed", "1 if the latest backup failed.", [], [((), bool(backup.error))])
+        if (cluster := figures.cluster) is not None:
+            yield from _of_cluster(cluster)
         for name, (text, of_process) in _OF_PROCESSES.items():
             yield _family(name, text, ["service"], (((each.name,), of_process(each)) for each in processes))
         states = (((each.name, one), each.state == one) for each in processes for one in figures.states)
@@ -170,6 +173,15 @@ class _Collector(Collector):
         yield _family("zygote_up", f"Whether {zygote} is running.", ["zygote"], up)
         zygote_deaths = (((each.name,), each.deaths) for each in figures.zygotes)
         yield _family("zygote_deaths_total", f"Deaths of {zygote}.", ["zygote"], zygote_deaths)
+
+
+def _of_cluster(cluster: ClusterStatus) -> Iterator[Metric]:
+    yield _family("cluster_connected", "Whether the cluster is connected.", [], [((), not cluster.problem)])
+    yield _family("cluster_nodes", "Nodes of the cluster that are alive.", [], [((), len(cluster.nodes))])
+    text = "Times that the connection to the cluster was started again."
+    yield _family("cluster_restarts_total", text, [], [((), cluster.restarts)])
+    placed = (((node.name,), len(node.services)) for node in cluster.nodes)
+    yield _family("cluster_node_processes", "Processes of services that run on the node.", ["node"], placed)
 
 
 def _family(name: str, text: str, labels: list[str], samples: Iterable[tuple[tuple[str, ...], float | None]]) -> Metric:

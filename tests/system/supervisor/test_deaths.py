@@ -214,7 +214,7 @@ async def test_exit_codes_of_the_kernels_other_children_are_not_stolen(tmp_path:
             placement = rig.supervisor._placement
             assert isinstance(placement, LocalPlacement)
             for _ in range(2):
-                placement._reaper.collect(trio.current_time())
+                placement.reaper.collect(trio.current_time())
             assert await process.wait() == 42
 
 

@@ -55,8 +55,8 @@ PEERS = {"sentence_transformers", "fastmcp"}
     [
         ("proto", ()),
         ("kernel", ()),
-        ("services", ("openvino", "postgres", "torch", "video")),
-        ("tests", ("dev", "openvino", "postgres", "torch", "video")),
+        ("services", ("openvino", "postgres", "ray", "torch", "video")),
+        ("tests", ("dev", "openvino", "postgres", "ray", "torch", "video")),
     ],
     ids=str,
 )

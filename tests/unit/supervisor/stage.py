@@ -88,6 +88,7 @@ class ActedProcess:
     """`placement.Running`."""
 
     how = "acted"
+    node = ""
     handoff = None
 
     def __init__(self, actor: Actor, link: Link) -> None:

@@ -12,7 +12,7 @@ import trio
 
 from linckia.kernel.supervisor import processes
 from linckia.kernel.supervisor.service_log import ServiceLog
-from linckia.kernel.supervisor.spawn import environment
+from linckia.proto.environment import environment
 
 MIB = 2**20
 

@@ -1,0 +1,406 @@
+"""Generations on the nodes of a cluster, for stateless services that the settings place there.
+
+Nothing depends on the cluster. A service runs on this machine while the cluster is not connected, has no room, or has
+failed to run it twice in a row; it moves to the cluster once that is connected or gets another node. If the head is
+lost, services on nodes finish their calls in flight and continue here. Pings over the link show that a node is lost.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import trio
+
+from linckia.kernel.isolation import keep_running, run_isolated
+from linckia.kernel.supervisor.driver import Driver, DriverDown
+from linckia.kernel.supervisor.local import LINK_MESSAGE_BYTES, LocalPlacement
+from linckia.kernel.supervisor.placement import Exit, Placement, Running
+from linckia.kernel.supervisor.processes import Activity
+from linckia.kernel.supervisor.spec import ServiceSpec
+from linckia.proto.cluster import Ended, Kill, Nodes, Prepare, Prepared, Resources, Signal, Start, Started, ToDriver
+from linckia.proto.launch import LaunchConfig
+from linckia.proto.link import Link
+from linckia.proto.nng_link import Certificates, NngLink
+from linckia.proto.ops.kernel import ClusterNode, ClusterStatus
+
+PLACE_S = 5.0
+"""Time for reserving resources on a node and starting the process there, after which the service starts here."""
+
+REPORT_S = 0.25
+"""How long a broken link waits for the report of how the process ended."""
+
+MOST_FAILURES = 2
+"""Consecutive generations that died on nodes before READY, after which the service runs here."""
+
+CONNECTING = "connecting"
+
+GPU_MODE, CPU_MODE = "cuda", "cpu"
+
+_log = logging.getLogger("linckia.supervisor")
+
+
+class ClusterDriver(Protocol):
+    """The part of `driver.Driver` that placing needs."""
+
+    address: str
+    problem: str
+    connected: bool
+    restarts: int
+
+    async def run(self) -> None: ...
+
+    async def request(self, message: ToDriver) -> Prepared | Started: ...
+
+    def post(self, message: ToDriver) -> None: ...
+
+
+class Stays:
+    """Decides which services stay on this machine although the settings place them on the cluster."""
+
+    def __init__(self) -> None:
+        self._failures: dict[str, int] = {}
+        self._here: dict[str, str] = {}
+        self._known: frozenset[str] = frozenset()
+
+    def reason(self, name: str) -> str:
+        """Return why the next generation must start here, whatever the cluster's state; "" if it need not."""
+        count = self._failures.get(name, 0)
+        return f"{count} generations in a row failed on nodes" if count >= MOST_FAILURES else ""
+
+    def failed(self, name: str) -> None:
+        """Note that a generation on a node died before it was READY."""
+        self._failures[name] = self._failures.get(name, 0) + 1
+
+    def worked(self, name: str) -> None:
+        """Note that a generation on a node became READY."""
+        self._failures.pop(name, None)
+
+    def here(self, name: str, why: str) -> None:
+        """Note that the service runs on this machine because of `why`."""
+        self._here[name] = why
+
+    def there(self, name: str) -> None:
+        """Note that the service runs on a node, or does not exist any more."""
+        self._here.pop(name, None)
+
+    def forget(self, name: str) -> None:
+        self._here.pop(name, None)
+        self._failures.pop(name, None)
+
+    def to_move(self, alive: frozenset[str]) -> list[str]:
+        """Return the services that should try the cluster, given the ids of the nodes that are alive.
+
+        These are all that run here, if a node is new. Otherwise the same would happen as before.
+        """
+        new, self._known = alive - self._known, alive
+        if not new:
+            return []
+        self._failures.clear()
+        return list(self._here)
+
+    def lost(self) -> None:
+        """Note that the cluster is lost, so that all its nodes are new when it is back."""
+        self._known = frozenset()
+
+
+class RemoteProcess:
+    """`placement.Running`: one process on a node of the cluster."""
+
+    how = "cluster"
+    handoff: socket.socket | None = None
+
+    def __init__(
+        self,
+        number: int,
+        pid: int,
+        node: str,
+        link: NngLink,
+        driver: ClusterDriver,
+        on_ready: Callable[[], None],
+        on_end: Callable[[bool], None],
+    ) -> None:
+        """`on_end` is called once it has ended, with whether it was READY."""
+        self.pid = pid
+        self.node = node
+        self.link: Link = link
+        self._number = number
+        self._nng = link
+        self._driver = driver
+        self._on_ready, self._on_end = on_ready, on_end
+        self._was_ready = False
+        self._report: Ended | None = None
+        self._over = trio.Event()
+        """Set once its end is reported, or it was killed."""
+        self._exit: Exit | None = None
+
+    async def wait(self) -> Exit:
+        while self._exit is None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_then, self._nng.gone.wait, nursery.cancel_scope)
+                nursery.start_soon(_then, self._over.wait, nursery.cancel_scope)
+            if not self._over.is_set() and self._driver.connected:
+                with trio.move_on_after(REPORT_S):
+                    await self._over.wait()
+            self._exit = self._how()
+            self._on_end(self._was_ready)
+        return self._exit
+
+    def _how(self) -> Exit:
+        found = self._report
+        if found is None or (found.code is None and found.signal is None):
+            said = f": {found.last_words}" if found is not None and found.last_words else ""
+            return Exit(lost=f"node {self.node}, or the link to it, was lost{said}")
+        return Exit(code=found.code, signal=found.signal, last_words=found.last_words)
+
+    def ended(self, report: Ended) -> None:
+        """Note the driver's report of its end."""
+        self._report = report
+        self._over.set()
+
+    def became_ready(self) -> None:
+        self._was_ready = True
+        self._on_ready()
+
+    def signal(self, number: int) -> None:
+        self._driver.post(Signal(id=self._number, number=number))
+
+    def kill(self) -> None:
+        # Its node may be out of reach. Without its link, the process ends by itself and cannot be heard.
+        self._driver.post(Kill(id=self._number))
+        self.link.close()
+        if self._report is None:
+            self._report = Ended(id=self._number, signal=signal.SIGKILL)
+        self._over.set()
+
+    def is_stopped(self) -> bool:
+        return False
+
+    def activity(self) -> Activity | None:
+        return None
+
+    def memory_bytes(self) -> int | None:
+        return None
+
+    async def tend(self, used: bool) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        self._driver.post(Kill(id=self._number))
+        self.link.close()
+
+
+async def _then(wait: Callable[[], object], scope: trio.CancelScope) -> None:
+    await wait()  # type: ignore[misc]  # either event's `wait`
+    scope.cancel()
+
+
+class ClusterPlacement:
+    """`placement.Placement` for nodes of a cluster, and for this machine whenever that is not possible.
+
+    Args:
+        placed: the resources of each process that should run on the cluster, by its name.
+        move: restarts a service in order, if it runs.
+        host: address of this machine for the nodes; "" for the one by which the cluster knows it.
+        driver: for tests; by default, a process that speaks with Ray at `address`.
+    """
+
+    def __init__(
+        self,
+        local: LocalPlacement | Placement,
+        placed: Mapping[str, Resources],
+        address: str,
+        move: Callable[[str], None],
+        *,
+        host: str = "",
+        log_dir: Path = Path(),
+        driver: ClusterDriver | None = None,
+    ) -> None:
+        self.local = local
+        self._move_now = move
+        self.placed = dict(placed)
+        self.nodes: Nodes | None = None
+        """The latest report of the cluster; None if it is not connected."""
+        self.processes: dict[int, tuple[str, RemoteProcess]] = {}
+        """Processes on nodes that have not ended, with their services."""
+        self.stays = Stays()
+        self._host = host
+        self._ids = itertools.count(1)
+        self._prepared: dict[str, Prepared] = {}
+        """Reservations for services that are about to move to the cluster."""
+        self._moving = trio.Lock()
+        self._nursery: trio.Nursery | None = None
+        if driver is None:
+            assert isinstance(local, LocalPlacement)
+            driver = Driver(
+                address, log_dir, local.reaper, nodes_changed=self.nodes_changed, lost=self.lost, ended=self.ended
+            )
+        self.driver: ClusterDriver = driver
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await nursery.start(self.local.run)
+            nursery.start_soon(keep_running, "the cluster driver", self.driver.run)
+            task_status.started()
+
+    async def start(self, spec: ServiceSpec, launch: LaunchConfig) -> Running:
+        resources = self.placed.get(spec.name)
+        if resources is None:
+            return await self.local.start(spec, launch)
+        why = self.stays.reason(spec.name) or ("" if self.driver.connected else self.driver.problem or CONNECTING)
+        if not why:
+            try:
+                with trio.fail_after(PLACE_S):
+                    return await self._start_on_node(spec, launch, resources)
+            except trio.TooSlowError:
+                why = f"no node has started it within {PLACE_S:g} s"
+            except (DriverDown, OSError, ValueError) as error:
+                why = str(error)
+            _log.warning("%s runs on this machine instead of the cluster: %s", spec.name, why)
+        self.stays.here(spec.name, why)
+        return await self.local.start(spec, launch)
+
+    async def _start_on_node(self, spec: ServiceSpec, launch: LaunchConfig, resources: Resources) -> Running:
+        prepared = self._prepared.pop(spec.name, None) or await self._prepare(spec.name, resources)
+        number = prepared.id
+        link: NngLink | None = None
+        try:
+            certificates = Certificates(
+                prepared.certificate, prepared.key, prepared.authority, peer_name=_name(spec.name, number)
+            )
+            host = self._host or (self.nodes.host if self.nodes is not None else "")
+            at = f"[{host}]" if ":" in host else host
+            link = NngLink.listening(f"tls+tcp://{at}:0", certificates, max_message_bytes=LINK_MESSAGE_BYTES)
+            url = f"tls+tcp://{at}:{link.port}"
+            started = await self.driver.request(
+                Start(id=number, launch=for_node(launch, spec, resources), env=spec.env, url=url)
+            )
+            assert isinstance(started, Started)
+        except BaseException:
+            self.driver.post(Kill(id=number))
+            if link is not None:
+                link.close()
+            raise
+        self.stays.there(spec.name)
+        self.local.dismiss(spec.name)
+        process = RemoteProcess(
+            number, started.pid, prepared.node, link, self.driver,
+            on_ready=lambda: self.stays.worked(spec.name),
+            on_end=lambda was_ready: self._ended(spec.name, number, was_ready=was_ready),
+        )  # fmt: skip
+        self.processes[number] = spec.name, process
+        _log.info("%s generation %d runs on node %s", spec.name, launch.generation, prepared.node)
+        return process
+
+    async def _prepare(self, name: str, resources: Resources) -> Prepared:
+        number = next(self._ids)
+        try:
+            prepared = await self.driver.request(Prepare(id=number, name=_name(name, number), resources=resources))
+        except BaseException:
+            self.driver.post(Kill(id=number))
+            raise
+        assert isinstance(prepared, Prepared)
+        return prepared
+
+    def _ended(self, name: str, number: int, *, was_ready: bool) -> None:
+        self.processes.pop(number, None)
+        if not was_ready and self.driver.connected:
+            self.stays.failed(name)
+
+    def ended(self, report: Ended) -> None:
+        """Note the driver's report that a process has ended."""
+        if report.id in self.processes:
+            self.processes[report.id][1].ended(report)
+
+    def nodes_changed(self, nodes: Nodes) -> None:
+        """Note the nodes that are alive; services move there if that is new."""
+        self.nodes = nodes
+        for name in self.stays.to_move(frozenset(node.id for node in nodes.nodes)):
+            assert self._nursery is not None, "`run` comes first"
+            self._nursery.start_soon(run_isolated, f"moving {name} to the cluster", self._move, name)
+
+    async def _move(self, name: str) -> None:
+        """Reserve resources for a service that runs here, then restart it in order, which takes that place."""
+        async with self._moving:
+            try:
+                with trio.fail_after(PLACE_S):
+                    self._prepared[name] = await self._prepare(name, self.placed[name])
+            except (trio.TooSlowError, DriverDown) as error:
+                _log.warning("%s stays on this machine: %s", name, str(error) or "no node has room for it")
+                return
+        self._move_now(name)
+        await trio.sleep(PLACE_S)
+        if (unused := self._prepared.pop(name, None)) is not None:
+            self.driver.post(Kill(id=unused.id))
+
+    def lost(self) -> None:
+        """Note that the cluster is lost: its services continue here."""
+        self.nodes = None
+        self.stays.lost()
+        self._prepared.clear()
+        for name, _ in tuple(self.processes.values()):
+            self._move_now(name)
+
+    def status(self) -> ClusterStatus:
+        """Return the state of the cluster and its nodes, with the services on each."""
+        nodes = self.nodes.nodes if self.nodes is not None else []
+        return ClusterStatus(
+            engine="ray",
+            address=self.driver.address,
+            problem=self.driver.problem or ("" if self.driver.connected else CONNECTING),
+            restarts=self.driver.restarts,
+            nodes=[
+                ClusterNode(
+                    name=f"{node.address}/{node.id[:8]}", num_cpus=node.num_cpus, num_gpus=node.num_gpus,
+                    memory_bytes=node.memory_bytes,
+                    services=sorted(
+                        name for name, process in self.processes.values()
+                        if process.node == f"{node.address}/{node.id[:8]}"
+                    ),
+                )
+                for node in nodes
+            ],
+        )  # fmt: skip
+
+    def dismiss(self, service: str) -> None:
+        self.local.dismiss(service)
+
+    def forget(self, service: str) -> None:
+        self.stays.forget(service)
+        self.local.forget(service)
+
+    def prioritize(self, service: str) -> None:
+        self.local.prioritize(service)
+
+    def standby_pid(self, service: str) -> int | None:
+        return self.local.standby_pid(service)
+
+
+def _name(service: str, number: int) -> str:
+    """Return the name in the certificate of the service's end of a link; no other link has it."""
+    return f"{service.replace('_', '-')}.{number}.{_RUN}.linckia"
+
+
+_RUN = secrets.token_hex(4)
+"""Distinguishes the names of this kernel's links from those of others."""
+
+
+def for_node(launch: LaunchConfig, spec: ServiceSpec, resources: Resources) -> LaunchConfig:
+    """Return the launch configuration for a process on a node: its reserved GPUs decide the mode."""
+    mode = launch.mode
+    if resources.num_gpus and GPU_MODE not in (mode, *spec.modes[: spec.modes.index(mode) if mode else 0]):
+        mode = GPU_MODE if spec.modes else mode
+    elif not resources.num_gpus and mode == GPU_MODE:
+        mode = CPU_MODE
+    walls = launch.confinement
+    if walls is not None:
+        walls = msgspec.structs.replace(walls, gpu=mode == GPU_MODE)
+    return msgspec.structs.replace(launch, mode=mode, confinement=walls)

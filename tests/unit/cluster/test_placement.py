@@ -1,0 +1,237 @@
+"""Services run on this machine whenever the cluster cannot run them, and move there when it can."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+pytest.importorskip("cryptography", reason="certificates need linckia[ray]")
+
+from linckia.kernel.supervisor.cluster import MOST_FAILURES, PLACE_S, ClusterPlacement, RemoteProcess, for_node
+from linckia.kernel.supervisor.driver import DriverDown
+from linckia.kernel.supervisor.placement import Running, cause_of
+from linckia.kernel.supervisor.spec import ServiceSpec
+from linckia.proto.cluster import Ended, Kill, Node, Nodes, Prepare, Prepared, Resources, Start, Started, ToDriver
+from linckia.proto.launch import Confinement
+from linckia.services.cluster.certificates import Authority
+from tests.unit.supervisor.stage import Stage, launch_config_of
+from tests.unit.supervisor.world import service
+
+AUTHORITY = Authority(datetime.datetime.now(datetime.UTC))
+
+
+class ActedDriver:
+    """`cluster.ClusterDriver` without Ray: `fails` and `hangs` say what happens to requests."""
+
+    address = "acted"
+    restarts = 0
+
+    def __init__(self) -> None:
+        self.connected = True
+        self.problem = ""
+        self.fails = ""
+        self.hangs = False
+        self.posted: list[ToDriver] = []
+        self.requested: list[Prepare | Start] = []
+
+    async def run(self) -> None:
+        await trio.sleep_forever()
+
+    async def request(self, message: ToDriver) -> Prepared | Started:
+        assert isinstance(message, Prepare | Start)
+        self.requested.append(message)
+        await trio.lowlevel.checkpoint()
+        if self.fails:
+            raise DriverDown(self.fails)
+        if self.hangs:
+            await trio.sleep_forever()
+        if isinstance(message, Start):
+            return Started(id=message.id, pid=42)
+        own = AUTHORITY.for_kernel(message.name, datetime.datetime.now(datetime.UTC))
+        return Prepared(
+            id=message.id, node="10.0.0.2/abc", certificate=own.certificate, key=own.key, authority=own.authority
+        )
+
+    def post(self, message: ToDriver) -> None:
+        self.posted.append(message)
+
+
+class World:
+    """A cluster placement over a stage."""
+
+    def __init__(self, placement: ClusterPlacement, stage: Stage, driver: ActedDriver, moved: list[str]) -> None:
+        self.placement, self.stage, self.driver, self.moved = placement, stage, driver, moved
+        self.generation = 0
+
+    async def start(self, spec: ServiceSpec | None = None) -> Running:
+        self.generation += 1
+        spec = spec or service("a")
+        return await self.placement.start(spec, launch_config_of(spec, self.generation, ""))
+
+
+def nodes(*ids: str) -> Nodes:
+    return Nodes(
+        host="127.0.0.1",
+        nodes=[Node(id=each, address="10.0.0.2", num_cpus=1, num_gpus=0, memory_bytes=1) for each in ids],
+    )
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    stage, driver, moved = Stage(), ActedDriver(), list[str]()
+    placement = ClusterPlacement(stage, {"a": Resources()}, "acted", moved.append, driver=driver)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(placement.run)
+        placement.nodes_changed(nodes("abc"))
+        yield World(placement, stage, driver, moved)
+        for _, process in tuple(placement.processes.values()):
+            process.close()
+        nursery.cancel_scope.cancel()
+
+
+async def test_only_services_in_the_settings_run_on_nodes(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        assert (await w.start(service("b"))).node == ""
+        assert (await w.start()).node == "10.0.0.2/abc"
+        [status] = w.placement.status().nodes
+        assert status.services == ["a"]
+
+
+@pytest.mark.parametrize("why", ["not connected", "refused", "no room"])
+async def test_it_starts_here_in_bounded_time_if_the_cluster_cannot_run_it(autojump_clock: MockClock, why: str) -> None:
+    async with world() as w:
+        w.driver.connected = why != "not connected"
+        w.driver.fails = "there is no such resource" if why == "refused" else ""
+        w.driver.hangs = why == "no room"
+        begun = trio.current_time()
+        assert (await w.start()).node == ""
+        assert trio.current_time() - begun <= PLACE_S
+        # Nothing stays reserved.
+        assert [each.id for each in w.driver.posted if isinstance(each, Kill)] == [
+            each.id for each in w.driver.requested
+        ]
+
+
+async def test_it_stays_here_after_failures_in_a_row_until_a_node_is_new(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        for _ in range(MOST_FAILURES):
+            process = await w.start()
+            assert isinstance(process, RemoteProcess)
+            process.ended(Ended(id=1, code=1, last_words="there is no model"))
+            assert (await process.wait()).last_words == "there is no model"
+            process.close()
+        assert (await w.start()).node == ""
+        w.placement.nodes_changed(nodes("abc"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert w.moved == []
+        w.placement.nodes_changed(nodes("abc", "def"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert w.moved == ["a"]
+        assert (await w.start()).node
+
+
+async def test_a_success_ends_the_row_of_failures(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        for _ in range(2 * MOST_FAILURES):
+            process = await w.start()
+            assert isinstance(process, RemoteProcess)
+            process.became_ready()
+            process.ended(Ended(id=1, signal=9))
+            await process.wait()
+            process.close()
+
+
+async def test_it_moves_to_a_place_that_is_reserved_before_it_is_restarted(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        w.driver.connected = False
+        await w.start()
+        w.driver.connected = True
+        w.placement.lost()
+        w.placement.nodes_changed(nodes("abc"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (w.moved, [type(each) for each in w.driver.requested]) == (["a"], [Prepare])
+        assert (await w.start()).node
+        assert [type(each) for each in w.driver.requested] == [Prepare, Start]
+
+
+async def test_it_is_not_restarted_if_no_node_has_room(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        w.driver.connected = False
+        await w.start()
+        w.driver.connected, w.driver.hangs = True, True
+        w.placement.nodes_changed(nodes("def"))
+        await trio.sleep(2 * PLACE_S)
+        assert w.moved == []
+
+
+async def test_a_reservation_that_is_not_used_is_released(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        w.driver.connected = False
+        await w.start()
+        w.driver.connected = True
+        w.placement.nodes_changed(nodes("def"))
+        await trio.sleep(2 * PLACE_S)
+        assert w.driver.posted == [Kill(id=w.driver.requested[0].id)]
+
+
+async def test_services_on_nodes_are_restarted_when_the_head_is_lost(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        await w.start()
+        w.driver.connected, w.driver.problem = False, "the head is gone"
+        w.placement.lost()
+        assert w.moved == ["a"]
+        assert (await w.start()).node == ""
+        assert w.placement.status().problem == "the head is gone"
+
+
+async def test_a_lost_node_accuses_no_call(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        process = await w.start()
+        assert isinstance(process, RemoteProcess)
+        process.ended(Ended(id=1, last_words="the actor died"))
+        cause = cause_of(await process.wait(), None)
+        assert "node 10.0.0.2/abc" in cause.text
+        assert (cause.is_crash, cause.accuses) == (True, False)
+
+
+async def test_a_killed_process_has_ended_although_its_node_does_not_answer(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        process = await w.start()
+        process.kill()
+        assert (await process.wait()).signal == 9
+
+
+@pytest.mark.parametrize(
+    ("modes", "mode", "gpus", "expected"),
+    [
+        ((), "", 1, ""),
+        (("cpu",), "cpu", 1, "cuda"),
+        (("cpu",), "cpu", 0, "cpu"),
+        (("cuda", "cpu"), "cuda", 1, "cuda"),
+        (("cuda", "cpu"), "cuda", 0, "cpu"),
+        # It fell back from CUDA after failures.
+        (("cuda", "cpu"), "cpu", 1, "cpu"),
+    ],
+    ids=str,
+)
+def test_reserved_gpus_decide_the_mode(modes: tuple[str, ...], mode: str, gpus: float, expected: str) -> None:
+    spec = service("a", modes=modes)
+    launch = launch_config_of(spec, 1, mode)
+    found = for_node(launch, spec, Resources(num_gpus=gpus))
+    assert found.mode == expected
+    assert found.confinement is None
+
+
+def test_the_sandbox_allows_the_gpu_with_the_mode() -> None:
+    import msgspec
+
+    spec = service("a", modes=("cuda", "cpu"))
+    launch = msgspec.structs.replace(launch_config_of(spec, 1, "cuda"), confinement=Confinement(gpu=True))
+    walls = for_node(launch, spec, Resources()).confinement
+    assert walls is not None
+    assert not walls.gpu
