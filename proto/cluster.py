@@ -43,11 +43,15 @@ class DriverConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
-    """Reserve resources on a node. `name` is the name in the certificate of the service's end of the link."""
+    """Reserve resources on a node, but none of those with the ids `avoid`, which Ray may still take for alive.
+
+    `name` is the name in the certificate of the service's end of the link.
+    """
 
     id: int
     name: str
     resources: Resources
+    avoid: list[str] = []
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
@@ -93,8 +97,11 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True, tag="nodes"):
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag="prepared"):
-    """Resources are reserved on `node`. The rest is PEM: the kernel's certificate and key for this link, and the
-    authority that signed both ends' certificates."""
+    """Resources are reserved on the node with the id `node`.
+
+    The rest is PEM: the kernel's certificate and key for this link, and the authority that signed both ends'
+    certificates.
+    """
 
     id: int
     node: str

@@ -13,6 +13,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -25,7 +26,19 @@ from linckia.kernel.supervisor.local import LINK_MESSAGE_BYTES, LocalPlacement
 from linckia.kernel.supervisor.placement import Exit, Placement, Running
 from linckia.kernel.supervisor.processes import Activity
 from linckia.kernel.supervisor.spec import ServiceSpec
-from linckia.proto.cluster import Ended, Kill, Nodes, Prepare, Prepared, Resources, Signal, Start, Started, ToDriver
+from linckia.proto.cluster import (
+    Ended,
+    Kill,
+    Node,
+    Nodes,
+    Prepare,
+    Prepared,
+    Resources,
+    Signal,
+    Start,
+    Started,
+    ToDriver,
+)
 from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import Link
 from linckia.proto.nng_link import Certificates, NngLink
@@ -37,10 +50,20 @@ PLACE_S = 5.0
 REPORT_S = 0.25
 """How long a broken link waits for the report of how the process ended."""
 
+AGAIN_S = 15.0
+"""Time after which a service that found no room on the cluster looks for it again. It serves calls meanwhile."""
+
+AVOID_S = 60.0
+"""Time for which nothing is placed on a node to which a link broke. Ray takes some 15 s to notice that a node is gone,
+and would place services there until then."""
+
 MOST_FAILURES = 2
 """Consecutive generations that died on nodes before READY, after which the service runs here."""
 
 CONNECTING = "connecting"
+
+SHOWN_ID = 8
+"""Number of digits of a node's id that are shown."""
 
 GPU_MODE, CPU_MODE = "cuda", "cpu"
 
@@ -67,7 +90,8 @@ class Stays:
 
     def __init__(self) -> None:
         self._failures: dict[str, int] = {}
-        self._here: dict[str, str] = {}
+        self._here: dict[str, float] = {}
+        """Services that run on this machine, and when the cluster was last tried (trio's clock)."""
         self._known: frozenset[str] = frozenset()
 
     def reason(self, name: str) -> str:
@@ -83,9 +107,9 @@ class Stays:
         """Note that a generation on a node became READY."""
         self._failures.pop(name, None)
 
-    def here(self, name: str, why: str) -> None:
-        """Note that the service runs on this machine because of `why`."""
-        self._here[name] = why
+    def here(self, name: str, now: float) -> None:
+        """Note that the service starts on this machine."""
+        self._here[name] = now
 
     def there(self, name: str) -> None:
         """Note that the service runs on a node, or does not exist any more."""
@@ -95,16 +119,20 @@ class Stays:
         self._here.pop(name, None)
         self._failures.pop(name, None)
 
-    def to_move(self, alive: frozenset[str]) -> list[str]:
-        """Return the services that should try the cluster, given the ids of the nodes that are alive.
+    def to_move(self, alive: frozenset[str], now: float) -> list[str]:
+        """Return the services that should try the cluster now, given the ids of the nodes that are alive.
 
-        These are all that run here, if a node is new. Otherwise the same would happen as before.
+        These are all that run here, if a node is new; otherwise those whose latest try is long ago, but not those that
+        failed on nodes, since that would repeat itself.
         """
         new, self._known = alive - self._known, alive
-        if not new:
-            return []
-        self._failures.clear()
-        return list(self._here)
+        if new:
+            self._failures.clear()
+            found = list(self._here)
+        else:
+            found = [name for name, at in self._here.items() if now - at >= AGAIN_S and not self.reason(name)]
+        self._here |= dict.fromkeys(found, now)
+        return found
 
     def lost(self) -> None:
         """Note that the cluster is lost, so that all its nodes are new when it is back."""
@@ -125,7 +153,7 @@ class RemoteProcess:
         link: NngLink,
         driver: ClusterDriver,
         on_ready: Callable[[], None],
-        on_end: Callable[[bool], None],
+        on_end: Callable[[Exit, bool], None],
     ) -> None:
         """`on_end` is called once it has ended, with whether it was READY."""
         self.pid = pid
@@ -150,7 +178,7 @@ class RemoteProcess:
                 with trio.move_on_after(REPORT_S):
                     await self._over.wait()
             self._exit = self._how()
-            self._on_end(self._was_ready)
+            self._on_end(self._exit, self._was_ready)
         return self._exit
 
     def _how(self) -> Exit:
@@ -233,6 +261,8 @@ class ClusterPlacement:
         self.stays = Stays()
         self._host = host
         self._ids = itertools.count(1)
+        self._avoided: dict[str, float] = {}
+        """Ids of nodes to which a link broke, and when."""
         self._prepared: dict[str, Prepared] = {}
         """Reservations for services that are about to move to the cluster."""
         self._moving = trio.Lock()
@@ -265,7 +295,7 @@ class ClusterPlacement:
             except (DriverDown, OSError, ValueError) as error:
                 why = str(error)
             _log.warning("%s runs on this machine instead of the cluster: %s", spec.name, why)
-        self.stays.here(spec.name, why)
+        self.stays.here(spec.name, trio.current_time())
         return await self.local.start(spec, launch)
 
     async def _start_on_node(self, spec: ServiceSpec, launch: LaunchConfig, resources: Resources) -> Running:
@@ -292,28 +322,37 @@ class ClusterPlacement:
         self.stays.there(spec.name)
         self.local.dismiss(spec.name)
         process = RemoteProcess(
-            number, started.pid, prepared.node, link, self.driver,
+            number, started.pid, self._node_name(prepared.node), link, self.driver,
             on_ready=lambda: self.stays.worked(spec.name),
-            on_end=lambda was_ready: self._ended(spec.name, number, was_ready=was_ready),
+            on_end=partial(self._ended, spec.name, prepared),
         )  # fmt: skip
         self.processes[number] = spec.name, process
-        _log.info("%s generation %d runs on node %s", spec.name, launch.generation, prepared.node)
+        _log.info("%s generation %d runs on node %s", spec.name, launch.generation, process.node)
         return process
 
     async def _prepare(self, name: str, resources: Resources) -> Prepared:
-        number = next(self._ids)
+        number, now = next(self._ids), trio.current_time()
+        self._avoided = {node: at for node, at in self._avoided.items() if now - at < AVOID_S}
+        request = Prepare(id=number, name=_name(name, number), resources=resources, avoid=list(self._avoided))
         try:
-            prepared = await self.driver.request(Prepare(id=number, name=_name(name, number), resources=resources))
+            prepared = await self.driver.request(request)
         except BaseException:
             self.driver.post(Kill(id=number))
             raise
         assert isinstance(prepared, Prepared)
         return prepared
 
-    def _ended(self, name: str, number: int, *, was_ready: bool) -> None:
-        self.processes.pop(number, None)
-        if not was_ready and self.driver.connected:
+    def _ended(self, name: str, prepared: Prepared, ended: Exit, was_ready: bool) -> None:
+        self.processes.pop(prepared.id, None)
+        if ended.lost:
+            self._avoided[prepared.node] = trio.current_time()
+        elif not was_ready and self.driver.connected:
             self.stays.failed(name)
+
+    def _node_name(self, node_id: str) -> str:
+        """Return the address of a node with the beginning of its id, since one machine may run several."""
+        known = self.nodes.nodes if self.nodes is not None else []
+        return next((_shown(node) for node in known if node.id == node_id), node_id[:SHOWN_ID])
 
     def ended(self, report: Ended) -> None:
         """Note the driver's report that a process has ended."""
@@ -323,7 +362,7 @@ class ClusterPlacement:
     def nodes_changed(self, nodes: Nodes) -> None:
         """Note the nodes that are alive; services move there if that is new."""
         self.nodes = nodes
-        for name in self.stays.to_move(frozenset(node.id for node in nodes.nodes)):
+        for name in self.stays.to_move(frozenset(node.id for node in nodes.nodes), trio.current_time()):
             assert self._nursery is not None, "`run` comes first"
             self._nursery.start_soon(run_isolated, f"moving {name} to the cluster", self._move, name)
 
@@ -359,11 +398,11 @@ class ClusterPlacement:
             restarts=self.driver.restarts,
             nodes=[
                 ClusterNode(
-                    name=f"{node.address}/{node.id[:8]}", num_cpus=node.num_cpus, num_gpus=node.num_gpus,
+                    name=_shown(node), num_cpus=node.num_cpus, num_gpus=node.num_gpus,
                     memory_bytes=node.memory_bytes,
                     services=sorted(
                         name for name, process in self.processes.values()
-                        if process.node == f"{node.address}/{node.id[:8]}"
+                        if process.node == _shown(node)
                     ),
                 )
                 for node in nodes
@@ -382,6 +421,10 @@ class ClusterPlacement:
 
     def standby_pid(self, service: str) -> int | None:
         return self.local.standby_pid(service)
+
+
+def _shown(node: Node) -> str:
+    return f"{node.address}/{node.id[:SHOWN_ID]}"
 
 
 def _name(service: str, number: int) -> str:

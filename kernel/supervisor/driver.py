@@ -36,7 +36,7 @@ from linckia.proto.cluster import (
 )
 from linckia.proto.link import socket_pair
 
-MODULE = "linckia.services.cluster.main"
+MODULE = "linckia.services.cluster.driver"
 
 SILENT_S = 10.0
 """The driver reports the nodes every second, or ends; one that does neither for so long hangs."""

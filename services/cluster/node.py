@@ -64,10 +64,10 @@ class NodeActor:
         return certificates.request_for(self._key)
 
     def place(self) -> str:
-        """Return the address of this node and the beginning of its id, since one machine may run several."""
+        """Return the id of this node."""
         import ray
 
-        return f"{ray.util.get_node_ip_address()}/{ray.get_runtime_context().get_node_id()[:8]}"
+        return str(ray.get_runtime_context().get_node_id())
 
     def start(self, sealed: bytes) -> int:
         """Connect to the kernel and start the service of the sealed `Join`; return its pid. Raises OSError."""

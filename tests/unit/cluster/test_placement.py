@@ -12,7 +12,15 @@ from trio.testing import MockClock
 
 pytest.importorskip("cryptography", reason="certificates need linckia[ray]")
 
-from linckia.kernel.supervisor.cluster import MOST_FAILURES, PLACE_S, ClusterPlacement, RemoteProcess, for_node
+from linckia.kernel.supervisor.cluster import (
+    AGAIN_S,
+    AVOID_S,
+    MOST_FAILURES,
+    PLACE_S,
+    ClusterPlacement,
+    RemoteProcess,
+    for_node,
+)
 from linckia.kernel.supervisor.driver import DriverDown
 from linckia.kernel.supervisor.placement import Running, cause_of
 from linckia.kernel.supervisor.spec import ServiceSpec
@@ -53,9 +61,7 @@ class ActedDriver:
         if isinstance(message, Start):
             return Started(id=message.id, pid=42)
         own = AUTHORITY.for_kernel(message.name, datetime.datetime.now(datetime.UTC))
-        return Prepared(
-            id=message.id, node="10.0.0.2/abc", certificate=own.certificate, key=own.key, authority=own.authority
-        )
+        return Prepared(id=message.id, node="abc", certificate=own.certificate, key=own.key, authority=own.authority)
 
     def post(self, message: ToDriver) -> None:
         self.posted.append(message)
@@ -159,14 +165,31 @@ async def test_it_moves_to_a_place_that_is_reserved_before_it_is_restarted(autoj
         assert [type(each) for each in w.driver.requested] == [Prepare, Start]
 
 
-async def test_it_is_not_restarted_if_no_node_has_room(autojump_clock: MockClock) -> None:
+async def test_it_is_not_restarted_until_a_node_has_room(autojump_clock: MockClock) -> None:
     async with world() as w:
         w.driver.connected = False
         await w.start()
         w.driver.connected, w.driver.hangs = True, True
         w.placement.nodes_changed(nodes("def"))
-        await trio.sleep(2 * PLACE_S)
+        await trio.sleep(AGAIN_S)
         assert w.moved == []
+        w.driver.hangs = False
+        w.placement.nodes_changed(nodes("def"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert w.moved == ["a"]
+
+
+async def test_nothing_is_placed_on_a_lost_node_for_a_while(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        process = await w.start()
+        assert isinstance(process, RemoteProcess)
+        process.ended(Ended(id=1))
+        await process.wait()
+        for expected in (["abc"], []):
+            await w.start()
+            [*_, request] = (each for each in w.driver.requested if isinstance(each, Prepare))
+            assert request.avoid == expected
+            await trio.sleep(AVOID_S)
 
 
 async def test_a_reservation_that_is_not_used_is_released(autojump_clock: MockClock) -> None:

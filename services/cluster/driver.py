@@ -1,6 +1,6 @@
 """The cluster driver: connects to Ray, and places services on nodes as the kernel asks (`proto.cluster`).
 
-    python -m linckia.services.cluster.main CONFIG_FD CONTROL_FD
+    python -m linckia.services.cluster.driver CONFIG_FD CONTROL_FD
 
 It ends when the cluster cannot be reached, since a Ray driver cannot change clusters; the kernel starts it again. Ray's
 calls block, for a minute or more if the head is gone, so each runs in a thread that may be abandoned.
@@ -50,6 +50,9 @@ ANSWER_S = 2.5
 
 KNOCK_S = 0.5
 """Interval between connections to the head, which tell at once that its process is gone."""
+
+NODE_ID = "ray.io/node-id"
+"""Label that Ray gives each node."""
 
 CALLS_AT_ONCE = 4
 """Threads of an actor: one that waits for the end of the service, and some for signals."""
@@ -150,20 +153,23 @@ class Driver:
         }  # fmt: skip
         if wanted.memory_bytes:
             options["memory"] = wanted.memory_bytes
-        if wanted.labels:
-            options["label_selector"] = wanted.labels
+        labels = dict(wanted.labels)
+        if message.avoid:
+            labels[NODE_ID] = f"!in({','.join(message.avoid)})"
+        if labels:
+            options["label_selector"] = labels
         actor = ray.remote(**options)(NodeActor).remote()
         try:
             request = await _result(actor.request.remote())
             certificate = authority.for_node(request, message.name, now)
-            place = await _result(actor.place.remote())
+            node = await _result(actor.place.remote())
         except BaseException:
             ray.kill(actor)
             raise
         self._placed[message.id] = _Placed(actor, message.name, request, certificate, authority.pem)
         own = authority.for_kernel(message.name, now)
         await self._send(
-            Prepared(id=message.id, node=place, certificate=own.certificate, key=own.key, authority=own.authority)
+            Prepared(id=message.id, node=node, certificate=own.certificate, key=own.key, authority=own.authority)
         )
 
     async def _start(self, message: Start) -> None:
