@@ -111,6 +111,10 @@ class Stays:
         """Note that the service starts on this machine."""
         self._here[name] = now
 
+    def is_here(self, name: str) -> bool:
+        """Return whether the service runs on this machine."""
+        return name in self._here
+
     def there(self, name: str) -> None:
         """Note that the service runs on a node, or does not exist any more."""
         self._here.pop(name, None)
@@ -287,6 +291,7 @@ class ClusterPlacement:
             return await self.local.start(spec, launch)
         why = self.stays.reason(spec.name) or ("" if self.driver.connected else self.driver.problem or CONNECTING)
         if not why:
+            self.stays.there(spec.name)
             try:
                 with trio.fail_after(PLACE_S):
                     return await self._start_on_node(spec, launch, resources)
@@ -319,7 +324,6 @@ class ClusterPlacement:
             if link is not None:
                 link.close()
             raise
-        self.stays.there(spec.name)
         self.local.dismiss(spec.name)
         process = RemoteProcess(
             number, started.pid, self._node_name(prepared.node), link, self.driver,
@@ -344,9 +348,12 @@ class ClusterPlacement:
 
     def _ended(self, name: str, prepared: Prepared, ended: Exit, was_ready: bool) -> None:
         self.processes.pop(prepared.id, None)
+        if not self.driver.connected:
+            # Its end says nothing about its node: Ray ends what a driver placed with the driver.
+            return
         if ended.lost:
             self._avoided[prepared.node] = trio.current_time()
-        elif not was_ready and self.driver.connected:
+        elif not was_ready:
             self.stays.failed(name)
 
     def _node_name(self, node_id: str) -> str:
@@ -369,6 +376,9 @@ class ClusterPlacement:
     async def _move(self, name: str) -> None:
         """Reserve resources for a service that runs here, then restart it in order, which takes that place."""
         async with self._moving:
+            if not self.stays.is_here(name) or name in self._prepared:
+                # Another node joined while this waited for one.
+                return
             try:
                 with trio.fail_after(PLACE_S):
                     self._prepared[name] = await self._prepare(name, self.placed[name])

@@ -4,7 +4,7 @@
 
 Three Ray nodes on this machine, one of which is the head. `embed` (with its model) or `decode` runs on the others, and
 `echo` too. Callers keep idempotent calls in flight while a node is killed, and then the head. Printed are wrong, lost
-and hung calls, the share that was answered within its deadline, and the time from each kill to the next answer.
+and hung calls, the share that was answered within its deadline, and for each kill the longest time without an answer.
 
 Then an `echo` on a node is timed beside one on this machine and beside an echo over a bare TLS socket with as many
 bytes, all in turn.
@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
+import json
 import socket
 import ssl
 import statistics
@@ -31,7 +33,7 @@ import trio
 from linckia.services.cluster import certificates
 from tests.system.kills import Workload
 from tests.system.ray_nodes import RayNodes, node_of, ray_nodes, settings, wait_here, wait_on_node
-from tests.system.running import RunningKernel, connection, running
+from tests.system.running import RunningKernel, connection, running, wait_until
 from tests.system.workloads import WORKLOADS
 
 NODES = 2
@@ -82,8 +84,9 @@ class Load:
                         self.times.append((answer.sent, answer.returned))
 
     def recovery_s(self, killed_at: float) -> float:
-        """Return the time from a kill to the first answer of a call that was sent after it."""
-        return min(returned for sent, returned in self.times if sent >= killed_at) - killed_at
+        """Return the longest time without an answer since a kill."""
+        arrivals = [killed_at, *sorted(returned for _, returned in self.times if returned >= killed_at)]
+        return max(after - before for before, after in itertools.pairwise(arrivals))
 
     def longest_s(self, since: float) -> float:
         """Return the longest that a call took that was answered after `since`."""
@@ -114,7 +117,7 @@ def under(loads: list[Load], data_dir: Path) -> Iterator[None]:
 
 
 Recoveries = dict[str, list[tuple[str, float, float]]]
-"""For each service, what was killed, the time to the next answer, and the longest call from then on."""
+"""For each service, what was killed, the longest time without an answer, and the longest call from then on."""
 
 
 def assail(kernel: RunningKernel, nodes: RayNodes, loads: list[Load], kills: int) -> Recoveries:
@@ -122,10 +125,15 @@ def assail(kernel: RunningKernel, nodes: RayNodes, loads: list[Load], kills: int
     found: Recoveries = {load.workload.service: [] for load in loads}
 
     def strike(what: str, kill: Callable[[], None], after: Callable[[RunningKernel, str], object]) -> None:
+        victim = loads[0].workload.service
+        before = kernel.service(victim)["generation"]
         at = time.monotonic()
         kill()
+        wait_until(lambda: kernel.service(victim)["generation"] > before, HUNG_S)
         for load in loads:
             after(kernel, load.workload.service)
+            since = time.monotonic()
+            wait_until(lambda: any(sent >= since for sent, _ in load.times[-CALLERS:]), HUNG_S)  # noqa: B023  # called now
         time.sleep(REST_S)
         for load in loads:
             found[load.workload.service].append((what, load.recovery_s(at), load.longest_s(at)))
@@ -143,6 +151,12 @@ def assail(kernel: RunningKernel, nodes: RayNodes, loads: list[Load], kills: int
     return found
 
 
+def show_log(kernel: RunningKernel) -> None:
+    """Print what the kernel logged of the services."""
+    for line in map(json.loads, kernel.log("kernel").splitlines()):
+        print(line["time"][11:23], line["message"])
+
+
 def main() -> None:
     arguments = _parser().parse_args()
     names = ["decode", "echo"] if arguments.no_model else ["embed", "echo"]
@@ -151,6 +165,8 @@ def main() -> None:
         nodes = stack.enter_context(ray_nodes(NODES, cpus=len(names)))
         settings(data, nodes.address, dict.fromkeys(names, "num_cpus = 1"))
         kernel = stack.enter_context(running(data, services=["front", *names]))
+        if arguments.log:
+            stack.callback(show_log, kernel)
         for name in names:
             wait_on_node(kernel, name)
         time.sleep(1)
@@ -170,7 +186,9 @@ def main() -> None:
 
 def report(loads: list[Load], found: Recoveries) -> None:
     """Print what became of the calls."""
-    print(f"\n{'service':<8} {'calls':>7} {'wrong':>6} {'lost':>6} {'hung':>6} {'in time':>9}   recovery p50, longest")
+    print(
+        f"\n{'service':<8} {'calls':>7} {'wrong':>6} {'lost':>6} {'hung':>6} {'in time':>8}  recovery p50, longest call"
+    )
     for load in loads:
         share = (load.right - load.late) / load.sent
         kills = found[load.workload.service]
@@ -181,7 +199,7 @@ def report(loads: list[Load], found: Recoveries) -> None:
             times.append(f"{what} ({len(own)}): {p50_s:.2f} s, {max(longest for _, longest in own):.2f} s")
         print(
             f"{load.workload.service:<8} {load.sent:>7} {len(load.wrong):>6} {len(load.lost):>6} {load.hung:>6} "
-            f"{share:>9.3%}   {'; '.join(times)}"
+            f"{share:>8.3%}  {'; '.join(times)}"
         )
         for failure in load.lost[:3]:
             print("   lost:", failure)
@@ -266,6 +284,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--no-model", action="store_true", help="`decode` instead of `embed`, which needs a model")
     parser.add_argument("--kills", type=int, default=3, help="how many nodes are killed, one after the other")
+    parser.add_argument("--log", action="store_true", help="print the kernel's log at the end")
     parser.add_argument("--back", action="store_true", help="start the cluster again at the end")
     return parser
 

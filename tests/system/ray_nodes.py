@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.system.running import RunningKernel, free_port, wait_until
 
 STORE_BYTES = 80 * 1024 * 1024
@@ -47,12 +49,13 @@ class RayNodes:
         return found
 
     def kill(self, node: Any) -> None:
-        """Kill all processes of a node."""
+        """Kill all processes of a node, with what they have started, as the loss of its machine does."""
+        _kill(node)
         self._cluster.remove_node(node, allow_graceful=False)
 
     def kill_head(self) -> None:
         """Kill all processes of the head; the nodes are left alone."""
-        self._cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
+        _kill(self._cluster.head_node)
 
     def named(self, name: str) -> Any:
         """Return the node that `linckia status` shows with this name."""
@@ -61,8 +64,18 @@ class RayNodes:
     def stop(self) -> None:
         """End everything."""
         for node in [*self.nodes, self._cluster.head_node]:
+            # It may have been killed already.
             with contextlib.suppress(Exception):
-                node.kill_all_processes(check_alive=False, allow_graceful=False)
+                _kill(node)
+
+
+def _kill(node: Any) -> None:
+    own = [psutil.Process(each.process.pid) for listed in node.all_processes.values() for each in listed]
+    every = [*own, *(child for each in own for child in each.children(recursive=True))]
+    for each in every:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    node.kill_all_processes(check_alive=False, allow_graceful=False)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,97 @@
+"""A service runs on a node of a real Ray cluster, and outlives the node, the cluster's head and its driver."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.system.ray_nodes import RayNodes, node_of, ray_nodes, settings, wait_here, wait_on_node
+from tests.system.running import RunningKernel, running, wait_until
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs linckia[ray]"),
+    # Ray leaves files and sockets of its own to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+HELLO = {"message": "hello"}
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[RayNodes]:
+    with ray_nodes(2) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def kernel(nodes: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
+    folder = tmp_path_factory.mktemp("data")
+    settings(folder, nodes.address, {"echo": "num_cpus = 1"})
+    with running(folder, services=["front", "echo"]) as found:
+        yield found
+
+
+def driver_of(kernel: RunningKernel) -> psutil.Process:
+    """The kernel's cluster driver."""
+    children = psutil.Process(kernel.process.pid).children()
+    return next(each for each in children if "linckia.services.cluster.driver" in each.cmdline())
+
+
+def test_it_runs_on_a_node_in_its_sandbox_and_answers(kernel: RunningKernel) -> None:
+    status = wait_on_node(kernel, "echo")
+    assert kernel.call("mcp_echo", HELLO) == HELLO
+    assert status["pid"] is None
+    assert "seccomp" in status["info"]["confined"]
+    cluster = kernel.status()["cluster"]
+    assert [node["services"] for node in cluster["nodes"] if node["name"] == node_of(status)] == [["echo"]]
+    assert len(cluster["nodes"]) == 3
+
+
+def test_a_crash_on_a_node_is_reported_with_its_cause(kernel: RunningKernel) -> None:
+    status = wait_on_node(kernel, "echo")
+    os.kill(int(status["node"].partition("process ")[2].rstrip(")")), signal.SIGSEGV)
+    after = wait_until(lambda: (s := kernel.service("echo"))["generation"] > status["generation"] and s, 10)
+    assert "SIGSEGV" in after["last_death"]
+    assert kernel.call("mcp_echo", HELLO) == HELLO
+
+
+def test_it_goes_elsewhere_when_its_node_is_killed(kernel: RunningKernel, nodes: RayNodes) -> None:
+    status = wait_on_node(kernel, "echo")
+    nodes.kill(nodes.named(node_of(status)))
+    assert kernel.call("mcp_echo", HELLO, timeout_s=10) == HELLO
+    after = wait_on_node(kernel, "echo")
+    assert node_of(after) != node_of(status)
+
+
+def test_it_runs_on_this_machine_while_there_is_no_driver_and_returns(kernel: RunningKernel) -> None:
+    status = wait_on_node(kernel, "echo")
+    driver_of(kernel).kill()
+    assert kernel.call("mcp_echo", HELLO, timeout_s=10) == HELLO
+    after = wait_until(lambda: (s := wait_on_node(kernel, "echo"))["generation"] > status["generation"] and s)
+    assert after["state"] == "ready"
+
+
+def test_it_runs_on_this_machine_once_the_head_is_killed(kernel: RunningKernel, nodes: RayNodes) -> None:
+    wait_on_node(kernel, "echo")
+    nodes.kill_head()
+    wait_here(kernel, "echo", 5)
+    assert kernel.call("mcp_echo", HELLO, timeout_s=5) == HELLO
+    assert "is gone" in wait_until(lambda: kernel.status()["cluster"]["problem"])
+
+
+def test_the_kernel_serves_without_a_cluster(tmp_path: Path) -> None:
+    settings(tmp_path, "127.0.0.1:1", {"echo": "num_cpus = 1"})
+    with running(tmp_path, services=["front", "echo"]) as kernel:
+        assert kernel.call("mcp_echo", HELLO) == HELLO
+        assert kernel.service("echo")["node"] == ""
+        assert wait_until(lambda: kernel.status()["cluster"]["problem"])
