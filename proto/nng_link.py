@@ -203,6 +203,10 @@ class NngLink(Link):
             return None
         return self._received.popleft()
 
+    def put_back(self, messages: Sequence[bytes]) -> None:
+        """Make messages that were received the next ones to be received."""
+        self._received.extendleft(reversed(messages))
+
     def _take_in(self) -> bool:
         """Read an nng message if one has arrived, and add its messages to `_received`; return whether one had."""
         code = _lib.nng_recv(self._handle, self._data, self._size, _lib.NNG_FLAG_ALLOC | _lib.NNG_FLAG_NONBLOCK)

@@ -1,14 +1,19 @@
 """Generations on the nodes of a cluster, for stateless services that the settings place there.
 
 Nothing depends on the cluster. A service runs on this machine while the cluster is not connected, has no room, or has
-failed to run it twice in a row; it moves to the cluster once that is connected or gets another node. If the head is
-lost, services on nodes finish their calls in flight and continue here. Pings over the link show that a node is lost.
+failed to run it twice in a row. If the head is lost, services on nodes finish their calls in flight and continue here.
+Pings over the link show that a node is lost; the next generation then starts here, which is quick.
+
+A service moves to a node without a pause: its next generation is started there while it serves here, and takes over
+once it is ready.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
+import math
 import secrets
 import signal
 import socket
@@ -26,6 +31,7 @@ from linckia.kernel.supervisor.local import LINK_MESSAGE_BYTES, LocalPlacement
 from linckia.kernel.supervisor.placement import Exit, Placement, Running
 from linckia.kernel.supervisor.processes import Activity
 from linckia.kernel.supervisor.spec import ServiceSpec
+from linckia.proto import frames
 from linckia.proto.cluster import (
     Ended,
     Kill,
@@ -40,7 +46,7 @@ from linckia.proto.cluster import (
     ToDriver,
 )
 from linckia.proto.launch import LaunchConfig
-from linckia.proto.link import Link
+from linckia.proto.link import Link, LinkClosed
 from linckia.proto.nng_link import Certificates, NngLink
 from linckia.proto.ops.kernel import ClusterNode, ClusterStatus
 
@@ -163,7 +169,7 @@ class RemoteProcess:
         self.pid = pid
         self.node = node
         self.link: Link = link
-        self._number = number
+        self.number = number
         self._nng = link
         self._driver = driver
         self._on_ready, self._on_end = on_ready, on_end
@@ -192,6 +198,22 @@ class RemoteProcess:
             return Exit(lost=f"node {self.node}, or the link to it, was lost{said}")
         return Exit(code=found.code, signal=found.signal, last_words=found.last_words)
 
+    async def until_ready(self) -> None:
+        """Wait until it says that it is ready; its messages stay on the link. Raises LinkClosed."""
+        seen: list[bytes] = []
+        is_ready = False
+        while not is_ready:
+            seen.append(await self.link.receive())
+            # Whatever else it is, the supervisor reads it.
+            with contextlib.suppress(msgspec.DecodeError):
+                is_ready = isinstance(frames.from_service(seen[-1]), frames.Ready)
+        self._nng.put_back(seen)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is known to have ended."""
+        return self._over.is_set() or self._nng.gone.is_set()
+
     def ended(self, report: Ended) -> None:
         """Note the driver's report of its end."""
         self._report = report
@@ -202,14 +224,14 @@ class RemoteProcess:
         self._on_ready()
 
     def signal(self, number: int) -> None:
-        self._driver.post(Signal(id=self._number, number=number))
+        self._driver.post(Signal(id=self.number, number=number))
 
     def kill(self) -> None:
         # Its node may be out of reach. Without its link, the process ends by itself and cannot be heard.
-        self._driver.post(Kill(id=self._number))
+        self._driver.post(Kill(id=self.number))
         self.link.close()
         if self._report is None:
-            self._report = Ended(id=self._number, signal=signal.SIGKILL)
+            self._report = Ended(id=self.number, signal=signal.SIGKILL)
         self._over.set()
 
     def is_stopped(self) -> bool:
@@ -225,7 +247,7 @@ class RemoteProcess:
         await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
-        self._driver.post(Kill(id=self._number))
+        self._driver.post(Kill(id=self.number))
         self.link.close()
 
 
@@ -267,9 +289,14 @@ class ClusterPlacement:
         self._ids = itertools.count(1)
         self._avoided: dict[str, float] = {}
         """Ids of nodes to which a link broke, and when."""
-        self._prepared: dict[str, Prepared] = {}
-        """Reservations for services that are about to move to the cluster."""
-        self._moving = trio.Lock()
+        self._latest: dict[str, tuple[ServiceSpec, LaunchConfig]] = {}
+        """The latest generation of each service that the settings place on the cluster."""
+        self._lost_nodes: set[str] = set()
+        """Services whose node was lost, until their next start."""
+        self._moving: set[str] = set()
+        """Services whose next generation is being started on a node."""
+        self._next: dict[str, tuple[LaunchConfig, RemoteProcess]] = {}
+        """Next generations of services, which are ready on nodes."""
         self._nursery: trio.Nursery | None = None
         if driver is None:
             assert isinstance(local, LocalPlacement)
@@ -289,12 +316,24 @@ class ClusterPlacement:
         resources = self.placed.get(spec.name)
         if resources is None:
             return await self.local.start(spec, launch)
+        self._latest[spec.name] = spec, launch
+        if (process := self._take_next(spec.name, launch)) is not None:
+            self.stays.there(spec.name)
+            self.local.dismiss(spec.name)
+            return process
+        if spec.name in self._lost_nodes:
+            self._lost_nodes.discard(spec.name)
+            _log.info("%s continues on this machine until another node has started it", spec.name)
+            self.stays.here(spec.name, -math.inf)
+            return await self.local.start(spec, launch)
         why = self.stays.reason(spec.name) or ("" if self.driver.connected else self.driver.problem or CONNECTING)
         if not why:
             self.stays.there(spec.name)
             try:
                 with trio.fail_after(PLACE_S):
-                    return await self._start_on_node(spec, launch, resources)
+                    process = await self._start_on_node(spec, launch, resources)
+                self.local.dismiss(spec.name)
+                return process
             except trio.TooSlowError:
                 why = f"no node has started it within {PLACE_S:g} s"
             except (DriverDown, OSError, ValueError) as error:
@@ -303,8 +342,23 @@ class ClusterPlacement:
         self.stays.here(spec.name, trio.current_time())
         return await self.local.start(spec, launch)
 
-    async def _start_on_node(self, spec: ServiceSpec, launch: LaunchConfig, resources: Resources) -> Running:
-        prepared = self._prepared.pop(spec.name, None) or await self._prepare(spec.name, resources)
+    def _take_next(self, name: str, launch: LaunchConfig) -> RemoteProcess | None:
+        """Return the process that was started for exactly this generation, if there is one."""
+        if name not in self._next:
+            return None
+        prestarted, process = self._next.pop(name)
+        if prestarted == launch and not process.is_over and self.driver.connected:
+            return process
+        self._discard(process)
+        return None
+
+    def _discard(self, process: RemoteProcess) -> None:
+        """End a process that the supervisor does not know."""
+        self.processes.pop(process.number, None)
+        process.close()
+
+    async def _start_on_node(self, spec: ServiceSpec, launch: LaunchConfig, resources: Resources) -> RemoteProcess:
+        prepared = await self._prepare(spec.name, resources)
         number = prepared.id
         link: NngLink | None = None
         try:
@@ -324,7 +378,6 @@ class ClusterPlacement:
             if link is not None:
                 link.close()
             raise
-        self.local.dismiss(spec.name)
         process = RemoteProcess(
             number, started.pid, self._node_name(prepared.node), link, self.driver,
             on_ready=lambda: self.stays.worked(spec.name),
@@ -353,6 +406,7 @@ class ClusterPlacement:
             return
         if ended.lost:
             self._avoided[prepared.node] = trio.current_time()
+            self._lost_nodes.add(name)
         elif not was_ready:
             self.stays.failed(name)
 
@@ -374,29 +428,61 @@ class ClusterPlacement:
             self._nursery.start_soon(run_isolated, f"moving {name} to the cluster", self._move, name)
 
     async def _move(self, name: str) -> None:
-        """Reserve resources for a service that runs here, then restart it in order, which takes that place."""
-        async with self._moving:
-            if not self.stays.is_here(name) or name in self._prepared:
-                # Another node joined while this waited for one.
-                return
-            try:
-                with trio.fail_after(PLACE_S):
-                    self._prepared[name] = await self._prepare(name, self.placed[name])
-            except (trio.TooSlowError, DriverDown) as error:
-                _log.warning("%s stays on this machine: %s", name, str(error) or "no node has room for it")
-                return
+        """Start the next generation of a service on a node; once that is ready, it replaces the one on this machine."""
+        if name in self._moving or name in self._next or not self.stays.is_here(name):
+            return
+        spec, launch = self._latest[name]
+        launch = msgspec.structs.replace(launch, generation=launch.generation + 1)
+        self._moving.add(name)
+        try:
+            process = await self._started_in_advance(spec, launch)
+        finally:
+            self._moving.discard(name)
+        if process is None:
+            return
+        self._next[name] = launch, process
         self._move_now(name)
         await trio.sleep(PLACE_S)
-        if (unused := self._prepared.pop(name, None)) is not None:
-            self.driver.post(Kill(id=unused.id))
+        # If it was not taken, the service was stopped, or has other settings now.
+        if self._next.get(name) == (launch, process):
+            del self._next[name]
+            self._discard(process)
+
+    async def _started_in_advance(self, spec: ServiceSpec, launch: LaunchConfig) -> RemoteProcess | None:
+        """Return a generation that is ready on a node, or None if there is none."""
+        why = f"no node has started it within {PLACE_S:g} s"
+        try:
+            with trio.fail_after(PLACE_S):
+                process = await self._start_on_node(spec, launch, self.placed[spec.name])
+            try:
+                why = f"it did not become ready on node {process.node}"
+                with trio.fail_after(spec.startup_timeout_s):
+                    await process.until_ready()
+                if self.driver.connected:
+                    return process
+            except (trio.TooSlowError, LinkClosed):
+                if self.driver.connected:
+                    self.stays.failed(spec.name)
+            self._discard(process)
+        except (DriverDown, OSError, ValueError) as error:
+            why = str(error)
+        except trio.TooSlowError:
+            # There is no room.
+            pass
+        _log.info("%s stays on this machine: %s", spec.name, why)
+        return None
 
     def lost(self) -> None:
         """Note that the cluster is lost: its services continue here."""
         self.nodes = None
         self.stays.lost()
-        self._prepared.clear()
+        for _, process in self._next.values():
+            self._discard(process)
+        self._next.clear()
         for name, _ in tuple(self.processes.values()):
-            self._move_now(name)
+            # What moves is still on this machine.
+            if name not in self._moving:
+                self._move_now(name)
 
     def status(self) -> ClusterStatus:
         """Return the state of the cluster and its nodes, with the services on each."""
@@ -420,10 +506,14 @@ class ClusterPlacement:
         )  # fmt: skip
 
     def dismiss(self, service: str) -> None:
+        # It has no process now; its next start tries the cluster.
+        self.stays.there(service)
         self.local.dismiss(service)
 
     def forget(self, service: str) -> None:
         self.stays.forget(service)
+        self._latest.pop(service, None)
+        self._lost_nodes.discard(service)
         self.local.forget(service)
 
     def prioritize(self, service: str) -> None:

@@ -87,6 +87,12 @@ def nodes(*ids: str) -> Nodes:
     )
 
 
+@pytest.fixture(autouse=True)
+def _ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing connects here, so processes on nodes are ready at once."""
+    monkeypatch.setattr(RemoteProcess, "until_ready", staticmethod(trio.lowlevel.checkpoint))
+
+
 @asynccontextmanager
 async def world() -> AsyncIterator[World]:
     stage, driver, moved = Stage(), ActedDriver(), list[str]()
@@ -152,7 +158,7 @@ async def test_a_success_ends_the_row_of_failures(autojump_clock: MockClock) -> 
             process.close()
 
 
-async def test_it_moves_to_a_place_that_is_reserved_before_it_is_restarted(autojump_clock: MockClock) -> None:
+async def test_it_is_ready_on_a_node_before_the_one_here_ends(autojump_clock: MockClock) -> None:
     async with world() as w:
         w.driver.connected = False
         await w.start()
@@ -160,9 +166,23 @@ async def test_it_moves_to_a_place_that_is_reserved_before_it_is_restarted(autoj
         w.placement.lost()
         w.placement.nodes_changed(nodes("abc"))
         await trio.testing.wait_all_tasks_blocked()
-        assert (w.moved, [type(each) for each in w.driver.requested]) == (["a"], [Prepare])
+        assert (w.moved, [type(each) for each in w.driver.requested]) == (["a"], [Prepare, Start])
         assert (await w.start()).node
-        assert [type(each) for each in w.driver.requested] == [Prepare, Start]
+        # It is that one.
+        assert len(w.driver.requested) == 2
+
+
+async def test_a_process_for_another_generation_is_not_used(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        w.driver.connected = False
+        await w.start()
+        w.driver.connected = True
+        w.placement.nodes_changed(nodes("def"))
+        await trio.testing.wait_all_tasks_blocked()
+        w.generation += 1
+        assert (await w.start()).node
+        assert len(w.driver.requested) == 4
+        assert Kill(id=w.driver.requested[0].id) in w.driver.posted
 
 
 async def test_it_is_not_restarted_until_a_node_has_room(autojump_clock: MockClock) -> None:
@@ -185,14 +205,29 @@ async def test_nothing_is_placed_on_a_lost_node_for_a_while(autojump_clock: Mock
         assert isinstance(process, RemoteProcess)
         process.ended(Ended(id=1))
         await process.wait()
+        # Here, it starts sooner.
+        assert (await w.start()).node == ""
         for expected in (["abc"], []):
-            await w.start()
+            assert (await w.start()).node
             [*_, request] = (each for each in w.driver.requested if isinstance(each, Prepare))
             assert request.avoid == expected
             await trio.sleep(AVOID_S)
 
 
-async def test_a_reservation_that_is_not_used_is_released(autojump_clock: MockClock) -> None:
+async def test_after_the_loss_of_its_node_it_moves_with_the_next_report(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        process = await w.start()
+        assert isinstance(process, RemoteProcess)
+        process.ended(Ended(id=1))
+        await process.wait()
+        assert (await w.start()).node == ""
+        w.placement.nodes_changed(nodes("abc"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert w.moved == ["a"]
+        assert (await w.start()).node
+
+
+async def test_a_process_that_is_not_used_is_ended(autojump_clock: MockClock) -> None:
     async with world() as w:
         w.driver.connected = False
         await w.start()
