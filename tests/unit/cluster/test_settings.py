@@ -1,0 +1,149 @@
+"""`[cluster]` says which services run on other machines; whatever cannot work is refused with the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from linckia.kernel import catalog, config
+from linckia.kernel.cli import doctor, status
+from linckia.kernel.cli.findings import Verdict
+from linckia.kernel.settings import ClusterSettings, ConfigError, Flags
+from linckia.proto import extras
+from linckia.proto.cluster import Resources
+from linckia.proto.ops.kernel import ClusterNode, ClusterStatus, KernelFigures
+from linckia.services.front.web.metrics import exposition
+
+STATE = {
+    "engine": "ray",
+    "address": "10.0.0.1:6379",
+    "problem": "",
+    "restarts": 0,
+    "nodes": [
+        {"name": "10.0.0.2/abc", "num_cpus": 8.0, "num_gpus": 1.0, "memory_bytes": 1, "services": ["embed"]},
+        {"name": "10.0.0.1/def", "num_cpus": 0.0, "num_gpus": 0.0, "memory_bytes": 1, "services": []},
+    ],
+}
+
+
+def load(folder: Path, text: str) -> config.Config:
+    (folder / "linckia.toml").write_text(text)
+    return config.load(Flags(data_dir=str(folder)), {})
+
+
+@pytest.fixture
+def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "is_installed", lambda extra: True)
+
+
+@pytest.mark.usefixtures("_installed")
+def test_a_service_reserves_what_its_table_says(tmp_path: Path) -> None:
+    found = load(
+        tmp_path,
+        '[cluster]\nengine = "ray"\n[cluster.services.embed]\nnum_gpus = 0.5\nlabels = { region = "cellar" }\n',
+    )
+    assert found.cluster == ClusterSettings(
+        engine="ray", services={"embed": Resources(num_gpus=0.5, labels={"region": "cellar"})}
+    )
+
+
+@pytest.mark.usefixtures("_installed")
+def test_the_tables_of_several_files_are_merged(tmp_path: Path) -> None:
+    more = tmp_path / "more.toml"
+    more.write_text('[cluster]\nengine = "ray"\naddress = "h:1"\n[cluster.services.llm]\n')
+    (tmp_path / "linckia.toml").write_text('[cluster]\nengine = "ray"\n[cluster.services.embed]\nnum_cpus = 2\n')
+    found = config.load(Flags(data_dir=str(tmp_path), config_file=str(more)), {}).cluster
+    assert found is not None
+    assert (found.address, list(found.services)) == ("h:1", ["embed", "llm"])
+
+
+@pytest.mark.usefixtures("_installed")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        '[cluster]\nengine = "dask"\n',
+        '[cluster]\naddress = "auto"\n',
+        '[cluster]\nengine = "ray"\nadress = "auto"\n',
+        '[cluster]\nengine = "ray"\n[cluster.services.embed]\nnum_gpus = -1\n',
+        '[cluster]\nengine = "ray"\n[cluster.services.embed]\ngpus = 1\n',
+    ],
+    ids=str,
+)
+def test_a_wrong_setting_is_refused(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(ConfigError, match="cluster"):
+        load(tmp_path, wrong)
+
+
+def test_without_ray_the_command_that_installs_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "is_installed", lambda extra: False)
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, '[cluster]\nengine = "ray"\n')
+    assert extras.command_for(extras.RAY) in str(refused.value)
+
+
+def placed(services: Mapping[str, Resources], settings: Mapping[str, Mapping[str, object]]) -> dict[str, Resources]:
+    pools = catalog.pools(catalog.ENTRIES, settings, rest_after_s=60, standbys=True)
+    return catalog.placed(pools, ClusterSettings(engine="ray", services=dict(services)), settings)
+
+
+def test_each_process_of_a_pool_reserves_the_same() -> None:
+    wanted = Resources(num_cpus=2)
+    assert placed({"embed": wanted}, {"embed": {"workers": 2}}) == {"embed": wanted, "embed-2": wanted}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("embde", {}, "embed"),
+        ("knowledge", {}, "must run on this machine"),
+        ("llm", {"llm": {"key_file": "/k"}}, "key_file"),
+    ],
+    ids=str,
+)
+def test_a_service_that_cannot_run_elsewhere_is_refused(
+    name: str, settings: Mapping[str, Mapping[str, object]], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        placed({name: Resources()}, settings)
+
+
+def test_services_with_data_or_roots_stay_here() -> None:
+    stateless = {each.service for each in catalog.ENTRIES if each.manifest.stateless}
+    assert stateless == {"decode", "echo", "embed", "llm", "rerank"}
+    assert not any(each.uses_roots for each in catalog.ENTRIES if each.manifest.stateless)
+
+
+def test_status_lists_the_nodes_and_what_runs_there() -> None:
+    assert status.cluster(STATE) == [
+        "ray    10.0.0.1:6379: 2 nodes",
+        "       10.0.0.2/abc: 8 processors, 1 GPUs; embed",
+        "       10.0.0.1/def: 0 processors; nothing of this system",
+    ]
+    assert status.cluster({**STATE, "nodes": [], "problem": "the head is gone"}) == [
+        "ray    10.0.0.1:6379: the head is gone"
+    ]
+    assert status.cluster(None) == []
+
+
+def test_doctor_says_why_the_cluster_is_not_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor._ray({"cluster": STATE}).verdict is Verdict.OK
+    broken = doctor._ray({"cluster": {**STATE, "problem": "the head is gone"}})
+    assert "the head is gone" in broken.found
+    assert broken.verdict is not Verdict.OK
+    monkeypatch.setattr(extras, "is_installed", lambda extra: False)
+    assert extras.command_for(extras.RAY) in doctor._ray({}).remedy
+
+
+def test_metrics_count_nodes_and_processes() -> None:
+    node = ClusterNode(name="10.0.0.2/abc", num_cpus=8, num_gpus=1, memory_bytes=1, services=["embed", "echo"])
+    figures = KernelFigures(
+        version="1", rss_bytes=1, worst_turn_s=0, worst_turn_cpu_s=0, late_turns=0, services=[], lanes={}, zygotes=[],
+        states=[], causes=[], cluster=ClusterStatus(engine="ray", address="auto", restarts=3, nodes=[node]),
+    )  # fmt: skip
+    lines = exposition(figures).decode().splitlines()
+    assert "linckia_cluster_connected 1.0" in lines
+    assert "linckia_cluster_nodes 1.0" in lines
+    assert "linckia_cluster_restarts_total 3.0" in lines
+    assert 'linckia_cluster_node_processes{node="10.0.0.2/abc"} 2.0' in lines
