@@ -174,6 +174,7 @@ class RemoteProcess:
         self._driver = driver
         self._on_ready, self._on_end = on_ready, on_end
         self._was_ready = False
+        self._was_killed = False
         self._report: Ended | None = None
         self._over = trio.Event()
         """Set once its end is reported, or it was killed."""
@@ -193,6 +194,9 @@ class RemoteProcess:
 
     def _how(self) -> Exit:
         found = self._report
+        if found is None and self._was_killed:
+            # It hung, and so may its node.
+            return Exit(signal=signal.SIGKILL, lost=f"node {self.node} did not answer")
         if found is None or (found.code is None and found.signal is None):
             said = f": {found.last_words}" if found is not None and found.last_words else ""
             return Exit(lost=f"node {self.node}, or the link to it, was lost{said}")
@@ -230,8 +234,7 @@ class RemoteProcess:
         # Its node may be out of reach. Without its link, the process ends by itself and cannot be heard.
         self._driver.post(Kill(id=self.number))
         self.link.close()
-        if self._report is None:
-            self._report = Ended(id=self.number, signal=signal.SIGKILL)
+        self._was_killed = True
         self._over.set()
 
     def is_stopped(self) -> bool:

@@ -53,6 +53,12 @@ class RayNodes:
         _kill(node)
         self._cluster.remove_node(node, allow_graceful=False)
 
+    def freeze(self, node: Any) -> None:
+        """Stop all processes of a node with SIGSTOP: its connections stay, and nothing answers."""
+        for each in _processes(node):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.suspend()
+
     def kill_head(self) -> None:
         """Kill all processes of the head; the nodes are left alone."""
         _kill(self._cluster.head_node)
@@ -69,10 +75,13 @@ class RayNodes:
                 _kill(node)
 
 
-def _kill(node: Any) -> None:
+def _processes(node: Any) -> list[psutil.Process]:
     own = [psutil.Process(each.process.pid) for listed in node.all_processes.values() for each in listed]
-    every = [*own, *(child for each in own for child in each.children(recursive=True))]
-    for each in every:
+    return [*own, *(child for each in own for child in each.children(recursive=True))]
+
+
+def _kill(node: Any) -> None:
+    for each in _processes(node):
         with contextlib.suppress(psutil.NoSuchProcess):
             each.kill()
     node.kill_all_processes(check_alive=False, allow_graceful=False)

@@ -65,6 +65,22 @@ def test_a_crash_on_a_node_is_reported_with_its_cause(kernel: RunningKernel) -> 
     assert kernel.call("mcp_echo", HELLO) == HELLO
 
 
+def test_a_node_that_falls_silent_is_noticed_within_five_seconds(kernel: RunningKernel, nodes: RayNodes) -> None:
+    status = wait_on_node(kernel, "echo")
+    silent = nodes.named(node_of(status))
+    nodes.nodes.append(nodes.add())
+    nodes.freeze(silent)
+    # Sent to the silent node, and then to another process.
+    assert kernel.call("mcp_echo", HELLO, timeout_s=10) == HELLO
+    last_death = kernel.service("echo")["last_death"]
+    assert f"on node {node_of(status)}" in last_death
+    noticed_s = float(last_death.partition("no ping for ")[2].partition(" s")[0])
+    assert noticed_s <= 5
+    assert node_of(wait_on_node(kernel, "echo")) != node_of(status)
+    nodes.kill(silent)
+    nodes.nodes.remove(silent)
+
+
 def test_it_goes_elsewhere_when_its_node_is_killed(kernel: RunningKernel, nodes: RayNodes) -> None:
     status = wait_on_node(kernel, "echo")
     nodes.kill(nodes.named(node_of(status)))

@@ -261,7 +261,9 @@ async def test_a_killed_process_has_ended_although_its_node_does_not_answer(auto
     async with world() as w:
         process = await w.start()
         process.kill()
-        assert (await process.wait()).signal == 9
+        ended = await process.wait()
+        assert (ended.signal, "did not answer" in ended.lost) == (9, True)
+        assert (await w.start()).node == ""
 
 
 @pytest.mark.parametrize(
