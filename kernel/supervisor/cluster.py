@@ -174,7 +174,7 @@ class RemoteProcess:
         self._driver = driver
         self._on_ready, self._on_end = on_ready, on_end
         self._was_ready = False
-        self._was_killed = False
+        self._was_killed = self._said_bye = False
         self._report: Ended | None = None
         self._over = trio.Event()
         """Set once its end is reported, or it was killed."""
@@ -194,6 +194,9 @@ class RemoteProcess:
 
     def _how(self) -> Exit:
         found = self._report
+        if found is None and self._said_bye:
+            # The report is late.
+            return Exit(code=0)
         if found is None and self._was_killed:
             # It hung, and so may its node.
             return Exit(signal=signal.SIGKILL, lost=f"node {self.node} did not answer")
@@ -226,6 +229,9 @@ class RemoteProcess:
     def became_ready(self) -> None:
         self._was_ready = True
         self._on_ready()
+
+    def said_bye(self) -> None:
+        self._said_bye = True
 
     def signal(self, number: int) -> None:
         self._driver.post(Signal(id=self.number, number=number))

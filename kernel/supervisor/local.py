@@ -106,6 +106,9 @@ class LocalProcess:
     def became_ready(self) -> None:
         self.on_ready()
 
+    def said_bye(self) -> None:
+        """No-op: the system reports how it ends."""
+
     def signal(self, number: int) -> None:
         if self.exit is None:
             with contextlib.suppress(ProcessLookupError):

@@ -82,6 +82,9 @@ class Running(Protocol):
     def became_ready(self) -> None:
         """Note that it is READY; preparations for a fast start of the next generation begin."""
 
+    def said_bye(self) -> None:
+        """Note that it ends in order, so that the end of its link is no loss."""
+
     def signal(self, number: int) -> None:
         """Send a signal to the process itself, if it still exists. A stopped process is continued to handle it."""
 

@@ -262,6 +262,7 @@ class Life(Generation):
                 self.in_flight, self.info, self.backlogs = frame.in_flight, frame.info, frame.backlogs
             case Bye():
                 self._said_bye = True
+                running.said_bye()
                 if self._cause is None and self.ready_at is not None:
                     # It ends by its own decision and accepts no more calls.
                     self._sink.draining(self)

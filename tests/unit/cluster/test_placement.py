@@ -257,6 +257,18 @@ async def test_a_lost_node_accuses_no_call(autojump_clock: MockClock) -> None:
         assert (cause.is_crash, cause.accuses) == (True, False)
 
 
+async def test_an_orderly_end_is_no_loss_of_its_node_if_the_report_is_late(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        process = await w.start()
+        assert isinstance(process, RemoteProcess)
+        process.became_ready()
+        process.said_bye()
+        process.link.close()
+        process._nng.gone.set()
+        assert cause_of(await process.wait(), None).is_crash is False
+        assert (await w.start()).node
+
+
 async def test_a_killed_process_has_ended_although_its_node_does_not_answer(autojump_clock: MockClock) -> None:
     async with world() as w:
         process = await w.start()

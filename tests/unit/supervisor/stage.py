@@ -104,6 +104,9 @@ class ActedProcess:
     def became_ready(self) -> None:
         return
 
+    def said_bye(self) -> None:
+        return
+
     def signal(self, number: int) -> None:
         self.actor.signals.append((trio.current_time(), number))
         if number in self.actor.dies_of:
