@@ -92,9 +92,12 @@ class Worker:
     how = "simulated"
     handoff = None
 
+    node = ""
+    """See `Running`: the simulation's nodes need no names in `status`."""
+
     def __init__(self, launch: LaunchConfig, node: Node, pid: int, world: World) -> None:
         self.launch = launch
-        self.node = node
+        self.machine = node
         self.pid = pid
         self.world = world
         ours, theirs = memory_link()
@@ -120,7 +123,7 @@ class Worker:
         try:
             while True:
                 frame = await self.channel.receive()
-                if not self.node.has_power or self.hangs:
+                if not self.machine.has_power or self.hangs:
                     continue
                 match frame:
                     case Call():
@@ -139,7 +142,7 @@ class Worker:
 
     async def _work(self, call: Call) -> None:
         self._serving += 1
-        scenario, node = self.world.scenario, self.node
+        scenario, node = self.world.scenario, self.machine
         begin = max(trio.current_time() + node.latency_s, self._free_at)
         work_s = self.world.random.expovariate(1 / scenario.service_s) * node.slowness
         self._free_at = begin + work_s
@@ -151,14 +154,14 @@ class Worker:
         self.say(Return(call.id, frames.pack_body(Said(text=text, generation=call.generation, caller=call.caller))))
 
     def say(self, frame: AnyFrame) -> None:
-        if self.node.has_power and not self.hangs and not self._ended.is_set():
+        if self.machine.has_power and not self.hangs and not self._ended.is_set():
             self.channel.post(frame)
 
     def die(self, code: int | None = None, number: int | None = None) -> None:
         if not self._ended.is_set():
             self._exit = Exit(code=code, signal=number)
-            if self.node.worker is self:
-                self.node.worker = None
+            if self.machine.worker is self:
+                self.machine.worker = None
             self.channel.close()
             self._ended.set()
 
@@ -166,12 +169,15 @@ class Worker:
         await self._ended.wait()
         return self._exit
 
+    def said_bye(self) -> None:
+        """See `Running`."""
+
     def became_ready(self) -> None:
         return
 
     def signal(self, number: int) -> None:
         # A node without power does nothing.
-        if self.node.has_power:
+        if self.machine.has_power:
             self.die(number=number)
 
     def kill(self) -> None:
