@@ -33,6 +33,20 @@ _AFTER, _COPIED = "migrated_after", "migrated"
 """Keys in the copy: how far it was filled, and how many groups that were."""
 
 
+class _Comparison:
+    """How far the copy of a collection was compared with it, and what was changed since that began."""
+
+    def __init__(self, changed: set[str]) -> None:
+        self.changed = changed
+        """The set in which the collection notes its changes."""
+        self.after = ""
+        self.backwards = False
+        """Whether all that the collection has was compared, and now what only the copy has is looked for."""
+        self.done = False
+        self.rounds = 0
+        """In how many calls the changes since could not be copied, because more came."""
+
+
 class Migration:
     """Moves the collections of one kind."""
 
@@ -40,10 +54,7 @@ class Migration:
         self._collections = collections
         self._places = places
         self._moving = trio.Lock()
-        self._rounds: dict[str, int] = {}
-        """In how many calls the changes since the comparison could not be copied, because more came."""
-        self._compared: dict[str, set[str]] = {}
-        """Collections whose copy was compared as a whole, with the set that notes what changed since."""
+        self._comparisons: dict[str, _Comparison] = {}
 
     async def waiting(self, *, to_server: bool, only: str) -> list[str]:
         """Return the names of the collections that are not there yet."""
@@ -64,10 +75,11 @@ class Migration:
                 if to_server:
                     await self._places.stay(name)
                 return Moving(collection=name, done=True)
-            if self._compared.get(name) is not source.changed or source.changed is None:
+            begun = self._comparisons.get(name)
+            if begun is None or begun.changed is not source.changed:
                 # Another process may have changed anything since.
                 source.changed = set()
-                self._compared.pop(name, None)
+                self._comparisons[name] = _Comparison(source.changed)
             self._places.moving.add(name)
             try:
                 target, copying = await self._places.begin_copy(name, to_server=to_server)
@@ -88,24 +100,17 @@ class Migration:
         copied = int(await target.read(lambda store: store.meta(_COPIED)) or 0)
         if await target.read(lambda store: store.meta(_AFTER)) != _END:
             return Moving(collection=name, copied=min(copied, total), groups=total)
-        if name not in self._compared:
-            assert source.changed is not None
-            source.changed.clear()
-            await source.changed_by_others()
-            await _compare(source, target)
-            self._compared[name], self._rounds[name] = source.changed, 0
-        changed = self._compared[name]
-        changed.update(await source.changed_by_others())
-        self._rounds[name] += 1
+        comparison = self._comparisons[name]
+        unfinished = Moving(collection=name, copied=total, groups=total, comparing=True)
+        if not await _compare(source, target, comparison, until):
+            return unfinished
+        comparison.changed.update(await source.changed_by_others())
+        comparison.rounds += 1
         # If the writers are faster, the collection is frozen all the same, for a longer moment each time.
-        while len(changed) > FEW * 2 ** self._rounds[name]:
-            some = sorted(changed)[:PAGE]
-            changed.difference_update(some)
-            await _copy(source, target, some)
-            if trio.current_time() >= until:
-                return Moving(collection=name, copied=total, groups=total, comparing=True)
-        await self._collections.swap(name, lambda: self._last(source, target, changed, copying))
-        self._compared.pop(name, None)
+        if not await _catch_up(source, target, comparison.changed, FEW * 2**comparison.rounds, until):
+            return unfinished
+        await self._collections.swap(name, lambda: self._last(source, target, comparison.changed, copying))
+        del self._comparisons[name]
         return Moving(collection=name, copied=total, groups=total, done=True)
 
     async def _fill(self, source: Collection, target: Collection) -> bool:
@@ -131,13 +136,10 @@ class Migration:
         """Copy what changed last, check the copy, and let it take the collection's place.  `source` is frozen."""
         await self._places.freeze(copying)
         changed.update(await source.changed_by_others())
-        while changed:
-            some = sorted(changed)[:PAGE]
-            changed.difference_update(some)
-            await _copy(source, target, some, frozen=True)
+        await _catch_up(source, target, changed, 0, math.inf, frozen=True)
         counts = [(await each.read_frozen(_counts)) for each in (source, target)]
         if counts[0] != counts[1]:
-            self._compared.pop(source.name, None)
+            del self._comparisons[source.name]
             raise Unavailable(
                 f"the copy of {source.name} has {counts[1]} groups and pieces, not {counts[0]}; it is compared again",
                 retry_after_ms=100,
@@ -231,28 +233,52 @@ async def _copy(source: Collection, target: Collection, ids: Sequence[str], *, f
     await target.write(put)
 
 
-async def _compare(source: Collection, target: Collection) -> None:
-    """Compare every group of both, page by page, and copy those that differ."""
-    for original, copy, backwards in ((source, target, False), (target, source, True)):
-        after = ""
-        while True:
-            begun = after
-            ids = await original.read(lambda store: store.matching((), begun, (), PAGE))  # noqa: B023
-            if not ids:
-                break
-            after = ids[-1]
-            if backwards:
-                # Whatever both have was compared before.
-                there = set(await copy.read(lambda store: store.matching((), "", ids)))  # noqa: B023
-                differing = [id_ for id_ in ids if id_ not in there]
-            else:
-                ours, theirs = [
-                    {each.id: each for each in await of.read(lambda store: store.contents(ids))}  # noqa: B023
-                    for of in (original, copy)
-                ]
-                differing = [id_ for id_ in ids if id_ in ours and not _same(ours[id_], theirs.get(id_))]
-            if differing:
-                await _copy(source, target, differing)
+async def _catch_up(
+    source: Collection, target: Collection, changed: set[str], few: int, until: float, *, frozen: bool = False
+) -> bool:
+    """Copy what was changed until `few` are left; return whether that was reached before `until` (trio time)."""
+    while len(changed) > few:
+        if trio.current_time() >= until:
+            return False
+        some = sorted(changed)[:PAGE]
+        # Before they are read, as they may change again.
+        changed.difference_update(some)
+        try:
+            await _copy(source, target, some, frozen=frozen)
+        except BaseException:
+            changed.update(some)
+            raise
+    return True
+
+
+async def _compare(source: Collection, target: Collection, comparison: _Comparison, until: float) -> bool:
+    """Compare every group of both, page by page, and copy those that differ.
+
+    Returns whether all were compared before `until` (trio time); the next call goes on.
+    """
+    while not comparison.done:
+        if trio.current_time() >= until:
+            return False
+        after = comparison.after
+        original, copy = (target, source) if comparison.backwards else (source, target)
+        ids = await original.read(lambda store: store.matching((), after, (), PAGE))  # noqa: B023
+        if not ids:
+            comparison.done, comparison.backwards, comparison.after = comparison.backwards, True, ""
+            continue
+        if comparison.backwards:
+            # Whatever both have was compared before.
+            there = set(await copy.read(lambda store: store.matching((), "", ids)))  # noqa: B023
+            differing = [id_ for id_ in ids if id_ not in there]
+        else:
+            ours, theirs = [
+                {each.id: each for each in await of.read(lambda store: store.contents(ids))}  # noqa: B023
+                for of in (original, copy)
+            ]
+            differing = [id_ for id_ in ids if id_ in ours and not _same(ours[id_], theirs.get(id_))]
+        if differing:
+            await _copy(source, target, differing)
+        comparison.after = ids[-1]
+    return True
 
 
 def _same(ours: Content, theirs: Content | None) -> bool:

@@ -7,6 +7,7 @@ change it too. One kernel at a time embeds what waits, and builds indexes.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -41,6 +42,13 @@ REFRESH_S = 2.0
 
 COUNT_S = 30.0
 """How often the statistics of a large collection are read."""
+
+QUIET_S = 10.0
+"""An index is built once nothing was written for so long: it takes several times as long to add a million vectors to one
+as to build it from them."""
+
+IMPATIENCE = 32
+"""An index is built in spite of writes once there are so many times as many vectors as are compared one by one."""
 
 SAMPLED = 20_000
 """Items whose average length stands for that of all."""
@@ -77,6 +85,7 @@ class PostgresCollection(Collection):
         self._indexing = Indexing("flat", search)
         self._counts: WordCounts | None = None
         self._counted_at = -COUNT_S
+        self._written_at = -math.inf
         self._leading = False
         """Whether this kernel is the one that embeds and builds indexes, as of the last look."""
         self._words_version = words.VERSION
@@ -143,6 +152,7 @@ class PostgresCollection(Collection):
 
     async def _apply(self, work: Callable[[Transaction], Change]) -> Change:
         change, store = await self._written(work)
+        self._written_at = trio.current_time()
         waiting, made, lacking = self.progress
         # The next refresh counts exactly, with what other kernels changed.
         change.progress = Progress(
@@ -266,13 +276,16 @@ class PostgresCollection(Collection):
                 await self._build_index(model, keeper)
 
     async def _build_index(self, model: Model, keeper: Keeper) -> None:
+        is_quiet = trio.current_time() - self._written_at >= QUIET_S
+
         def is_due(connection: Connection) -> bool:
             if self._has_index(connection, model):
                 return False
             table = parts(self._server.schema, self.number)["vectors"]
             query = sql.SQL("SELECT count(*) FROM (SELECT 1 FROM {} WHERE model_id = %s LIMIT %s) AS few").format(table)
-            row = connection.execute(query, (model.model_id, self._flat + 1)).fetchone()
-            return row is not None and row[0] > self._flat
+            most = self._flat * (1 if is_quiet else IMPATIENCE)
+            row = connection.execute(query, (model.model_id, most + 1)).fetchone()
+            return row is not None and row[0] > most
 
         if not await self._in_thread(is_due):
             return

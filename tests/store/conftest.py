@@ -1,0 +1,13 @@
+"""Settings for all tests of stores."""
+
+from __future__ import annotations
+
+import pytest
+
+from linckia.services.retrieve.postgres import collection
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Indexes are built at once."""
+    monkeypatch.setattr(collection, "QUIET_S", 0.0)
