@@ -44,8 +44,8 @@ COUNT_S = 30.0
 """How often the statistics of a large collection are read."""
 
 QUIET_S = 10.0
-"""An index is built once nothing was written for so long: it takes several times as long to add a million vectors to one
-as to build it from them."""
+"""An index is built once nothing was written for so long: adding a million vectors to one takes several times as long
+as building it from them."""
 
 IMPATIENCE = 32
 """An index is built in spite of writes once there are so many times as many vectors as are compared one by one."""
