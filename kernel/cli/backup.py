@@ -59,7 +59,18 @@ def backup(arguments: argparse.Namespace) -> int:
             f"{made.snapshot}: {counted(made.stores, 'store')}, {counted(made.files, 'file')}, {size(made.size)}, "
             f"of which {size(made.new)} were added to {made.to}; verified; writers waited {made.held_ms:.0f} ms"
         )
+        if _has_server(arguments):
+            say(
+                "collections on the PostgreSQL server are not part of it; pg_dump, or the server's own backup, has them"
+            )
     return EXIT_INCOMPLETE if made.problems else 0
+
+
+def _has_server(arguments: argparse.Namespace) -> bool:
+    """Return whether collections may be on a PostgreSQL server."""
+    with contextlib.suppress(ConfigError):
+        return bool(load(Flags(data_dir=arguments.data), os.environ).services.get("retrieve", {}).get("dsn_env"))
+    return False
 
 
 def _require_out_of_reach(to: Path, arguments: argparse.Namespace) -> Program:
