@@ -186,6 +186,9 @@ class LocalStore:
     def forget(self, key: str) -> None:
         self.db.execute("DELETE FROM meta WHERE key = ?", (key,))
 
+    def set_epoch(self, epoch: str) -> None:
+        self.remember("epoch", epoch)
+
     def adopt_model(self, fingerprint: str, dimensions: int) -> None:
         vector_store.adopt_model(self.db, fingerprint, dimensions)
 

@@ -151,6 +151,8 @@ class Migration:
                 store.forget(key)
             for key, value in kept.items():
                 store.remember(key, value)
+            # Otherwise those who feed it would begin again.
+            store.set_epoch(source.epoch)
 
         await target.write(finish)
         await trio.to_thread.run_sync(source.close)
@@ -161,8 +163,8 @@ class Migration:
 _START, _END = ">", "="
 """Before the id after which the next page begins; and instead of it once all pages were copied."""
 
-OWN_STATE = ("own", "own_bytes")
-"""What collections of clients store about themselves."""
+OWN_STATE = ("own", "own_bytes", "refilling")
+"""What collections of clients store about themselves, and why a collection is incomplete."""
 
 
 def _counts(store: Snapshot) -> tuple[int, int]:

@@ -183,6 +183,9 @@ class Transaction(Snapshot, Protocol):
     def forget(self, key: str) -> None:
         """Remove a value of the collection's own."""
 
+    def set_epoch(self, epoch: str) -> None:
+        """Give the collection the identity of another one, of which it is a copy."""
+
     def adopt_model(self, fingerprint: str, dimensions: int) -> None:
         """Start making vectors of this model for every item.
 

@@ -106,6 +106,7 @@ async def test_everything_moves_there_and_back_with_its_vectors(
         await drained(local)
         before = await state(collections)
         embedder.texts.clear()
+        epoch = local.epoch
         for to_server in (True, False):
             assert await moved(migration, to_server) > 1
             assert await places.server.holds("notes") is to_server
@@ -115,6 +116,7 @@ async def test_everything_moves_there_and_back_with_its_vectors(
             assert await state(collections) == before
             collection = await collections.find("notes")
             assert collection is not None
+            assert collection.epoch == epoch
             await drained(collection)
             found = await ask(collection, embedder, RetrieveSearch(collection="notes", query="number7", limit=3))
             assert found.hits[0].group == "g007"

@@ -207,9 +207,10 @@ class PostgresCollection(Collection):
             outbox = connection.execute(
                 sql.SQL("SELECT 1 FROM {} LIMIT 1").format(parts(self._server.schema, self.number)["outbox"])
             ).fetchone()
-            return model, store.coming_model(), kind, outbox is not None, row[1]
+            return model, store.coming_model(), kind, outbox is not None, row[1], store.meta("refilling")
 
-        model, coming, kind, waits, version = await self._in_thread(look)
+        model, coming, kind, waits, version, reason = await self._in_thread(look)
+        self.refilling = f"collection {self.name} {reason}" if reason else ""
         self._model, self.coming = model, coming
         self._indexing = Indexing(kind, self._search)
         if waits or self.progress.waiting or (model is not None and not self.progress.made):
@@ -407,8 +408,9 @@ class PostgresCollection(Collection):
     # The rest
 
     async def filled(self) -> None:
-        """Nothing is refilled here: the server keeps its data, and its administrator restores it."""
-        await trio.lowlevel.checkpoint()
+        if self.refilling:
+            await self.write(lambda store: store.forget("refilling"))
+            self.refilling = ""
 
     async def rebuild_words(self) -> None:
         await self._reindex_words()

@@ -762,6 +762,9 @@ class ServerStore:
     def forget(self, key: str) -> None:
         self._run("DELETE FROM meta WHERE collection = %s AND key = %s", (self._number, key))
 
+    def set_epoch(self, epoch: str) -> None:
+        self._run("UPDATE collections SET epoch = %s WHERE number = %s", (epoch, self._number))
+
     def adopt_model(self, fingerprint: str, dimensions: int) -> None:
         # One kernel at a time; the others then find that it is done.
         self._run("SELECT 1 FROM collections WHERE number = %s FOR UPDATE", (self._number,))
