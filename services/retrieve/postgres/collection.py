@@ -40,6 +40,9 @@ _log = logging.getLogger("linckia.retrieve")
 REFRESH_S = 2.0
 """How often a kernel looks for what others changed."""
 
+ANSWER_S = 20.0
+"""How long the background work waits for the server."""
+
 COUNT_S = 30.0
 """How often the statistics of a large collection are read."""
 
@@ -182,9 +185,12 @@ class PostgresCollection(Collection):
         trouble = ""
         while True:
             try:
-                await self.refresh()
+                with trio.fail_after(ANSWER_S):
+                    await self.refresh()
                 await self._lead(keeper)
                 now = ""
+            except trio.TooSlowError:
+                now = f"the PostgreSQL server has not answered for {ANSWER_S:g} s"
             except LinckiaError as error:
                 now = error.failure.message
             if now != trouble:

@@ -33,8 +33,11 @@ CONNECT_S = 5
 STATEMENT_S = 60
 """How long a statement may take, except for building an index: the deadline of a write."""
 
-READ_S, WRITE_S = 35.0, 65.0
-"""How long a transaction may take before its connection is broken: longer than any caller waits."""
+READ_S, WRITE_S = 130.0, 55.0
+"""How long a transaction may take before its connection is broken. Whoever gives up a read earlier breaks it then."""
+
+LOCK_S = 10.0
+"""The same for a lock between kernels."""
 
 RETRY_MS = 1000
 TRIES = 5
@@ -316,11 +319,12 @@ class Server:
                 if connection is None or connection.closed or connection.broken:
                     self._locks, self._held = None, set()
                     connection = self._locks = self._connect()
-                number = connection.execute("SELECT hashtextextended(%s, 0)", (f"{self.schema} {key}",)).fetchone()
-                assert number is not None
-                if number[0] in self._held:
-                    return True
-                row = connection.execute("SELECT pg_try_advisory_lock(%s)", number).fetchone()
+                with self._leased(Lease(LOCK_S), connection):
+                    number = connection.execute("SELECT hashtextextended(%s, 0)", (f"{self.schema} {key}",)).fetchone()
+                    assert number is not None
+                    if number[0] in self._held:
+                        return True
+                    row = connection.execute("SELECT pg_try_advisory_lock(%s)", number).fetchone()
                 if row is not None and row[0]:
                     self._held.add(number[0])
                     return True
