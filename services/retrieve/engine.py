@@ -75,7 +75,11 @@ class LocalEngine:
 
     async def names(self) -> list[str]:
         await trio.lowlevel.checkpoint()
-        return sorted(path.stem for path in self.folder.glob("*.db") if self._files.fullmatch(path.stem))
+        return sorted(path.stem for path in self.folder.glob("*.db") if self.may_hold(path.stem))
+
+    def may_hold(self, name: str) -> bool:
+        """Return whether this engine's collections may have this name."""
+        return self._files.fullmatch(name) is not None
 
     async def holds(self, name: str) -> bool:
         await trio.lowlevel.checkpoint()

@@ -56,7 +56,10 @@ class Places:
 
     async def names(self) -> list[str]:
         for path in self.local.folder.glob("moving*"):
-            await self._finish(path.name.removeprefix("moving-").removeprefix("moving.").removesuffix(".db"))
+            name = path.name.removeprefix("moving-").removeprefix("moving.").removesuffix(".db")
+            # The folder also has the files of other engines.
+            if self.local.may_hold(name):
+                await self._finish(name)
         return sorted({*await self.local.names(), *await self.server.names()})
 
     async def holds(self, name: str) -> bool:

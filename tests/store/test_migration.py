@@ -15,7 +15,7 @@ import trio.lowlevel
 
 from linckia.proto.errors import LinckiaError, OperationError, Unavailable
 from linckia.proto.ops.retrieve import RetrieveSearch
-from linckia.services.retrieve import migration
+from linckia.services.retrieve import client_collections, migration
 from linckia.services.retrieve.engine import NAMES, LocalEngine
 from linckia.services.retrieve.migration import Migration
 from linckia.services.retrieve.open_collections import Collections, RetrieveSettings
@@ -238,6 +238,34 @@ def _ending(original: Any, ended: type[BaseException], *, after: bool) -> Any:
         raise ended
 
     return patched_plain
+
+
+async def test_the_end_of_a_migration_is_left_to_the_engine_whose_collection_it_is(
+    tmp_path: Path, server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ended(BaseException):
+        """The process is gone."""
+
+    async def end(*_: object) -> None:
+        raise Ended
+
+    embedder = WordEmbedder()
+    async with kernel(tmp_path, server, schema, embedder) as (collections, places, moving):
+        await collections.ask("notes", lambda each: each.put([group("a", "piece")]))
+        # It ends when the copy is live on the server, and the original is not removed yet.
+        finish = places._finish
+        monkeypatch.setattr(places, "_finish", lambda name: end() if places._marker(name).exists() else finish(name))
+        with pytest.raises(Ended):
+            await moved(moving, to_server=True)
+        monkeypatch.undo()
+        # In the same folder are collections of another kind.
+        others = LocalEngine(tmp_path, 4, VectorLimits(flat_vectors=FLAT), None, client_collections.FILES, Kind.SOURCE)
+        of_others = PostgresEngine(Server(server.dsn, schema), "x", "here", NAMES, 4, FLAT, "hnsw", 100, "64MB")
+        assert await Places(others, of_others, made_on_server=False).names() == []
+        await trio.to_thread.run_sync(of_others.close)
+        assert await collections.names() == ["notes"]
+        assert not await places.local.holds("notes")
+        assert len(await state(collections)) == 1
 
 
 async def test_what_another_kernel_writes_while_a_shared_collection_leaves_is_in_the_copy(
