@@ -111,6 +111,70 @@ async def test_keys_may_be_exchanged_and_ids_are_never_used_twice(store: Store) 
         assert not (seen | set(swapped.values())) & set((await ids(collection)).values())
 
 
+async def test_values_and_fields_of_any_length_are_stored_and_filtered(store: Store) -> None:
+    dice = random.Random(1)
+    long = "".join(map(chr, dice.choices(range(0x4E00, 0x9FFF), k=9000)))
+    async with opened(store.engine()) as collection:
+        await collection.put([group("a", "piece", metadata={"field": long, long: "value", "list": [long]})])
+        await collection.put([group("b", "piece", metadata={"field": long[:-1] + "x", long[:-1]: "value"})])
+        for field, asked_for, found in (
+            ("field", {"any_of": [long]}, ["a"]),
+            ("field", {"prefix": long}, ["a"]),
+            ("field", {"prefix": long[:-1]}, ["a", "b"]),
+            ("field", {"prefix": long[1:]}, []),
+            ("list", {"any_of": [long, "other"]}, ["a"]),
+            (long, {"any_of": ["value"]}, ["a"]),
+        ):
+            filters = [Filter(field=field, **cast(dict[str, Any], asked_for))]
+            assert await collection.read(partial(_matching, filters=filters)) == found
+
+
+def _matching(store: Snapshot, filters: list[Filter]) -> list[str]:
+    return store.matching(filters)
+
+
+async def test_a_long_text_of_long_words_is_stored_and_found(store: Store) -> None:
+    words_of_it = [f"{chr(0x430 + n % 32) * 40}{n}" for n in range(15_000)]
+    async with opened(store.engine()) as collection:
+        await collection.put([group("a", " ".join(words_of_it))])
+        assert await words(collection, words_of_it[0]) == ["a"]
+
+
+@pytest.mark.parametrize("dimensions", [4000, 8192])
+async def test_vectors_of_any_size_are_stored_indexed_and_found(store: Store, dimensions: int) -> None:
+    dice = np.random.default_rng(1)
+    vectors = dice.standard_normal((FLAT + 1, dimensions)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    fingerprint = f"given:{dimensions}"
+    groups = [
+        Group(id=f"g{n}", items=[ItemWithVector(key="0", text="piece", vector=each.astype("<f2").tobytes())])
+        for n, each in enumerate(vectors)
+    ]
+    async with opened(store.engine()) as collection:
+        await collection.write(lambda transaction: transaction.adopt_model(fingerprint, dimensions))
+        await collection.adopt(fingerprint, dimensions)
+        await collection.put(groups)
+        if store.shared:
+            await indexed(collection)
+        index = collection.searched_vectors()
+        found = await collection.read(lambda snapshot: snapshot.nearest(index, vectors[7], 1, ()))
+        items = await collection.items([item for item, _ in found])
+        assert [each.group for each in items.values()] == ["g7"]
+
+
+async def test_vectors_that_are_replaced_count_once(store: Store) -> None:
+    def one(x: float, y: float) -> Group:
+        packed = np.array([x, y], dtype="<f2").tobytes()
+        return Group(id=f"g{x}", items=[ItemWithVector(key="0", text="piece", vector=packed)])
+
+    async with opened(store.engine()) as collection:
+        await collection.write(lambda transaction: transaction.adopt_model("given:2", 2))
+        await collection.adopt("given:2", 2)
+        for _ in range(3):
+            await collection.put([one(1, 0), one(0, 1)])
+        assert collection.vector_count == 2
+
+
 FILTERED: list[tuple[dict[str, Any], set[str]]] = [
     ({"any_of": ["red"]}, {"word", "list"}),
     ({"any_of": ["red", 3]}, {"word", "list", "number"}),

@@ -56,6 +56,9 @@ IMPATIENCE = 32
 SAMPLED = 20_000
 """Items whose average length stands for that of all."""
 
+MOST_DIMENSIONS = 4000
+"""What pgvector's index of 16-bit numbers can hold."""
+
 REINDEXED = 500
 """Items whose words are made again in one transaction."""
 
@@ -209,7 +212,7 @@ class PostgresCollection(Collection):
             if row is None or row[0] != self.epoch or row[2] == "left":
                 raise Gone(f"collection {self.name} was removed", retry_after_ms=0)
             model = store.current_model()
-            kind = self._kind if model is not None and self._has_index(connection, model) else "flat"
+            kind = self._kind_of(model) if model is not None and self._has_index(connection, model) else "flat"
             outbox = connection.execute(
                 sql.SQL("SELECT 1 FROM {} LIMIT 1").format(parts(self._server.schema, self.number)["outbox"])
             ).fetchone()
@@ -257,8 +260,12 @@ class PostgresCollection(Collection):
         held_by = dict(zip(common[0], common[1], strict=False)) if common is not None else {}
         return WordCounts(items, (average[0] if average is not None else None) or 1.0, held_by)
 
+    def _kind_of(self, model: Model) -> str:
+        """Return the kind of the index of this model's vectors."""
+        return self._kind if model.dimensions <= MOST_DIMENSIONS else "binary"
+
     def _index_name(self, model: Model) -> str:
-        return f"vectors_{self.number}_{model.model_id}_{self._kind}"
+        return f"vectors_{self.number}_{model.model_id}_{self._kind_of(model)}"
 
     def _has_index(self, connection: Connection, model: Model) -> bool:
         row = connection.execute(
@@ -302,7 +309,7 @@ class PostgresCollection(Collection):
         await self.refresh()
 
     def _build(self, model: Model) -> None:
-        binary = self._kind == "binary"
+        binary = self._kind_of(model) == "binary"
         name = sql.Identifier(self._server.schema, self._index_name(model))
         statement = sql.SQL(
             "CREATE INDEX CONCURRENTLY {name} ON {table} USING hnsw ({of} {ops}) WHERE model_id = {model}"

@@ -86,13 +86,17 @@ CREATE TABLE outbox (
 ) PARTITION BY LIST (collection);
 """
 
+FIELD_CHARS, WORD_CHARS = 100, 200
+"""How much of a field and of a word is in their indexes."""
+
 PARTITIONS: Final[LiteralString] = """
 CREATE TABLE {groups} PARTITION OF groups (
     collection DEFAULT {number}, PRIMARY KEY (group_id), UNIQUE (id)
 ) FOR VALUES IN ({number});
 CREATE TABLE {group_values} PARTITION OF group_values (collection DEFAULT {number}) FOR VALUES IN ({number});
-CREATE INDEX ON {group_values} (field, word, group_id);
-CREATE INDEX ON {group_values} (field, number, group_id);
+-- Only their beginnings, because an entry of an index has 2.7 kB at most.
+CREATE INDEX ON {group_values} (left(field, 100), left(word, 200), group_id);
+CREATE INDEX ON {group_values} (left(field, 100), number, group_id);
 CREATE INDEX ON {group_values} (group_id);
 -- The uniqueness is checked at COMMIT, because a piece may take the key of another one that goes.
 CREATE TABLE {items} PARTITION OF items (
@@ -104,8 +108,9 @@ ALTER TABLE {items} ALTER COLUMN words SET STATISTICS 1000;
 CREATE TABLE {vectors} PARTITION OF vectors (
     collection DEFAULT {number}, PRIMARY KEY (model_id, item_id)
 ) FOR VALUES IN ({number});
--- Vectors are random bytes to a compressor, and are read by the thousand.
-ALTER TABLE {vectors} ALTER COLUMN vector SET STORAGE PLAIN;
+-- Vectors are random bytes to a compressor, and are read by the thousand: they are in the rows if these fit a page.
+ALTER TABLE {vectors} ALTER COLUMN vector SET STORAGE EXTERNAL;
+ALTER TABLE {vectors} SET (toast_tuple_target = 8160);
 CREATE TABLE {outbox} PARTITION OF outbox (collection DEFAULT {number}, PRIMARY KEY (item_id)) FOR VALUES IN ({number});
 CREATE INDEX ON {outbox} (not_before, item_id);
 """

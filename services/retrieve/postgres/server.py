@@ -377,6 +377,9 @@ def _meaning() -> Iterator[None]:
         raise DiskFull(f"the PostgreSQL server has no room: {_line(error)}") from error
     except errors.UndefinedTable as error:
         raise Gone(f"the collection was removed meanwhile: {_line(error)}", retry_after_ms=0) from error
+    except errors.ProgramLimitExceeded as error:
+        # It is an OperationalError of psycopg, but does not pass.
+        raise OperationError(f"the PostgreSQL server refuses: {_line(error)}") from error
     except _LOST as error:
         refused = isinstance(error, (errors.InvalidPassword, errors.InvalidAuthorizationSpecification))
         if refused or "authentication failed" in str(error):

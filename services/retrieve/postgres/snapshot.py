@@ -20,6 +20,7 @@ from linckia.services.retrieve.filters import filterable, storable
 from linckia.services.retrieve.item_store import Change, ItemDetails, ItemWithVector, Metadata
 from linckia.services.retrieve.lexical import Row
 from linckia.services.retrieve.postgres import words
+from linckia.services.retrieve.postgres.schema import FIELD_CHARS, WORD_CHARS
 from linckia.services.retrieve.postgres.server import Connection, Gone, parts
 from linckia.services.retrieve.postgres.words import K1, WEIGHTS, B
 from linckia.services.retrieve.store import Content, FoundWords, GroupNumbers, Piece, SearchedVectors
@@ -434,16 +435,22 @@ class ServerStore:
         conditions: list[sql.Composable] = [sql.SQL("true")]
         arguments: list[Any] = []
         for each in filters:
-            of_field: list[sql.Composable] = [sql.SQL("field = %s")]
-            arguments.append(stored(each.field))
+            # The beginnings are those of the indexes.
+            field = stored(each.field)
+            of_field: list[sql.Composable] = [sql.SQL("left(field, 100) = %s AND field = %s")]
+            arguments += [field[:FIELD_CHARS], field]
             if each.any_of is not None:
-                of_field.append(sql.SQL("(word = ANY(%s) OR number = ANY(%s::numeric[]))"))
+                of_field.append(
+                    sql.SQL("((left(word, 200) = ANY(%s) AND word = ANY(%s)) OR number = ANY(%s::numeric[]))")
+                )
                 values = [storable(value) for value in each.any_of]
-                arguments.append([stored(value) for value in values if isinstance(value, str)])
+                chosen = [stored(value) for value in values if isinstance(value, str)]
+                arguments += [[word[:WORD_CHARS] for word in chosen], chosen]
                 arguments.append([Decimal(repr(value)) for value in values if not isinstance(value, str)])
             if each.prefix is not None:
-                of_field.append(sql.SQL("starts_with(word, %s)"))
-                arguments.append(stored(each.prefix))
+                prefix = stored(each.prefix)
+                of_field.append(sql.SQL("starts_with(left(word, 200), %s) AND starts_with(word, %s)"))
+                arguments += [prefix[:WORD_CHARS], prefix]
             for sign, bound in ((sql.SQL(">="), each.at_least), (sql.SQL("<="), each.at_most)):
                 if bound is not None:
                     of_field.append(sql.SQL("number {sign} %s").format(sign=sign))
@@ -676,15 +683,20 @@ class ServerStore:
     def _give_vectors(self, vectors: Sequence[tuple[int, bytes]]) -> None:
         model = self.current_model()
         if vectors and model is not None:
-            self._store(model, vectors)
-            self.made += len(vectors)
+            self.made += self._store(model, vectors)
 
-    def _store(self, model: Model, vectors: Sequence[tuple[int, bytes]]) -> None:
+    def _store(self, model: Model, vectors: Sequence[tuple[int, bytes]]) -> int:
+        """Store vectors, and return how many of the items had none."""
+        had = self._one(
+            "SELECT count(*) FROM {vectors} WHERE model_id = %s AND item_id = ANY(%s)",
+            (model.model_id, [item_id for item_id, _ in vectors]),
+        )
         self._many(
             "INSERT INTO {vectors} (model_id, item_id, vector) VALUES (%s, %s, %s) "
             "ON CONFLICT (model_id, item_id) DO UPDATE SET vector = excluded.vector",
             [(model.model_id, item_id, _half(vector)) for item_id, vector in vectors],
         )
+        return len(vectors) - int(had)
 
     def _remove_items(self, gone: Sequence[int]) -> None:
         if not gone:
@@ -739,11 +751,11 @@ class ServerStore:
         for model in (current, coming):
             if model is None or model.fingerprint != fingerprint or not kept:
                 continue
-            self._store(model, kept)
+            added = self._store(model, kept)
             if model == last:
                 done_ids = [item_id for item_id, _ in kept]
                 self.queued -= self._run("DELETE FROM {outbox} WHERE item_id = ANY(%s)", (done_ids,)).rowcount
-                self.made += len(kept)
+                self.made += added
         return change
 
     def postpone(self, item: Waiting, until: float, error: str) -> None:

@@ -24,7 +24,10 @@ WEIGHTS = "{0.5, 0, 0.75, 1}"
 K1, B = 1.2, 0.75
 
 MOST_TERMS = 16_000
-"""PostgreSQL counts positions up to 16,383, and a whole entry may have 1 MB."""
+"""PostgreSQL counts positions up to 16,383."""
+
+MOST_BYTES = 900_000
+"""A whole entry may have 1 MB."""
 
 _local = threading.local()
 
@@ -32,12 +35,15 @@ _local = threading.local()
 def entry(title: str, heading: str, text: str) -> tuple[str, int]:
     """Return the tsvector of an item, as text, and its number of words."""
     places: dict[str, list[str]] = {}
-    at = 0
+    at = size = 0
     for words, weight in ((indexed(title), "A"), (indexed(heading), "B"), (indexed(text), "")):
         for word in words.split():
             at += 1
-            if at <= MOST_TERMS:
-                places.setdefault(stem(word), []).append(f"{at}{weight}")
+            if at <= MOST_TERMS and size < MOST_BYTES:
+                term = stem(word)
+                # A position has 2 bytes; their number, and what aligns it, up to 3.
+                size += 2 if term in places else 5 + len(term.encode())
+                places.setdefault(term, []).append(f"{at}{weight}")
     # Terms contain neither quotes nor backslashes.
     return " ".join(f"'{word}':{','.join(where)}" for word, where in places.items()), at
 
