@@ -131,6 +131,7 @@ class ClientCollections:
             OperationError: the quota would be exceeded.
         """
         name, ids = params.collection, [each.id for each in params.documents]
+        store.take_turns()
         replaced, freed = store.sizes(ids)
         documents = store.count_groups(()) + len(ids) - replaced
         held = _bytes(store) - freed + sum(size_of(each, dimensions) for each in params.documents)
@@ -192,6 +193,7 @@ class ClientCollections:
         counted: list[ops.CollectionDeleted] = []
 
         def choose(store: Transaction) -> Sequence[str]:
+            store.take_turns()
             ids = store.matching(params.filters) if params.filters else params.ids
             gone, freed = store.sizes(ids)
             store.remember(_BYTES, str(_bytes(store) - freed))
@@ -231,11 +233,21 @@ class ClientCollections:
     async def _opened(self, name: str) -> AsyncIterator[tuple[Collection, int | None]]:
         """Yield the collection and the dimensions of its vectors.  Raises InvalidParams if it does not exist."""
         async with self._in_use(name):
-            collection = await self._opener.find(PREFIX + name)
-            shape = None if collection is None else await collection.read(_shape)
+            collection, shape = await self._look(name)
             if collection is None or shape is None:
                 raise await self._unknown(name)
             yield collection, shape[0]
+
+    async def _look(self, name: str) -> tuple[Collection | None, tuple[int | None] | None]:
+        collection = await self._opener.find(PREFIX + name)
+        try:
+            return collection, None if collection is None else await collection.read(_shape)
+        except Unavailable:
+            if collection is None or not collection.was_recreated:
+                raise
+        # Another machine dropped or moved it, and may have made it again.
+        collection = await self._opener.find(PREFIX + name)
+        return collection, None if collection is None else await collection.read(_shape)
 
     async def _ask(self, name: str, question: Callable[[Snapshot], T]) -> T:
         return await self._using_it(name, lambda collection, _: collection.read(question))
@@ -261,6 +273,7 @@ class ClientCollections:
 
 def _make(store: Transaction, dimensions: int | None) -> int | None:
     """Return the dimensions of the collection, creating it if necessary."""
+    store.take_turns()
     if (shape := _shape(store)) is not None:
         return shape[0]
     if dimensions is not None:

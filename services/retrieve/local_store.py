@@ -168,6 +168,9 @@ class LocalStore:
 
     # Changes
 
+    def take_turns(self) -> None:
+        """There is only one writer."""
+
     def put(self, groups: Sequence[Group]) -> Change:
         return item_store.put(self.db, groups)
 

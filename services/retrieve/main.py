@@ -120,6 +120,14 @@ class RetrieveService:
         moved: list[str] = []
         moving: ops.Moving | None = None
         left: list[str] = []
+        if params.collection:
+            names = sorted([name for each in self._migrations for name in await each.names()])
+            if params.collection not in names:
+                there = ", ".join(names) or "none"
+                raise InvalidParams(
+                    f"parameter `collection`: {params.collection!r} does not exist; there are: {there}",
+                    field="collection",
+                )
         for migration in self._migrations:
             for name in await migration.waiting(to_server=to_server, only=params.collection):
                 if trio.current_time() >= until:

@@ -56,6 +56,10 @@ class Migration:
         self._moving = trio.Lock()
         self._comparisons: dict[str, _Comparison] = {}
 
+    async def names(self) -> list[str]:
+        """Return the names of all collections, wherever they are."""
+        return await self._collections.names()
+
     async def waiting(self, *, to_server: bool, only: str) -> list[str]:
         """Return the names of the collections that are not there yet."""
         engine = self._places.local if to_server else self._places.server

@@ -140,11 +140,11 @@ class Collections:
             collection = self._open.get(name)
             if collection is not None and not collection.was_recreated:
                 return collection
+            # One that was recreated may have been removed, or moved, by another machine.
+            exists = make or await self._engine.holds(name)
             if collection is not None:
                 await self._close_one(collection)
-            elif not make and not await self._engine.holds(name):
-                return None
-            opened = await self._open_one(name)
+            opened = await self._open_one(name) if exists else None
             if collection is not None:
                 collection.ended.set()
         self._show()

@@ -165,6 +165,9 @@ class Snapshot(Protocol):
 class Transaction(Snapshot, Protocol):
     """A snapshot in which changes are made, all of them or none."""
 
+    def take_turns(self) -> None:
+        """Wait until no other transaction that called this is open, so what it reads from now on stays as it is."""
+
     def put(self, groups: Sequence[Group]) -> Change:
         """Replace the content of `groups`, which passed `item_store.check`.  Unchanged items keep their vectors."""
 

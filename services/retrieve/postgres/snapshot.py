@@ -44,6 +44,9 @@ OVERFETCH = 40
 STATE_LOCKS = 0x6C6E6B61
 """First key of the advisory locks that keep a collection in its state; the second is its number."""
 
+TURN_LOCKS = 0x6C6E6B62
+"""First key of the advisory locks of `take_turns`; the second is the collection's number."""
+
 _CHUNK = 8192
 
 
@@ -465,7 +468,13 @@ class ServerStore:
     # State
 
     def meta(self, key: str) -> str | None:
-        value: str | None = self._one("SELECT value FROM meta WHERE collection = %s AND key = %s", (self._number, key))
+        found = self._rows(
+            "SELECT value FROM collections LEFT JOIN meta ON collection = number AND key = %s WHERE number = %s",
+            (key, self._number),
+        )
+        if not found:
+            raise Gone("the collection was removed", retry_after_ms=0)
+        value: str | None = found[0][0]
         return value
 
     def current_model(self) -> Model | None:
@@ -543,6 +552,9 @@ class ServerStore:
         elif state not in ("live", "copying"):
             why = "was removed" if state is None else "is moving to another place"
             raise Gone(f"the collection {why}", retry_after_ms=500)
+
+    def take_turns(self) -> None:
+        self._run("SELECT pg_advisory_xact_lock(%s, %s)", (TURN_LOCKS, self._number))
 
     def put(self, groups: Sequence[Group]) -> Change:
         self._begin_change([group.id for group in groups])
