@@ -9,6 +9,7 @@ Vectors are copied, not made again. A piece whose vector is not in the copy wait
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -89,6 +90,10 @@ class Migration:
                 target, copying = await self._places.begin_copy(name, to_server=to_server)
                 try:
                     return await self._step(source, target, copying, until)
+                except BaseException:
+                    # Some of the changes may have been taken note of, but not copied.
+                    self._compared.pop(name, None)
+                    raise
                 finally:
                     with trio.CancelScope(shield=True):
                         await trio.to_thread.run_sync(target.close)
@@ -99,8 +104,9 @@ class Migration:
         name = source.name
         total = await source.read(lambda store: store.count_groups(()))
         await _adopt(source, target)
-        while trio.current_time() < until and not await self._fill(source, target):
-            pass
+        while not await self._fill(source, target):
+            if trio.current_time() >= until:
+                break
         copied = int(await target.read(lambda store: store.meta(_COPIED)) or 0)
         if await target.read(lambda store: store.meta(_AFTER)) != _END:
             return Moving(collection=name, copied=min(copied, total), groups=total)

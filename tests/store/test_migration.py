@@ -166,6 +166,63 @@ async def test_writes_during_a_migration_are_in_it(tmp_path: Path, server: Postg
         assert untouched <= found.keys()
 
 
+@pytest.mark.parametrize("to_server", [True, False])
+async def test_a_comparison_goes_on_in_the_next_call(
+    tmp_path: Path, server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch, to_server: bool
+) -> None:
+    pages: list[int] = []
+    compare = migration._compare
+
+    async def noted(*args: Any) -> None:
+        pages.append(1)
+        await compare(*args)
+
+    monkeypatch.setattr(migration, "_compare", noted)
+    async with kernel(tmp_path / "data", server, schema, WordEmbedder()) as (collections, _, moving):
+        await collections.ask("notes", lambda each: each.put(GROUPS))
+        if not to_server:
+            await moved(moving, to_server=True)
+        pages.clear()
+        # Calls that end at once: one step each.
+        assert await moved(moving, to_server, for_s=0) >= len(pages)
+        # Four pages each way, and the end of each.
+        assert len(pages) == 10
+        assert len(await state(collections)) == len(GROUPS)
+
+
+async def test_changes_that_could_not_be_copied_are_copied_by_the_next_call(
+    tmp_path: Path, server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = migration._copy
+    failed: list[int] = []
+    changed: list[object] = []
+
+    async def failing(*args: Any, **named: Any) -> None:
+        if changed and not failed:
+            failed.append(1)
+            raise Unavailable("the server is away", retry_after_ms=1)
+        await copy(*args, **named)
+
+    monkeypatch.setattr(migration, "FEW", 0)
+    async with kernel(tmp_path / "data", server, schema, WordEmbedder()) as (collections, _, moving):
+        await collections.ask("notes", lambda each: each.put(GROUPS))
+        compared = migration._compare
+
+        async def change_meanwhile(*args: Any) -> None:
+            if not changed:
+                await compared(*args)
+                changed.append(await collections.ask("notes", lambda each: each.put([group("g000", "piece changed")])))
+            else:
+                await compared(*args)
+
+        monkeypatch.setattr(migration, "_compare", change_meanwhile)
+        monkeypatch.setattr(migration, "_copy", failing)
+        await moved(moving, to_server=True)
+        assert failed
+        (first, *_) = cast(list[Any], await state(collections))
+        assert [piece.text for piece in first.pieces] == ["piece changed"]
+
+
 STEPS = ["_fill", "_last", "begin_copy", "take_place", "_finish", "set_state", "rename", "remove"]
 
 

@@ -177,6 +177,31 @@ async def test_one_kernel_embeds_and_another_takes_over_when_it_ends(store: Serv
             nursery.cancel_scope.cancel()
 
 
+async def test_a_collection_closes_while_its_index_is_built(store: ServerStore, server: PostgresServer) -> None:
+    keeper = Keeper()
+    async with opened(store.engine(), keeper=keeper) as collection:
+        with psycopg.connect(server.dsn) as connection:
+            # An index is not built as long as this transaction may change the table.
+            number = collection.number  # type: ignore[attr-defined]
+            connection.execute(f"LOCK TABLE {store.schema}.vectors_{number} IN ROW EXCLUSIVE MODE")
+            await collection.put([group(f"g{n}", f"piece number{n}") for n in range(FLAT + 1)])
+            await embedded(collection, WordEmbedder())
+            with trio.fail_after(20):
+                while not keeper.troubles.get("index"):  # noqa: ASYNC110  # nobody is told
+                    await trio.sleep(0.05)
+            await trio.sleep(0.2)
+            with trio.fail_after(5):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(collection._build_index, collection.model, keeper)  # type: ignore[attr-defined]
+                    await trio.sleep(0.5)
+                    nursery.cancel_scope.cancel()
+            started = psycopg.connect(server.dsn, autocommit=True)
+            with started, trio.fail_after(20):
+                building = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONC%%'"
+                while started.execute(building).fetchone() == (2,):
+                    await trio.sleep(0.1)
+
+
 async def test_a_kernel_with_another_model_searches_by_words_and_changes_nothing(store: ServerStore) -> None:
     ours, theirs = WordEmbedder("words:1"), WordEmbedder("words:2")
     async with opened(store.engine()) as collection:

@@ -124,5 +124,5 @@ async def test_a_migration_of_a_collection_that_does_not_exist_says_what_there_i
 ) -> None:
     async with two_machines(tmp_path, server, "misnamed", monkeypatch) as (desk, _):
         await desk.call(CollectionCreate(collection="mine"))
-        with pytest.raises(InvalidParams, match="'mine' does not exist; there are: own.mine"):
+        with pytest.raises(InvalidParams, match=r"'mine' does not exist; there are: own\.mine"):
             await desk.call(RetrieveMigrate(to="local", collection="mine"))

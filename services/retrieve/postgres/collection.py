@@ -304,11 +304,17 @@ class PostgresCollection(Collection):
         if not await self._in_thread(is_due):
             return
         keeper.report(self, "index", f"an index of the vectors of {model.fingerprint} is being built")
-        await trio.to_thread.run_sync(self._build, model)
+        lease = Lease(math.inf)
+        try:
+            await trio.to_thread.run_sync(self._build, model, lease, abandon_on_cancel=True)
+        except trio.Cancelled:
+            # It may take hours, and the collection is to be closed, moved or dropped.
+            lease.abort()
+            raise
         keeper.report(self, "index", "")
         await self.refresh()
 
-    def _build(self, model: Model) -> None:
+    def _build(self, model: Model, lease: Lease) -> None:
         binary = self._kind_of(model) == "binary"
         name = sql.Identifier(self._server.schema, self._index_name(model))
         statement = sql.SQL(
@@ -320,7 +326,7 @@ class PostgresCollection(Collection):
             ops=sql.SQL("bit_hamming_ops" if binary else "halfvec_ip_ops"),
             model=sql.Literal(model.model_id),
         )
-        with self._server.unbounded() as connection:
+        with self._server.unbounded(lease) as connection:
             connection.execute("SELECT set_config('maintenance_work_mem', %s, false)", (self._build_memory,))
             # Left by a kernel that was killed while it built.
             connection.execute(sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(name))

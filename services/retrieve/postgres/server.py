@@ -335,13 +335,17 @@ class Server:
                 raise
 
     @contextlib.contextmanager
-    def unbounded(self) -> Iterator[Connection]:
+    def unbounded(self, lease: Lease | None = None) -> Iterator[Connection]:
         """Open a connection for statements that may take long or do not run in transactions, such as of an index."""
         with _meaning():
             connection = self._connect()
             try:
                 connection.execute("SET statement_timeout = 0")
-                yield connection
+                with contextlib.suppress(psycopg.Error):
+                    # So that the server stops, too, if the lease is aborted. Not every system can.
+                    connection.execute("SET client_connection_check_interval = '1s'")
+                with self._leased(lease or Lease(math.inf), connection):
+                    yield connection
             finally:
                 connection.close()
 
