@@ -43,6 +43,9 @@ class Engine(Protocol):
             OperationError: it cannot be opened.
         """
 
+    async def open_existing(self, name: str, on_recreated: Callable[[], object]) -> Collection | None:
+        """Open a collection; return None if it does not exist.  Raises OperationError."""
+
     async def remove(self, name: str) -> bool:
         """Remove a collection that is not open.  Returns whether it existed."""
 
@@ -89,6 +92,9 @@ class LocalEngine:
         return await trio.to_thread.run_sync(
             LocalCollection, name, self.folder, self._readers, self._limits, self._large_words, on_recreated, self.kind
         )
+
+    async def open_existing(self, name: str, on_recreated: Callable[[], object]) -> Collection | None:
+        return await self.open(name, on_recreated) if await self.holds(name) else None
 
     async def remove(self, name: str) -> bool:
         return await trio.to_thread.run_sync(remove_files, self.folder, name)

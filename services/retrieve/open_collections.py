@@ -144,7 +144,7 @@ class Collections:
             exists = make or await self._engine.holds(name)
             if collection is not None:
                 await self._close_one(collection)
-            opened = await self._open_one(name) if exists else None
+            opened = await self._open_one(name, make=make) if exists else None
             if collection is not None:
                 collection.ended.set()
         self._show()
@@ -163,6 +163,8 @@ class Collections:
         async with self._opening:
             collection = self._open[name]
             await collection.freeze()
+            # It must not use what `flip` closes.
+            await self._stop(name)
             try:
                 await flip()
             finally:
@@ -170,7 +172,7 @@ class Collections:
                     await self._close_one(collection)
                     # Where it is now: `flip` may have failed at any step. The next call tries again.
                     with contextlib.suppress(LinckiaError):
-                        await self._open_one(name)
+                        await self._open_one(name, make=False)
                 collection.ended.set()
         self._show()
 
@@ -190,8 +192,11 @@ class Collections:
                 raise
             return await question(again)
 
-    async def _open_one(self, name: str) -> Collection:
-        collection = await self._engine.open(name, partial(self._env.background.start_soon, self._reopen, name))
+    async def _open_one(self, name: str, *, make: bool) -> Collection | None:
+        reopen = partial(self._env.background.start_soon, self._reopen, name)
+        collection = await (self._engine.open(name, reopen) if make else self._engine.open_existing(name, reopen))
+        if collection is None:
+            return None
         self._open[name] = collection
         self._workers[name] = (trio.CancelScope(), trio.Event())
         self.report(collection, "refilling", collection.refilling)
@@ -272,7 +277,11 @@ class Collections:
     async def _close_one(self, collection: Collection) -> None:
         del self._open[collection.name]
         del self._env.backlogs[f"vectors of {collection.name}"]
-        scope, ended = self._workers[collection.name]
+        await self._stop(collection.name)
+        await trio.to_thread.run_sync(collection.close)
+
+    async def _stop(self, name: str) -> None:
+        """End the background tasks of a collection."""
+        scope, ended = self._workers[name]
         scope.cancel()
         await ended.wait()
-        await trio.to_thread.run_sync(collection.close)

@@ -69,6 +69,9 @@ class Places:
     async def open(self, name: str, on_recreated: Callable[[], object]) -> Collection:
         return await (await self.place(name)).open(name, on_recreated)
 
+    async def open_existing(self, name: str, on_recreated: Callable[[], object]) -> Collection | None:
+        return await (await self.place(name)).open_existing(name, on_recreated)
+
     async def remove(self, name: str) -> bool:
         return await (await self.place(name)).remove(name)
 
@@ -163,6 +166,10 @@ class Refusing:
         raise OperationError(self._reason)
 
     async def open(self, name: str, on_recreated: Callable[[], object]) -> Collection:
+        await trio.lowlevel.checkpoint()
+        raise OperationError(self._reason)
+
+    async def open_existing(self, name: str, on_recreated: Callable[[], object]) -> Collection | None:
         await trio.lowlevel.checkpoint()
         raise OperationError(self._reason)
 

@@ -17,6 +17,7 @@ from linckia.proto.errors import LinckiaError, OperationError, Unavailable
 from linckia.proto.ops.retrieve import RetrieveSearch
 from linckia.services.retrieve import client_collections, migration
 from linckia.services.retrieve.engine import NAMES, LocalEngine
+from linckia.services.retrieve.local_collection import LocalCollection
 from linckia.services.retrieve.migration import Migration
 from linckia.services.retrieve.open_collections import Collections, RetrieveSettings
 from linckia.services.retrieve.places import Places
@@ -207,11 +208,12 @@ async def test_changes_that_could_not_be_copied_are_copied_by_the_next_call(
     async with kernel(tmp_path / "data", server, schema, WordEmbedder()) as (collections, _, moving):
         await collections.ask("notes", lambda each: each.put(GROUPS))
         compared = migration._compare
+        new = group("g000", "piece changed", "as many as before")
 
         async def change_meanwhile(*args: Any) -> None:
             if not changed:
                 await compared(*args)
-                changed.append(await collections.ask("notes", lambda each: each.put([group("g000", "piece changed")])))
+                changed.append(await collections.ask("notes", lambda each: each.put([new])))
             else:
                 await compared(*args)
 
@@ -220,7 +222,57 @@ async def test_changes_that_could_not_be_copied_are_copied_by_the_next_call(
         await moved(moving, to_server=True)
         assert failed
         (first, *_) = cast(list[Any], await state(collections))
-        assert [piece.text for piece in first.pieces] == ["piece changed"]
+        assert [piece.text for piece in first.pieces] == ["piece changed", "as many as before"]
+
+
+async def test_a_collection_is_closed_once_its_background_work_has_ended(
+    tmp_path: Path, server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, maintain = LocalCollection.close, LocalCollection.maintain
+    working: set[str] = set()
+    closed: list[bool] = []
+
+    async def noted(self: LocalCollection, keeper: Any) -> None:
+        working.add(self.name)
+        try:
+            await maintain(self, keeper)
+            await trio.sleep_forever()
+        finally:
+            working.discard(self.name)
+
+    def close_it(self: LocalCollection) -> None:
+        closed.append(self.name in working)
+        close(self)
+
+    monkeypatch.setattr(LocalCollection, "maintain", noted)
+    monkeypatch.setattr(LocalCollection, "close", close_it)
+    async with kernel(tmp_path / "data", server, schema, WordEmbedder()) as (collections, _, moving):
+        await collections.ask("notes", lambda each: each.put(GROUPS[:5]))
+        assert working == {"notes"}
+        await moved(moving, to_server=True)
+        assert closed
+        assert not any(closed)
+
+
+async def test_a_collection_that_another_kernel_takes_while_it_is_opened_is_not_begun_again(
+    tmp_path: Path, server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        kernel(tmp_path / "first", server, schema, WordEmbedder()) as (collections, _, moving),
+        kernel(tmp_path / "second", server, schema, WordEmbedder()) as (others, places, _),
+    ):
+        await collections.ask("notes", lambda each: each.put(GROUPS[:5]))
+        await moved(moving, to_server=True)
+        holds = places.holds
+
+        async def take(name: str) -> bool:
+            there = await holds(name)
+            await moved(moving, to_server=False)
+            return there
+
+        monkeypatch.setattr(places, "holds", take)
+        assert await others.find("notes") is None
+        assert await others.names() == []
 
 
 STEPS = ["_fill", "_last", "begin_copy", "take_place", "_finish", "set_state", "rename", "remove"]

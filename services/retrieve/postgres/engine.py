@@ -96,6 +96,19 @@ class PostgresEngine:
     async def open(self, name: str, on_recreated: Callable[[], object], state: str = "live") -> Collection:
         """See `Engine.open`.  A new collection gets `state`."""
         number, epoch = await trio.to_thread.run_sync(self._made, name, state)
+        return await self._opened(name, number, epoch, on_recreated)
+
+    async def open_existing(self, name: str, on_recreated: Callable[[], object]) -> Collection | None:
+        """See `Engine.open_existing`."""
+        query = "SELECT number, epoch FROM collections WHERE owner = %s AND name = %s AND state = ANY(%s)"
+        rows = await self._read(query, (self._owner, name, [*HELD]))
+        for number, epoch in rows:
+            return await self._opened(name, number, epoch, on_recreated)
+        return None
+
+    async def _opened(
+        self, name: str, number: int, epoch: str, on_recreated: Callable[[], object]
+    ) -> PostgresCollection:
         collection = PostgresCollection(
             name, number, epoch, self._server, self._readers, *self._shape, on_recreated=on_recreated
         )
