@@ -9,7 +9,6 @@ Vectors are copied, not made again. A piece whose vector is not in the copy wait
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -63,8 +62,11 @@ class Migration:
 
     async def waiting(self, *, to_server: bool, only: str) -> list[str]:
         """Return the names of the collections that are not there yet."""
-        engine = self._places.local if to_server else self._places.server
-        return [name for name in await engine.names() if only in ("", name)]
+        names = await (self._places.local if to_server else self._places.server).names()
+        if to_server:
+            # These only have to stay there.
+            names = sorted({*names, *await self._places.begun()})
+        return [name for name in names if only in ("", name)]
 
     async def work(self, name: str, *, to_server: bool, until: float) -> Moving:
         """Move one collection as far as it gets until `until` (trio time).
@@ -92,7 +94,7 @@ class Migration:
                     return await self._step(source, target, copying, until)
                 except BaseException:
                     # Some of the changes may have been taken note of, but not copied.
-                    self._compared.pop(name, None)
+                    self._comparisons.pop(name, None)
                     raise
                 finally:
                     with trio.CancelScope(shield=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -14,7 +15,7 @@ import trio
 
 from linckia.proto import extras
 from linckia.proto.durable import replace_file
-from linckia.proto.errors import OperationError
+from linckia.proto.errors import LinckiaError, OperationError, Unavailable
 from linckia.services.retrieve import client_collections
 from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.engine import NAMES, Engine, LocalEngine
@@ -42,9 +43,10 @@ class Copying(NamedTuple):
 class Places:
     """`Engine` over the local files and a server.  A collection is where it was made, or where it was migrated to.
 
-    A migration changes that in steps, each of which may be the last one before a crash. Two files say what was begun:
+    A migration changes that in steps, each of which may be the last one before a crash. Three files say what was begun:
     `moving-NAME`, that the collection goes to the server as soon as its copy there is live; `moving.NAME.db`, a copy
-    that becomes the collection as soon as the one on the server has left.
+    that becomes the collection as soon as the one on the server has left; `moved-NAME`, that it has become so, and what
+    is on the server can be removed.
     """
 
     def __init__(self, local: LocalEngine, server: PostgresEngine, *, made_on_server: bool) -> None:
@@ -60,6 +62,9 @@ class Places:
             # The folder also has the files of other engines.
             if self.local.may_hold(name):
                 await self._finish(name)
+        for path in self.local.folder.glob("moved-*"):
+            if self.local.may_hold(name := path.name.removeprefix("moved-")):
+                await self._remove_left(name)
         return sorted({*await self.local.names(), *await self.server.names()})
 
     async def holds(self, name: str) -> bool:
@@ -93,6 +98,9 @@ class Places:
     def _marker(self, name: str) -> Path:
         return self.local.folder / f"moving-{name}"
 
+    def _moved(self, name: str) -> Path:
+        return self.local.folder / f"moved-{name}"
+
     async def begin_copy(self, name: str, *, to_server: bool) -> tuple[Collection, Copying]:
         """Open the copy of a collection, which nobody else sees, and create it if there is none.
 
@@ -101,10 +109,18 @@ class Places:
         """
         copying = Copying(name, to_server)
         if not to_server:
-            await self.server.set_state(name, "leaving")
+            shown = name.removeprefix(client_collections.PREFIX)
+            if not await self.server.claim(name):
+                raise OperationError(
+                    f"another machine is moving collection {shown!r} into its files; it can give up with "
+                    "`linckia migrate retrieve --to postgres`"
+                )
+            if not await self.server.set_state(name, "leaving", ("live", "leaving", "frozen")):
+                raise Unavailable(f"collection {shown!r} was moved by another machine", retry_after_ms=100)
             return await self.local.open(f"{COPY}{name}", lambda: None), copying
         await self.local.remove(f"{COPY}{name}")
-        if await self.server.holds(name):
+        await self._remove_left(name)
+        if await self.server.state(name) not in (None, "copying"):
             raise OperationError(
                 f"the server has another collection {name.removeprefix(client_collections.PREFIX)!r}; drop one of them"
             )
@@ -112,23 +128,31 @@ class Places:
 
     async def freeze(self, copying: Copying) -> None:
         """Keep other kernels from changing the collection until its copy takes its place."""
-        if not copying.to_server:
-            await self.server.set_state(copying.name, "frozen")
+        if not copying.to_server and not await self.server.set_state(copying.name, "frozen", ("leaving",)):
+            raise Unavailable(f"collection {copying.name} was changed by another machine", retry_after_ms=100)
 
     async def stay(self, name: str) -> None:
         """Give up a migration from the server, if one was begun."""
-        if await self.server.state(name) in ("leaving", "frozen"):
-            await self.server.set_state(name, "live")
+        if await self.local.holds(f"{COPY}{name}") and await self.server.claim(name):
+            await self.server.set_state(name, "live", ("leaving", "frozen"))
+            await self.server.release(name)
             await self.local.remove(f"{COPY}{name}")
+
+    async def begun(self) -> list[str]:
+        """Return the names of the collections of which a copy in files was begun."""
+        await trio.lowlevel.checkpoint()
+        names = [path.stem.removeprefix(COPY) for path in self.local.folder.glob(f"{COPY}*.db")]
+        return [name for name in names if self.local.may_hold(name)]
 
     async def take_place(self, copying: Copying) -> None:
         """Let the complete, closed copy take the place of the closed collection."""
         name = copying.name
         if copying.to_server:
             await trio.to_thread.run_sync(replace_file, self._marker(name), b"")
-            await self.server.set_state(name, "live")
-        else:
-            await self.server.set_state(name, "left")
+            await self.server.set_state(name, "live", ("copying",))
+        elif not await self.server.set_state(name, "left", ("frozen",)):
+            # This machine seemed to be gone. What was written since is not in the copy.
+            raise Unavailable(f"collection {name} was changed by another machine", retry_after_ms=100)
         self.moving.discard(name)
         await self._finish(name)
 
@@ -143,11 +167,22 @@ class Places:
             await trio.to_thread.run_sync(marker.unlink, True)  # whether it may be missing
         elif await self.local.holds(f"{COPY}{name}"):
             if (state := await self.server.state(name)) == "left":
+                await trio.to_thread.run_sync(replace_file, self._moved(name), b"")
                 await trio.to_thread.run_sync(self.local.rename, f"{COPY}{name}", name)
+                with contextlib.suppress(LinckiaError):
+                    await self._remove_left(name)
+            elif state == "frozen" and await self.server.claim(name):
+                # Its migration was interrupted, and no other machine moves it now.
+                await self.server.set_state(name, "leaving", ("frozen",))
+                await self.server.release(name)
+
+    async def _remove_left(self, name: str) -> None:
+        """Remove from the server what was moved into files.  Raises Unavailable."""
+        if self._moved(name).exists():
+            if await self.server.state(name) == "left":
+                await self.server.release(name)
                 await self.server.remove(name)
-            elif state == "frozen":
-                # Its migration was interrupted.
-                await self.server.set_state(name, "leaving")
+            await trio.to_thread.run_sync(self._moved(name).unlink, True)  # whether it may be missing
 
 
 class Refusing:

@@ -410,6 +410,73 @@ async def test_what_another_kernel_writes_while_a_shared_collection_leaves_is_in
         assert {name: found[name].get("version") for name in acknowledged} == acknowledged
 
 
+async def test_only_one_kernel_at_a_time_moves_a_shared_collection_away(
+    tmp_path: Path, server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migration, "PAGE", 5)
+    async with (
+        kernel(tmp_path / "first", server, schema, WordEmbedder()) as (collections, places, moving),
+        kernel(tmp_path / "second", server, schema, WordEmbedder()) as (others, elsewhere, taking),
+    ):
+        await collections.ask("notes", lambda each: each.put(GROUPS[:50]))
+        await moved(moving, to_server=True)
+        await others.find("notes")
+        assert not (await moving.work("notes", to_server=False, until=0)).done
+        with pytest.raises(OperationError, match="another machine is moving"):
+            await moved(taking, to_server=False)
+        # The first one gives it up, so the other one may.
+        assert await moving.waiting(to_server=True, only="") == ["notes"]
+        await moved(moving, to_server=True)
+        assert await places.server.state("notes") == "live"
+        assert await moving.waiting(to_server=True, only="") == []
+        await moved(taking, to_server=False)
+        assert await elsewhere.local.holds("notes")
+        assert len(await state(others)) == 50
+
+
+async def test_a_collection_frozen_by_a_kernel_that_died_is_written_by_the_others(
+    tmp_path: Path, server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ended(BaseException):
+        """The process is gone."""
+
+    async with kernel(tmp_path / "second", server, schema, WordEmbedder()) as (others, places, _):
+        await others.ask("notes", lambda each: each.put(GROUPS[:5]))
+        with contextlib.suppress(Ended, BaseExceptionGroup):
+            async with kernel(tmp_path / "first", server, schema, WordEmbedder()) as (_, _, moving):
+                await moved(Migration(others, places), to_server=True)
+                monkeypatch.setattr(Places, "freeze", _ending(Places.freeze, Ended, after=True))
+                await moved(moving, to_server=False)
+        assert await places.server.state("notes") == "frozen"
+        with trio.fail_after(20):
+            while True:
+                try:
+                    await others.ask("notes", lambda each: each.put([group("new", "piece")]))
+                    break
+                except Unavailable:
+                    await trio.sleep(0.05)
+        assert len(await state(others)) == 6
+
+
+async def test_what_could_not_be_removed_from_the_server_is_removed_later(
+    tmp_path: Path, server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(name: str) -> bool:
+        raise Unavailable("the server is away", retry_after_ms=1)
+
+    async with kernel(tmp_path, server, schema, WordEmbedder()) as (collections, places, moving):
+        await collections.ask("notes", lambda each: each.put(GROUPS[:5]))
+        await moved(moving, to_server=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(places.server, "remove", away)
+            await moved(moving, to_server=False)
+            assert await places.server.state("notes") == "left"
+            # The files are used as long as that takes.
+            assert len(await state(collections)) == 5
+        await moved(moving, to_server=True)
+        assert len(await state(collections)) == 5
+
+
 async def test_another_collection_of_that_name_on_the_server_is_not_touched(
     tmp_path: Path, server: PostgresServer, schema: str
 ) -> None:

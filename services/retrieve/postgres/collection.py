@@ -63,6 +63,11 @@ REINDEXED = 500
 """Items whose words are made again in one transaction."""
 
 
+def moves(number: int) -> str:
+    """Return the key of the lock of the kernel that moves this collection away."""
+    return f"move {number}"
+
+
 class PostgresCollection(Collection):
     """An open collection.  `open_collection` makes it.
 
@@ -95,6 +100,7 @@ class PostgresCollection(Collection):
         self._leading = False
         """Whether this kernel is the one that embeds and builds indexes, as of the last look."""
         self._words_version = words.VERSION
+        self._state = ""
         self.loaded.set()
 
     @property
@@ -216,9 +222,9 @@ class PostgresCollection(Collection):
             outbox = connection.execute(
                 sql.SQL("SELECT 1 FROM {} LIMIT 1").format(parts(self._server.schema, self.number)["outbox"])
             ).fetchone()
-            return model, store.coming_model(), kind, outbox is not None, row[1], store.meta("refilling")
+            return model, store.coming_model(), kind, outbox is not None, row[1:], store.meta("refilling")
 
-        model, coming, kind, waits, version, reason = await self._in_thread(look)
+        model, coming, kind, waits, (version, self._state), reason = await self._in_thread(look)
         self.refilling = f"collection {self.name} {reason}" if reason else ""
         self._model, self.coming = model, coming
         self._indexing = Indexing(kind, self._search)
@@ -282,12 +288,28 @@ class PostgresCollection(Collection):
             return
         if not self.leads.is_set():
             self.leads.set()
+        if self._state == "frozen" and not self._frozen:
+            await trio.to_thread.run_sync(self._thaw, limiter=self._writers)
         if self._words_version != words.VERSION:
             await self._reindex_words()
         for model in (self._model, self.coming):
             # The next model's index is built once its vectors are complete.
             if model is not None and (model != self.coming or not self.progress.waiting):
                 await self._build_index(model, keeper)
+
+    def _thaw(self) -> None:
+        """Let the collection be changed again if the kernel that froze it is gone.  Blocks."""
+
+        def thaw(connection: Connection) -> None:
+            connection.execute(
+                "UPDATE collections SET state = 'leaving' WHERE number = %s AND state = 'frozen'", (self.number,)
+            )
+
+        if self._server.try_lock(moves(self.number)):
+            try:
+                self._server.write(thaw)
+            finally:
+                self._server.unlock(moves(self.number))
 
     async def _build_index(self, model: Model, keeper: Keeper) -> None:
         is_quiet = trio.current_time() - self._written_at >= QUIET_S

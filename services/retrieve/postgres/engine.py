@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, LiteralString
 
 import trio
@@ -12,7 +12,7 @@ from psycopg import sql
 
 from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.postgres import words
-from linckia.services.retrieve.postgres.collection import PostgresCollection
+from linckia.services.retrieve.postgres.collection import PostgresCollection, moves
 from linckia.services.retrieve.postgres.schema import PARTITIONS
 from linckia.services.retrieve.postgres.server import READ_S, Connection, Lease, Server, parts
 from linckia.services.retrieve.postgres.snapshot import STATE_LOCKS
@@ -79,19 +79,32 @@ class PostgresEngine:
         rows = await self._read("SELECT state FROM collections WHERE owner = %s AND name = %s", (self._owner, name))
         return str(rows[0][0]) if rows else None
 
-    async def set_state(self, name: str, state: str) -> None:
-        """Change the state of a collection.  On return it is on the server's disk."""
+    async def claim(self, name: str) -> bool:
+        """Become the only kernel that moves the collection away; return whether it is.  See `Server.try_lock`."""
+        rows = await self._read("SELECT number FROM collections WHERE owner = %s AND name = %s", (self._owner, name))
+        return bool(rows) and await trio.to_thread.run_sync(self._server.try_lock, moves(rows[0][0]))
 
-        def change(connection: Connection) -> None:
+    async def release(self, name: str) -> None:
+        """Let another kernel move the collection."""
+        rows = await self._read("SELECT number FROM collections WHERE owner = %s AND name = %s", (self._owner, name))
+        for (number,) in rows:
+            await trio.to_thread.run_sync(self._server.unlock, moves(number))
+
+    async def set_state(self, name: str, state: str, before: Sequence[str]) -> bool:
+        """Change the state of a collection if it is one of `before`.  On return it is on the server's disk."""
+
+        def change(connection: Connection) -> bool:
             connection.execute(
                 "SELECT pg_advisory_xact_lock(%s, number) FROM collections WHERE owner = %s AND name = %s",
                 (STATE_LOCKS, self._owner, name),
             )
-            connection.execute(
-                "UPDATE collections SET state = %s WHERE owner = %s AND name = %s", (state, self._owner, name)
+            changed = connection.execute(
+                "UPDATE collections SET state = %s WHERE owner = %s AND name = %s AND state = ANY(%s)",
+                (state, self._owner, name, [*before]),
             )
+            return changed.rowcount > 0
 
-        await trio.to_thread.run_sync(self._server.write, change)
+        return await trio.to_thread.run_sync(self._server.write, change)
 
     async def open(self, name: str, on_recreated: Callable[[], object], state: str = "live") -> Collection:
         """See `Engine.open`.  A new collection gets `state`."""

@@ -334,6 +334,22 @@ class Server:
                     connection.close()
                 raise
 
+    def unlock(self, key: str) -> None:
+        """Let another kernel do `key`.  Does nothing if this one does not hold it."""
+        with self._locking, _meaning():
+            connection = self._locks
+            if connection is None or connection.closed or connection.broken:
+                return
+            try:
+                number = connection.execute("SELECT hashtextextended(%s, 0)", (f"{self.schema} {key}",)).fetchone()
+                assert number is not None
+                if number[0] in self._held:
+                    connection.execute("SELECT pg_advisory_unlock(%s)", number)
+                    self._held.discard(number[0])
+            except psycopg.Error:
+                connection.close()
+                raise
+
     @contextlib.contextmanager
     def unbounded(self, lease: Lease | None = None) -> Iterator[Connection]:
         """Open a connection for statements that may take long or do not run in transactions, such as of an index."""
