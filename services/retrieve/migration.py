@@ -252,8 +252,6 @@ async def _catch_up(
 ) -> bool:
     """Copy what was changed until `few` are left; return whether that was reached before `until` (trio time)."""
     while len(changed) > few:
-        if trio.current_time() >= until:
-            return False
         some = sorted(changed)[:PAGE]
         # Before they are read, as they may change again.
         changed.difference_update(some)
@@ -262,7 +260,10 @@ async def _catch_up(
         except BaseException:
             changed.update(some)
             raise
-    return True
+        # At the end, so that each call does something.
+        if trio.current_time() >= until:
+            break
+    return len(changed) <= few
 
 
 async def _compare(source: Collection, target: Collection, comparison: _Comparison, until: float) -> bool:
@@ -271,28 +272,33 @@ async def _compare(source: Collection, target: Collection, comparison: _Comparis
     Returns whether all were compared before `until` (trio time); the next call goes on.
     """
     while not comparison.done:
-        if trio.current_time() >= until:
-            return False
         after = comparison.after
-        original, copy = (target, source) if comparison.backwards else (source, target)
+        original = target if comparison.backwards else source
         ids = await original.read(lambda store: store.matching((), after, (), PAGE))  # noqa: B023
         if not ids:
             comparison.done, comparison.backwards, comparison.after = comparison.backwards, True, ""
-            continue
-        if comparison.backwards:
-            # Whatever both have was compared before.
-            there = set(await copy.read(lambda store: store.matching((), "", ids)))  # noqa: B023
-            differing = [id_ for id_ in ids if id_ not in there]
         else:
-            ours, theirs = [
-                {each.id: each for each in await of.read(lambda store: store.contents(ids))}  # noqa: B023
-                for of in (original, copy)
-            ]
-            differing = [id_ for id_ in ids if id_ in ours and not _same(ours[id_], theirs.get(id_))]
-        if differing:
-            await _copy(source, target, differing)
-        comparison.after = ids[-1]
-    return True
+            await _copy_differing(source, target, ids, backwards=comparison.backwards)
+            comparison.after = ids[-1]
+        # At the end, so that each call does something.
+        if trio.current_time() >= until:
+            break
+    return comparison.done
+
+
+async def _copy_differing(source: Collection, target: Collection, ids: Sequence[str], *, backwards: bool) -> None:
+    """Copy those of `ids` that differ, or that only the copy has."""
+    if backwards:
+        # Whatever both have was compared before.
+        there = set(await source.read(lambda store: store.matching((), "", ids)))
+        differing = [id_ for id_ in ids if id_ not in there]
+    else:
+        ours, theirs = [
+            {each.id: each for each in await of.read(lambda store: store.contents(ids))} for of in (source, target)
+        ]
+        differing = [id_ for id_ in ids if id_ in ours and not _same(ours[id_], theirs.get(id_))]
+    if differing:
+        await _copy(source, target, differing)
 
 
 def _same(ours: Content, theirs: Content | None) -> bool:

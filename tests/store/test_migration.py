@@ -174,9 +174,9 @@ async def test_a_comparison_goes_on_in_the_next_call(
     pages: list[int] = []
     compare = migration._compare
 
-    async def noted(*args: Any) -> None:
+    async def noted(*args: Any) -> bool:
         pages.append(1)
-        await compare(*args)
+        return await compare(*args)
 
     monkeypatch.setattr(migration, "_compare", noted)
     async with kernel(tmp_path / "data", server, schema, WordEmbedder()) as (collections, _, moving):
@@ -210,12 +210,11 @@ async def test_changes_that_could_not_be_copied_are_copied_by_the_next_call(
         compared = migration._compare
         new = group("g000", "piece changed", "as many as before")
 
-        async def change_meanwhile(*args: Any) -> None:
+        async def change_meanwhile(*args: Any) -> bool:
+            done = await compared(*args)
             if not changed:
-                await compared(*args)
                 changed.append(await collections.ask("notes", lambda each: each.put([new])))
-            else:
-                await compared(*args)
+            return done
 
         monkeypatch.setattr(migration, "_compare", change_meanwhile)
         monkeypatch.setattr(migration, "_copy", failing)
