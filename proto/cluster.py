@@ -14,6 +14,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from linckia.proto.json_types import JsonObject
 from linckia.proto.launch import LaunchConfig
 
 MAX_PACKET_BYTES = 1024 * 1024
@@ -140,3 +141,61 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True, tag="lost"):
 
 
 FromDriver: TypeAlias = Nodes | Prepared | Started | Failed | Ended | Lost
+
+
+# `linckia reembed --cluster`: messages between the command and the process that feeds texts to Ray Data. They are
+# msgpack on two pipes, each after its length.
+
+LENGTH_BYTES = 4
+
+
+class Embedding(msgspec.Struct, frozen=True, kw_only=True, tag="embedding"):
+    """The first message: the cluster's address, how a node embeds, and what each process there reserves.
+
+    `worker` is the module with the class `BulkEmbedder`, `settings` are those of `embed`. All nodes must have the model
+    with this fingerprint.
+    """
+
+    address: str
+    worker: str
+    settings: JsonObject
+    fingerprint: str
+    resources: Resources
+    parent_pid: int
+
+
+class Texts(msgspec.Struct, frozen=True, kw_only=True, tag="texts"):
+    """Texts to embed; the next ones may follow once these are `Done`."""
+
+    texts: list[str]
+
+
+ToEmbedding: TypeAlias = Embedding | Texts
+
+
+class Connected(msgspec.Struct, frozen=True, kw_only=True, tag="connected"):
+    """The cluster is connected, and has room for so many processes."""
+
+    processes: int
+
+
+class Vectors(msgspec.Struct, frozen=True, kw_only=True, tag="vectors"):
+    """Vectors (float16, little-endian) of the texts with these indexes."""
+
+    indexes: list[int]
+    vectors: list[bytes]
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
+    """All vectors of the texts were sent, except for `failed` texts, on which the model failed."""
+
+    failed: int
+
+
+class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
+    """The process ends, because it cannot go on."""
+
+    why: str
+
+
+FromEmbedding: TypeAlias = Connected | Vectors | Done | Stopped

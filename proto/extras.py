@@ -27,6 +27,9 @@ VISIBLE_GPUS: Final = "CUDA_VISIBLE_DEVICES"
 RAY: Final = "ray"
 """Stateless services on other machines."""
 
+RAY_DATA: Final = "ray-data"
+"""Embedding a whole corpus on other machines."""
+
 CPU_INDEX: Final = "https://download.pytorch.org/whl/cpu"
 """Has torch without CUDA's libraries, which are gigabytes."""
 
@@ -36,6 +39,7 @@ _MODULES: Final = {
     OPENVINO: ("openvino",),
     POSTGRES: ("psycopg", "pgvector", "Stemmer"),
     RAY: ("ray", "cryptography"),
+    RAY_DATA: ("ray", "cryptography", "pyarrow", "pandas"),
 }
 
 

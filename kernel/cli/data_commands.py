@@ -213,6 +213,18 @@ takes its place. Repeat an interrupted migration to resume it.
 """
 
 
+REEMBED_EPILOG = """\
+examples:
+  linckia reembed
+  linckia reembed --cluster
+  linckia reembed --cluster --collection documents
+
+Items without a vector of the model in use wait in the outbox of their collection, and the kernel embeds them on its
+own. This shows the progress; with --cluster, nodes take part. After a change of the model, all items wait. Repeat an
+interrupted command to go on with what is left.
+"""
+
+
 def _stores(command: AddCommand) -> None:
     migrate = command(
         "migrate", "migrate", "move collections to a PostgreSQL server, or back into files", MIGRATE_EPILOG
@@ -220,6 +232,12 @@ def _stores(command: AddCommand) -> None:
     migrate.add_argument("service", choices=("retrieve",), help="whose data")
     migrate.add_argument("--to", choices=("postgres", "local"), required=True, help="where it is to be kept")
     migrate.add_argument("--collection", metavar="NAME", help="only this one; a client's has own. before its name")
+
+    reembed = command(
+        "reembed", "reembed", "make the vectors that are missing, here or on the nodes of a cluster", REEMBED_EPILOG
+    )
+    reembed.add_argument("--cluster", action="store_true", help="on the nodes of the Ray cluster of [cluster]")
+    reembed.add_argument("--collection", metavar="NAME", help="only this one; a client's has own. before its name")
 
 
 FAMILIES = (_notes, _transcripts, _documents, _carry, _files, _stores)

@@ -270,6 +270,88 @@ class RetrieveMigrate(Params[Migrated], frozen=True, kw_only=True):
     for_s: Annotated[float, Meta(gt=0, le=60, description="How long this call works at least")] = 10.0
 
 
+Everywhere: TypeAlias = Annotated[
+    str, Meta(min_length=1, max_length=80, description="Name of the collection; a client's begins with own.")
+]
+ItemId: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+MAX_SETTLED = 1024
+
+
+class Outbox(msgspec.Struct, frozen=True, kw_only=True):
+    """Items of a collection that wait for a vector of the model in use."""
+
+    collection: str
+    waiting: int
+    failed: Annotated[int, Meta(description="Of those: items that the model failed on; retried")] = 0
+    trouble: Annotated[str, Meta(description="Why none are embedded at the moment; empty if they are")] = ""
+
+
+class Outboxes(msgspec.Struct, frozen=True, kw_only=True):
+    """The outboxes of all collections."""
+
+    outboxes: list[Outbox]
+
+
+@internal.read("retrieve_outboxes", deadline_s=60, callers=(OPERATOR,))
+class RetrieveOutboxes(Params[Outboxes], frozen=True, kw_only=True):
+    """Count the items that wait for a vector, in each collection, or in one."""
+
+    collection: Annotated[str, Meta(description="Only this one; a client's begins with own.; empty: all")] = ""
+
+
+class WaitingItem(msgspec.Struct, frozen=True, kw_only=True):
+    """An item that waits for a vector; `hash` identifies the words to embed."""
+
+    id: ItemId
+    hash: bytes
+    text: Annotated[str, Meta(description="What is embedded, without any prefix of the model's")]
+
+
+class WaitingItems(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of items that wait for a vector, the newest first."""
+
+    items: list[WaitingItem] = []
+
+
+@internal.read("retrieve_waiting", deadline_s=60, callers=(OPERATOR,))
+class RetrieveWaiting(Params[WaitingItems], frozen=True, kw_only=True):
+    """Return items that wait for a vector, the newest first, page by page.
+
+    The service itself starts with the oldest, so whoever embeds these pages hardly does its work again.
+    """
+
+    collection: Everywhere
+    before: Annotated[ItemId, Meta(description="Items with lesser ids: the last one of the page before")] = 2**63 - 1
+    limit: Annotated[int, Meta(ge=1, le=4096, description="Items at most")] = 1024
+
+
+class SettledItem(msgspec.Struct, frozen=True, kw_only=True):
+    """An item as it was when its text was embedded."""
+
+    id: ItemId
+    hash: bytes
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """The vectors are on disk."""
+
+    vectors_waiting: Waiting = 0
+
+
+@internal.write("retrieve_settle", idempotent=True, deadline_s=120, callers=(OPERATOR,))
+class RetrieveSettle(Params[Settled], frozen=True, kw_only=True):
+    """Store vectors of the model in use that were computed elsewhere.
+
+    Items whose words have changed since are ignored, as are removed ones. A vector that is there already is replaced.
+    """
+
+    collection: Everywhere
+    fingerprint: Annotated[str, Meta(min_length=1, description="Of the model that made the vectors")]
+    items: Annotated[list[SettledItem], Meta(min_length=1, max_length=MAX_SETTLED, description="Items of the vectors")]
+    vectors: Annotated[bytes, Meta(description="Unit vectors, one after the other: float16, little-endian")]
+
+
 class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
     """A group similar to another."""
 

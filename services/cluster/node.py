@@ -99,7 +99,7 @@ class NodeActor:
             stack.callback(self._ended.set)
             try:
                 launch = msgspec.json.decode(join.launch, type=LaunchConfig)
-                folder = _new_folder(launch.service)
+                folder = new_folder(launch.service)
                 stack.callback(shutil.rmtree, folder, ignore_errors=True)
                 tls = stack.enter_context(self._connected(join, folder))
                 ours, theirs = socket.socketpair()
@@ -176,7 +176,7 @@ def _spawn(
         )  # fmt: skip
 
 
-def _new_folder(service: str) -> Path:
+def new_folder(service: str) -> Path:
     """Return a new folder for this worker's service, and remove those of workers that were killed."""
     for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         pid = left.name.removeprefix(PREFIX).partition("-")[0]

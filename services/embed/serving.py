@@ -103,7 +103,7 @@ class Serving:
         limits = BatchLimits(
             target_s=(settings.batch_ms or (80 if on_gpu else 400)) / 1000,
             first_tokens=16384 if on_gpu else 1024,
-            max_tokens=_most_tokens_on_a_gpu(loaded) if on_gpu else _MOST_TOKENS_ON_A_CPU,
+            max_tokens=most_tokens(loaded),
             max_waiting_tokens=settings.max_waiting_tokens,
         )
         self.loaded = loaded
@@ -177,8 +177,10 @@ class Serving:
         return await trio.to_thread.run_sync(encode, limiter=self._limiters[line or kind])
 
 
-def _most_tokens_on_a_gpu(loaded: Loaded) -> int:
-    """Return the limit per batch by the memory that is free beside the model."""
+def most_tokens(loaded: Loaded) -> int:
+    """Return the limit per batch: on a GPU, by the memory that is free beside the model."""
+    if loaded.encoder.device != "cuda":
+        return _MOST_TOKENS_ON_A_CPU
     import torch
 
     free_bytes, _ = torch.cuda.mem_get_info()

@@ -163,6 +163,9 @@ class LocalStore:
     def waiting_of(self, now: float, groups: Iterable[str], limit: int) -> list[Waiting]:
         return vector_store.waiting_of(self.db, now, groups, limit)
 
+    def waiting_before(self, now: float, before: int, limit: int) -> list[Waiting]:
+        return vector_store.waiting_before(self.db, now, before, limit)
+
     def without_vector(self, limit: int) -> list[Waiting]:
         return vector_store.without_vector(self.db, limit)
 

@@ -17,6 +17,7 @@ from linckia.services.retrieve.item_store import Change
 from linckia.services.retrieve.migration import Migration
 from linckia.services.retrieve.neighbours import GroupNeighbours
 from linckia.services.retrieve.open_collections import Collections, RetrieveSettings
+from linckia.services.retrieve.outside_vectors import OutsideVectors
 from linckia.services.retrieve.queries import Patience, QueryCall, QueryVectors
 from linckia.services.retrieve.reranking import LateReranker, Pace, Reranker
 from linckia.services.retrieve.search import search
@@ -201,6 +202,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         yield Handlers(
             service,
             client_collections.ClientCollections(clients, service.find, settings, partial(measure, env.settings)),
+            OutsideVectors(collections, clients),
         )
     finally:
         with trio.CancelScope(shield=True):

@@ -158,6 +158,9 @@ class Snapshot(Protocol):
     def waiting_of(self, now: float, groups: Iterable[str], limit: int) -> list[Waiting]:
         """Return items that are due at `now` (Unix time), taking the groups in order."""
 
+    def waiting_before(self, now: float, before: int, limit: int) -> list[Waiting]:
+        """Return items that are due at `now` (Unix time) and whose ids are less than `before`, greatest ids first."""
+
     def without_vector(self, limit: int) -> list[Waiting]:
         """Return items that have no vector of any model yet."""
 

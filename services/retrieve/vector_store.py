@@ -224,6 +224,12 @@ def waiting_of(db: apsw.Connection, now: float, groups: Iterable[str], limit: in
     return found
 
 
+def waiting_before(db: apsw.Connection, now: float, before: int, limit: int) -> list[Waiting]:
+    """Return items of the outbox that are due at `now` and whose ids are less than `before`, greatest ids first."""
+    page = f"{_WAITING} AND outbox.item_id < ? ORDER BY outbox.item_id DESC LIMIT ?"
+    return _waiting(db.execute(page, (now, before, limit)))
+
+
 def without_vector(db: apsw.Connection, limit: int) -> list[Waiting]:
     """Return items that have no vector of any model yet."""
     lacking = f"{_WAITING} AND NOT EXISTS (SELECT 1 FROM vectors WHERE vectors.item_id = outbox.item_id)"

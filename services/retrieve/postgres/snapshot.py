@@ -519,6 +519,11 @@ class ServerStore:
                 break
         return found
 
+    def waiting_before(self, now: float, before: int, limit: int) -> list[Waiting]:
+        return self._waiting(
+            "not_before <= %s AND o.item_id < %s ORDER BY o.item_id DESC LIMIT %s", (now, before, limit)
+        )
+
     def without_vector(self, limit: int) -> list[Waiting]:
         model = self.current_model()
         return self._waiting(
@@ -750,6 +755,7 @@ class ServerStore:
         current, coming = self.current_model(), self.coming_model()
         last = coming or current
         change = Change()
+        hashes = {item.item_id: item.hash for item, _ in done}
         # Locked, so that the items are not removed meanwhile.
         same = {
             item_id
@@ -757,7 +763,7 @@ class ServerStore:
                 "SELECT item_id, hash FROM {items} WHERE item_id = ANY(%s) AND embed ORDER BY item_id FOR SHARE",
                 ([item.item_id for item, _ in done],),
             )
-            if hash_ in {item.hash for item, _ in done if item.item_id == item_id}
+            if hash_ == hashes[item_id]
         }
         kept = [(item.item_id, vector) for item, vector in done if item.item_id in same]
         for model in (current, coming):

@@ -31,6 +31,7 @@ from linckia.proto.ops.retrieve import (
     Migrated,
     Neighbour,
     Neighbours,
+    Outboxes,
     Pair,
     Pairs,
     RetrieveClusters,
@@ -38,14 +39,19 @@ from linckia.proto.ops.retrieve import (
     RetrieveEpoch,
     RetrieveGroups,
     RetrieveMigrate,
+    RetrieveOutboxes,
     RetrievePairs,
     RetrievePut,
     RetrieveScrub,
     RetrieveSearch,
+    RetrieveSettle,
     RetrieveSimilar,
     RetrieveStatus,
+    RetrieveWaiting,
     Scrubbed,
     SearchResult,
+    Settled,
+    WaitingItems,
     Written,
 )
 from linckia.services.knowledge.main import open_service
@@ -122,6 +128,18 @@ class MemorySearch:
     @handles(RetrieveMigrate)
     async def on_migrate(self, params: RetrieveMigrate, ctx: Context) -> Migrated:
         return Migrated()
+
+    @handles(RetrieveOutboxes)
+    async def on_outboxes(self, params: RetrieveOutboxes, ctx: Context) -> Outboxes:
+        return Outboxes(outboxes=[])
+
+    @handles(RetrieveWaiting)
+    async def on_waiting(self, params: RetrieveWaiting, ctx: Context) -> WaitingItems:
+        return WaitingItems()
+
+    @handles(RetrieveSettle)
+    async def on_settle(self, params: RetrieveSettle, ctx: Context) -> Settled:
+        return Settled()
 
     @handles(RetrieveGroups)
     async def on_groups(self, params: RetrieveGroups, ctx: Context) -> GroupIds:
