@@ -13,6 +13,7 @@ import importlib
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 import msgspec
@@ -100,11 +101,13 @@ class Window:
         if wanted.labels:
             options["label_selector"] = wanted.labels
         threads = max(1, int(wanted.num_cpus))
+        # By all resources: nodes may have joined, and the processes of the window before may still be ending.
+        most = max(1, processes(wanted, ray.cluster_resources()))
         embedded = rows.map_batches(
             Embedder,
             batch_size=None,
             batch_format="numpy",
-            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=processes(wanted)),
+            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=most),
             num_cpus=wanted.num_cpus,
             num_gpus=wanted.num_gpus or None,
             fn_constructor_args=(
@@ -128,17 +131,12 @@ class Window:
             send(out, Vectors(indexes=[index for index, _ in kept], vectors=[row for _, row in kept]))
 
 
-def processes(wanted: Resources) -> int:
-    """Return how many processes with these resources the cluster has room for now. Raises CannotEmbed: none."""
-    have = ray.available_resources()
+def processes(wanted: Resources, have: Mapping[str, float]) -> int:
+    """Return how many processes with these resources fit into those of the cluster."""
     needs = {"CPU": wanted.num_cpus, "GPU": wanted.num_gpus, "memory": wanted.memory_bytes, **wanted.resources}
-    fitting = [int(have.get(name, 0.0) / count) for name, count in needs.items() if count]
-    # Whatever needs nothing at all is limited by the processors of the cluster.
-    most = min(fitting) if fitting else int(ray.cluster_resources().get("CPU", 1.0)) or 1
-    if most < 1:
-        named = ", ".join(f"{count:g} {name}" for name, count in needs.items() if count)
-        raise CannotEmbed(f"the cluster has no room for a process that embeds: it needs {named}")
-    return most
+    # Whatever needs nothing at all is limited by the processors.
+    needed = {name: count for name, count in needs.items() if count} or {"CPU": 1.0}
+    return min(int(have.get(name, 0.0) / count) for name, count in needed.items())
 
 
 def run(source: BinaryIO, out: BinaryIO) -> None:
@@ -152,7 +150,12 @@ def run(source: BinaryIO, out: BinaryIO) -> None:
         raise CannotEmbed(f"the cluster at {config.address} cannot be reached: {_line(error)}") from None
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
-    send(out, Connected(processes=processes(config.resources)))
+    if not (room := processes(config.resources, ray.available_resources())):
+        raise CannotEmbed(
+            f"the cluster has no room for a process that embeds: it has {_named(ray.available_resources())} free, and "
+            "[cluster.services.embed] says what each reserves"
+        )
+    send(out, Connected(processes=room))
     while (message := receive(source)) is not None:
         assert isinstance(message, Texts)
         window = Window(config, message.texts)
@@ -182,6 +185,10 @@ def receive(source: BinaryIO) -> ToEmbedding | None:
         return None
     found: ToEmbedding = msgspec.msgpack.decode(source.read(int.from_bytes(head)), type=ToEmbedding)
     return found
+
+
+def _named(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{resources.get(name, 0.0):g} {name}" for name in ("CPU", "GPU"))
 
 
 def _line(error: BaseException) -> str:

@@ -505,3 +505,25 @@ async def test_words_of_a_large_collection_on_a_server_are_ranked_nearly_as_if_a
             assert len(found) <= 300
             kept.append(sum(before[each] >= before[best[-1]] - 0.3 for each in [*found][:5]) / max(1, len(best[:5])))
         assert sum(kept) / len(kept) > 0.9
+
+
+async def test_what_waits_is_paged_from_the_newest_and_settled_once(store: Store) -> None:
+    embedder = WordEmbedder()
+    async with opened(store.engine()) as collection:
+        await collection.put([group(f"g{n}", f"piece {n}") for n in range(5)])
+        everything = await collection.read(lambda store: store.waiting_before(0.0, 2**63 - 1, 10))
+        assert [each.text for each in everything] == [f"piece {n}" for n in (4, 3, 2, 1, 0)]
+        last = everything[2]
+        rest = await collection.read(lambda store: store.waiting_before(0.0, last.item_id, 1))
+        assert [each.text for each in rest] == ["piece 1"]
+        await collection.adopt(embedder.fingerprint, DIMENSIONS)
+        done = [(each, vector(each.text).astype("<f2").tobytes()) for each in everything[:3]]
+        for _ in range(2):
+            await collection.settle(embedder.fingerprint, done)
+            assert await collection.count_waiting() == 2
+        # Another model's, and those of words that have changed, are ignored.
+        await collection.settle("words:2", [(each, done[0][1]) for each in everything[3:]])
+        await collection.settle(embedder.fingerprint, [(everything[4]._replace(hash=b"other"), done[0][1])])
+        assert (await collection.status()).vectors == 3
+        left = await collection.read(lambda store: store.waiting_before(0.0, 2**63 - 1, 10))
+        assert [each.text for each in left] == ["piece 1", "piece 0"]
