@@ -185,6 +185,7 @@ class Observation:
             roots=status.roots, read_only_roots=status.read_only_roots, read_only=status.read_only,
             clients=status.clients, kernel_pss_bytes=status.pss_bytes, total_pss_bytes=status.total_pss_bytes,
             kernel_cpu=loads[SERVICE].cpu, backup=status.backup, events=self.recorder.last, services=figures,
+            cluster=status.cluster,
         )  # fmt: skip
 
     async def _calls(self, params: ops.KernelCalls, caller: str) -> ops.CallRecords:

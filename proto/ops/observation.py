@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.operation import OPERATOR, Family, Params, Role
-from linckia.proto.ops.kernel import SERVICE, BackupStatus, Done, ServiceName, ServiceStatus
+from linckia.proto.ops.kernel import SERVICE, BackupStatus, ClusterStatus, Done, ServiceName, ServiceStatus
 
 operator = Family(SERVICE, callers=(OPERATOR,))
 internal = Family(SERVICE, role=Role.INTERNAL)
@@ -56,6 +56,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     backup: BackupStatus | None = None
     events: Annotated[int, Meta(description="Number of the latest event of the timeline")]
     services: list[ProcessFigures]
+    cluster: Annotated[ClusterStatus | None, Meta(description="Null without one")] = None
 
 
 @operator.read("kernel_overview", deadline_s=5)

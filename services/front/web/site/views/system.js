@@ -84,6 +84,7 @@ function Overview() {
       ${" "}${plural(overview.clients, "client")} over stdio. Data: <code>${overview.data_dir}</code>. Roots: ${overview.roots.length
         ? overview.roots.map((root) => html`<code key=${root}>${root}</code>${overview.read_only_roots.includes(root) ? " (read only) " : " "}`) : "none"}</p>
     <${Table} caption="Services" columns=${columns(history)} rows=${services} keyOf=${(row) => row.name} />
+    ${overview.cluster && html`<${Cluster} cluster=${overview.cluster} />`}
     ${backlogs.length > 0 && html`<h2>Background work</h2><${Table} caption="Background work" keyOf=${(row) => row.service + row.work} rows=${backlogs} columns=${[
       { key: "service", title: "Service" }, { key: "work", title: "Work" },
       { key: "done", title: "Done", right: true, cell: (row) => `${number(row.done)} of ${number(row.total)}` },
@@ -98,6 +99,19 @@ function Overview() {
         <a href=${`#/tools?service=${encodeURIComponent(each.name)}`}>Its tools</a>,
         ${" "}<a href=${`#/system/${each.name}/definitions`}>changes of its definitions</a></li>`)}</ul>`
       : html`<${Nothing}>None. Add yours with <code>linckia mcp import</code>.<//>`}</section></div>`;
+}
+
+function Cluster({ cluster }) {
+  const links = (names) => names.map((name, index) => html`${index ? ", " : ""}<a key=${name} href=${`#/system/${name}`}>${name}</a>`);
+  return html`<h2>Cluster</h2>
+    ${cluster.problem && html`<p class="busy" role="status">${cluster.engine} at ${cluster.address} is not connected: ${cluster.problem}. Its services run on this machine.</p>`}
+    <${Table} caption="Nodes of the cluster" rows=${cluster.nodes} keyOf=${(row) => row.name} empty="No node is connected." columns=${[
+      { key: "name", title: "Node", cell: (row) => html`<code>${row.name}</code>` },
+      { key: "num_cpus", title: "CPUs", right: true, cell: (row) => number(row.num_cpus) },
+      { key: "num_gpus", title: "GPUs", right: true, cell: (row) => number(row.num_gpus) },
+      { key: "memory_bytes", title: "Memory", right: true, cell: (row) => bytes(row.memory_bytes) },
+      { key: "services", title: "Runs there", value: (row) => row.services.length, cell: (row) => (row.services.length ? links(row.services) : html`<span class="quiet">nothing</span>`) },
+    ]} />`;
 }
 
 const EVENTS = { died: "bad", failed: "bad", recovered: "good", stopped: "quiet" };

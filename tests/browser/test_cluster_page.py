@@ -1,0 +1,46 @@
+"""The operator's page shows the nodes of a real Ray cluster, and what runs there."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.browser import chromium
+from tests.browser.test_page import Visitor
+from tests.system.ray_nodes import node_of, ray_nodes, settings, wait_here, wait_on_node
+from tests.system.running import HTTP, running, wait_until
+
+pytestmark = [
+    chromium.needed,
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs linckia[ray]"),
+    # Ray leaves files and sockets of its own to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+def test_the_nodes_are_listed_with_what_runs_there_and_a_lost_cluster_is_said(tmp_path: Path) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    with ray_nodes(1) as nodes, chromium.browser() as browser:
+        settings(tmp_path, nodes.address, {"echo": "num_cpus = 1"})
+        with running(tmp_path, services=["front", "echo"], options=HTTP, token=True) as kernel:
+            wait_until(lambda: kernel.status()["page_url"])
+            node = node_of(wait_on_node(kernel, "echo"))
+            for width, theme in (("desktop", "light"), ("phone", "dark")):
+                visitor = Visitor(browser, width, theme)
+                visitor.sign_in(kernel)
+                visitor.sees(node)
+                row = visitor.page.locator("tr", has_text=node)
+                assert row.get_by_role("link", name="echo").count() == 1
+                assert visitor.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+                assert Axe().run(visitor.page).response["violations"] == []
+                assert visitor.complaints == []
+            nodes.kill_head()
+            wait_here(kernel, "echo")
+            visitor.sees("is not connected")
