@@ -115,6 +115,7 @@ class _Kernel:
             rest_after_s=config.rest_after_s,
             standbys=config.standbys,
             only_essential=config.only_mounts,
+            cluster=config.cluster,
         )
         self.unserved = {entry.service for entry in all_entries} - set(pools)
         self.entries = tuple(entry for pool in pools.values() for entry in pool)

@@ -11,10 +11,10 @@ import msgspec
 from msgspec import structs
 
 from linckia.kernel import manifests
-from linckia.kernel.settings import ClusterSettings, ConfigError
+from linckia.kernel.settings import REST_AFTER_S, ClusterSettings, ConfigError
 from linckia.kernel.supervisor.spec import Restart, ServiceSpec, ZygoteSpec
 from linckia.proto import extras
-from linckia.proto.cluster import Resources
+from linckia.proto.cluster import Placed, Resources
 from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.json_types import Layer
 from linckia.proto.launch import HEAPS
@@ -24,6 +24,9 @@ from linckia.proto.suggestions import nearest
 
 DISK_LIMIT = "disk_limit_bytes"
 """Setting that every service has: overrides its disk limit; 0 means no limit."""
+
+GROWS_AFTER_S = 1.0
+"""How long calls wait before a pool with bounds starts another process. Starting one on a node takes as long."""
 
 _RUNTIME = "linckia.services.runtime.main"
 """Module that every zygote loads."""
@@ -125,6 +128,7 @@ def pools(
     standbys: bool,
     only_essential: bool = False,
     environment: Mapping[str, str] = os.environ,
+    cluster: ClusterSettings | None = None,
 ) -> dict[str, tuple[ServiceEntry, ...]]:
     """Return the processes of each served service, by its name; `settings` holds their tables. Raises ConfigError.
 
@@ -144,7 +148,11 @@ def pools(
         if not is_off and (entry.manifest.essential or not only_essential):
             followed = every if entry.manifest.watches else follows[entry.service]
             given = configured(entry, own, rest_after_s=rest_after_s, standbys=standbys, follows=followed)
-            found[entry.service] = pool(given, workers(entry, own))
+            on_cluster = cluster.services.get(entry.service) if cluster is not None else None
+            if on_cluster is not None and (on_cluster.min is not None or on_cluster.max is not None):
+                found[entry.service] = elastic(given, on_cluster, own, rest_after_s or REST_AFTER_S)
+            else:
+                found[entry.service] = pool(given, workers(entry, own))
     return found
 
 
@@ -169,7 +177,7 @@ def placed(
                     f"{where}: services.{name}.{setting} names a file, which the nodes do not have; use an "
                     "environment variable instead, or remove the table"
                 )
-        found |= {entry.spec.name: resources for entry in pools[name]}
+        found |= {entry.spec.name: resources.reserved for entry in pools[name]}
     return found
 
 
@@ -276,6 +284,31 @@ def workers(entry: ServiceEntry, settings: Mapping[str, object]) -> int:
         what = f"services.{entry.spec.name}.workers is {asked!r}"
         raise ConfigError(f"settings: {what}; it must be 1 to {MAX_WORKERS}, or auto")
     return asked
+
+
+def elastic(
+    entry: ServiceEntry, bounds: Placed, settings: Mapping[str, object], rest_after_s: float
+) -> tuple[ServiceEntry, ...]:
+    """Return the entry as `bounds.max` processes, of which `bounds.min` always run. Raises ConfigError.
+
+    The others start when calls wait, and rest when they have not been called for `rest_after_s`, or for as long as the
+    service's own settings say.
+    """
+    where, least = f"settings: cluster.services.{entry.service}", bounds.min or 0
+    if entry.manifest.pool is None:
+        raise ConfigError(f"{where}: this service always has one process; remove `min` and `max`")
+    if bounds.max is None or not least <= bounds.max <= MAX_WORKERS:
+        raise ConfigError(f"{where}: `min` is {bounds.min}, so `max` must be at least that, and at most {MAX_WORKERS}")
+    if "workers" in settings:
+        raise ConfigError(f"{where} has `max`, so services.{entry.service}.workers must not be set")
+
+    def process(n: int, each: ServiceEntry) -> ServiceEntry:
+        rests = None if n < least else each.spec.rests_after_s or rest_after_s
+        # The first one starts at once, so that a wrong setting shows.
+        spec = structs.replace(each.spec, rests_after_s=rests, lazy=n >= max(1, least), grows_after_s=GROWS_AFTER_S)
+        return structs.replace(each, spec=spec)
+
+    return tuple(process(n, each) for n, each in enumerate(pool(entry, bounds.max)))
 
 
 def pool(entry: ServiceEntry, count: int) -> tuple[ServiceEntry, ...]:

@@ -113,7 +113,7 @@ def mounted(config: Config) -> dict[str, ServiceEntry]:
 
 def limits_of(entry: ServiceEntry) -> Limits:
     """Return the router's limits for a service."""
-    return Limits(entry.spec.in_flight, entry.spec.queue, entry.spec.calls_wait_s)
+    return Limits(entry.spec.in_flight, entry.spec.queue, entry.spec.calls_wait_s, entry.spec.grows_after_s)
 
 
 def _template(config: Config) -> manifests.PackagedTemplate:

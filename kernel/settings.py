@@ -19,7 +19,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.cluster import Resources
+from linckia.proto.cluster import Placed
 from linckia.proto.front import DEFAULT_PORT, Http
 from linckia.proto.json_types import Layer
 from linckia.proto.manifest import ShortTable
@@ -104,8 +104,9 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Address of the cluster as Ray knows it: HOST:PORT of its head, or auto for the one that this machine is in."""
     host: str = ""
     """Address of this machine for the nodes; by default, the one that Ray knows."""
-    services: dict[str, Resources] = {}
-    """Tables `[cluster.services.NAME]`: services that run on the cluster, and what each process of them reserves."""
+    services: dict[str, Placed] = {}
+    """Tables `[cluster.services.NAME]`: services that run on the cluster, what each process of them reserves, and their
+    number."""
 
 
 class Root(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -36,6 +36,21 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Labels that the node must have."""
 
 
+class Placed(Resources, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[cluster.services.NAME]`: what each process of the service reserves, and how many there may be."""
+
+    min: Annotated[int, Meta(ge=0)] | None = None
+    """Processes that always run. With `max`; by default, all may rest."""
+    max: Annotated[int, Meta(ge=1)] | None = None
+    """Greatest number of processes: another one starts when calls wait for longer than a second. Instead of `workers`.
+    """
+
+    @property
+    def reserved(self) -> Resources:
+        """What a process reserves."""
+        return Resources(**{name: getattr(self, name) for name in Resources.__struct_fields__})
+
+
 class DriverConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Configuration of the driver: the cluster's address as Ray knows it, and the pid that must be its parent."""
 

@@ -30,7 +30,7 @@ from linckia.proto.cluster import (
     Done,
     Embedding,
     FromEmbedding,
-    Resources,
+    Placed,
     Stopped,
     Texts,
     ToEmbedding,
@@ -169,7 +169,7 @@ def _config(arguments: argparse.Namespace) -> Embedding:
         worker=WORKER,
         settings=settings,
         fingerprint="",
-        resources=config.cluster.services.get(EMBED, Resources()),
+        resources=config.cluster.services.get(EMBED, Placed()).reserved,
         parent_pid=os.getpid(),
     )
 

@@ -13,12 +13,14 @@ from linckia.kernel.ports import ServiceState
 class Limits(msgspec.Struct, frozen=True):
     """Back-pressure limits of a service: calls in flight per instance, and calls that wait for a free slot.
 
-    `wait_s` is how long a call waits for an instance to become READY; None: until its deadline.
+    `wait_s` is how long a call waits for an instance to become READY; None: until its deadline. `grow_after_s` is how
+    long calls wait before a further instance of a pool is woken; None: not at all.
     """
 
     in_flight: int
     queue: int
     wait_s: float | None = None
+    grow_after_s: float | None = None
 
 
 class Instance(msgspec.Struct, eq=False):

@@ -15,6 +15,7 @@ A service may be a pool of several instances, each supervised separately. A call
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -89,6 +90,8 @@ class Lane:
         self._quarantine = Quarantine()
         self._died_of_itself_at = -math.inf
         self._removed = ""
+        self._growing = False
+        """Whether `_grow` runs."""
         self.calls = 0
         self.replays = 0
         self.failures: collections.Counter[str] = collections.Counter()
@@ -379,9 +382,43 @@ class Lane:
         if asleep is None or self._removed:
             return
         coming = sum(self._states[state] for state in _COMING)
-        if self.queued + max(0, self.in_flight - self._loads.accepting) > coming:
-            # An instance that is still draining takes longer than one that has ended.
-            self._start_resting(next(each.name for each in self.instances.values() if each.state is asleep))
+        if self.queued + max(0, self.in_flight - self._loads.accepting) <= coming:
+            return
+        if self._limits.grow_after_s is None or not (self._loads.accepting or coming):
+            self._wake_one(asleep)
+        elif not self._growing:
+            self._growing = True
+            self._start(self._grow)
+
+    def _wake_one(self, asleep: ServiceState) -> None:
+        # An instance that is still draining takes longer than one that has ended.
+        self._start_resting(next(each.name for each in self.instances.values() if each.state is asleep))
+
+    async def _grow(self) -> None:
+        """While calls have to share instances, wake one more whenever some have waited for too long.
+
+        A process may take many calls at once and compute them one after the other, so calls that were sent wait too:
+        calls that are as old as that, beyond one for each instance.
+        """
+        patience_s = self._limits.grow_after_s or 0.0
+        try:
+            while not self._removed and self.queued + self.in_flight > self._loads.accepting:
+                await trio.sleep(patience_s)
+                asleep = next((state for state in _ASLEEP if self._states[state]), None)
+                coming = sum(self._states[state] for state in _COMING)
+                # Calls that were sent stay where they are, so an idle instance is what one more would be.
+                is_idle = self._loads.least(1) is not None
+                if asleep is not None and not is_idle and self._waited(patience_s) > self._loads.accepting + coming:
+                    self._wake_one(asleep)
+        finally:
+            self._growing = False
+
+    def _waited(self, patience_s: float) -> int:
+        """Count the calls that came at least `patience_s` ago."""
+        before = trio.current_time() - patience_s
+        sent = (call for each in self.instances.values() if each.generation for call in each.generation.calls.values())
+        every = itertools.chain(self._queue, self._suspects, sent)
+        return sum(call.deadline - call.limit_s <= before for call in every)
 
     def _send(self, call: RoutedCall, generation: Generation, now: float) -> None:
         self._last_id += 1

@@ -63,6 +63,8 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A key of its `info` and the value it must have for the service to rest. None: no condition."""
     lazy: bool = False
     """Whether it starts with its first call rather than with the system, and after FAILED with the next call."""
+    grows_after_s: Positive | None = None
+    """How long calls wait for its pool before a process of it that rests is started. None: not at all."""
     zygote_wait_s: Seconds | None = None
     """How long its start waits for a loading zygote, if not as long as the zygote's spec says."""
     programs: bool = False

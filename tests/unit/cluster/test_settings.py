@@ -12,7 +12,7 @@ from linckia.kernel.cli import doctor, status
 from linckia.kernel.cli.findings import Verdict
 from linckia.kernel.settings import ClusterSettings, ConfigError, Flags
 from linckia.proto import extras
-from linckia.proto.cluster import Resources
+from linckia.proto.cluster import Placed, Resources
 from linckia.proto.ops.kernel import ClusterNode, ClusterStatus, KernelFigures
 from linckia.services.front.web.metrics import exposition
 
@@ -45,7 +45,7 @@ def test_a_service_reserves_what_its_table_says(tmp_path: Path) -> None:
         '[cluster]\nengine = "ray"\n[cluster.services.embed]\nnum_gpus = 0.5\nlabels = { region = "cellar" }\n',
     )
     assert found.cluster == ClusterSettings(
-        engine="ray", services={"embed": Resources(num_gpus=0.5, labels={"region": "cellar"})}
+        engine="ray", services={"embed": Placed(num_gpus=0.5, labels={"region": "cellar"})}
     )
 
 
@@ -83,14 +83,49 @@ def test_without_ray_the_command_that_installs_it_is_named(tmp_path: Path, monke
     assert extras.command_for(extras.RAY) in str(refused.value)
 
 
-def placed(services: Mapping[str, Resources], settings: Mapping[str, Mapping[str, object]]) -> dict[str, Resources]:
+def placed(services: Mapping[str, Placed], settings: Mapping[str, Mapping[str, object]]) -> dict[str, Resources]:
     pools = catalog.pools(catalog.ENTRIES, settings, rest_after_s=60, standbys=True)
     return catalog.placed(pools, ClusterSettings(engine="ray", services=dict(services)), settings)
 
 
 def test_each_process_of_a_pool_reserves_the_same() -> None:
     wanted = Resources(num_cpus=2)
-    assert placed({"embed": wanted}, {"embed": {"workers": 2}}) == {"embed": wanted, "embed-2": wanted}
+    given = placed({"embed": Placed(num_cpus=2)}, {"embed": {"workers": 2}})
+    assert given == {"embed": wanted, "embed-2": wanted}
+
+
+def pool_of(bounds: Placed, name: str = "embed", **settings: object) -> list[tuple[str, bool, float | None]]:
+    """Each process's name, whether it is lazy, and when it rests."""
+    cluster = ClusterSettings(engine="ray", services={name: bounds})
+    pools = catalog.pools(catalog.ENTRIES, {name: settings}, rest_after_s=60, standbys=True, cluster=cluster)
+    assert {each.spec.grows_after_s for each in pools[name]} == {catalog.GROWS_AFTER_S}
+    return [(each.spec.name, each.spec.lazy, each.spec.rests_after_s) for each in pools[name]]
+
+
+def test_a_pool_with_bounds_keeps_its_least_number_of_processes() -> None:
+    bounds = Placed(min=2, max=3)
+    found = pool_of(bounds, unload_after_s=20)
+    assert found[:2] == [("embed", False, None), ("embed-2", False, None)]
+    assert found[2:] == [("embed-3", True, 20)]
+    assert pool_of(Placed(max=2)) == [("embed", False, 60), ("embed-2", True, 60)]
+    assert bounds.reserved == Resources()
+
+
+@pytest.mark.parametrize(
+    ("name", "bounds", "settings", "words"),
+    [
+        ("embed", Placed(min=1), {}, "`max` must be"),
+        ("embed", Placed(min=3, max=2), {}, "`max` must be"),
+        ("embed", Placed(max=2), {"workers": 2}, "workers must not be set"),
+        ("echo", Placed(max=2), {}, "always has one process"),
+    ],
+    ids=str,
+)
+def test_bounds_that_cannot_be_are_refused(
+    name: str, bounds: Placed, settings: Mapping[str, object], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        pool_of(bounds, name, **settings)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +141,7 @@ def test_a_service_that_cannot_run_elsewhere_is_refused(
     name: str, settings: Mapping[str, Mapping[str, object]], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        placed({name: Resources()}, settings)
+        placed({name: Placed()}, settings)
 
 
 def test_services_with_data_or_roots_stay_here() -> None:

@@ -198,9 +198,10 @@ async def rig(
     fronts: Sequence[str] = (),
     audit: AuditLog | None = None,
     wait_s: float | None = None,
+    grow_after_s: float | None = None,
 ) -> AsyncIterator[Rig]:
     async with trio.open_nursery() as nursery:
-        made = Rig(nursery, Limits(in_flight, queue, wait_s), speakers, fronts, audit)
+        made = Rig(nursery, Limits(in_flight, queue, wait_s, grow_after_s), speakers, fronts, audit)
         await nursery.start(made.router.run)
         if up:
             for name in speakers:

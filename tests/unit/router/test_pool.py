@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from linckia.kernel.ports import Cause, CauseKind, ServiceState
 from linckia.proto.errors import MaybeExecuted, Quarantined, Unavailable
@@ -115,3 +116,53 @@ async def test_an_instance_that_drains_gets_no_further_calls() -> None:
         for n in range(3):
             await call(r, Say(text=str(n)))
         assert r.by == ["speaker-2"] * 3
+
+
+async def test_a_pool_with_bounds_grows_by_one_while_calls_wait_for_too_long(autojump_clock: MockClock) -> None:
+    three = (*PAIR, "speaker-3")
+    async with rig(speakers=three, up=False, grow_after_s=1.0, in_flight=2) as r, trio.open_nursery() as callers:
+        woken: list[tuple[str, float]] = []
+
+        def wake(instance: str) -> None:
+            woken.append((instance, trio.current_time()))
+            r.router.state(instance, ServiceState.STARTING, "", None)
+            r.nursery.start_soon(r.up, instance)
+
+        r.router.wake_with(wake)
+        await r.up("speaker")
+        for name in three[1:]:
+            r.router.state(name, ServiceState.RESTING, "rests", None)
+        r.hold = trio.Event()
+        # A call that is slow by itself is not one that waits.
+        callers.start_soon(call, r, Say(text="slow"))
+        await trio.sleep(2)
+        begun = trio.current_time()
+        callers.start_soon(call, r, Say(text="second"))
+        await trio.sleep(0.9)
+        assert woken == []
+        await trio.sleep(0.2)
+        assert woken == [("speaker-2", begun + 1)]
+        await trio.sleep(2)
+        # One for each process.
+        assert len(woken) == 1
+        for n in range(3):
+            callers.start_soon(call, r, Say(text=str(n)))
+        await trio.sleep(3)
+        assert [name for name, _ in woken] == ["speaker-2", "speaker-3"]
+        r.hold.set()
+
+
+async def test_a_short_rush_does_not_grow_a_pool_with_bounds(autojump_clock: MockClock) -> None:
+    async with rig(speakers=PAIR, up=False, grow_after_s=1.0) as r:
+        woken: list[str] = []
+        r.router.wake_with(woken.append)
+        await r.up("speaker")
+        r.router.state("speaker-2", ServiceState.RESTING, "rests", None)
+        for _ in range(5):
+            r.hold = trio.Event()
+            async with trio.open_nursery() as callers:
+                for n in range(4):
+                    callers.start_soon(call, r, Say(text=str(n)))
+                await trio.sleep(0.5)
+                r.hold.set()
+        assert woken == []
