@@ -56,7 +56,7 @@ class RetrieveService:
 
     @handles(ops.RetrieveScrub)
     async def scrub(self, params: ops.RetrieveScrub, ctx: Context) -> ops.Scrubbed:
-        return await self._collections.ask(params.collection, Collection.scrub, ops.Scrubbed())
+        return await self._collections.ask(params.collection, lambda each: each.scrub(), ops.Scrubbed())
 
     @handles(ops.RetrieveEpoch)
     async def epoch(self, params: ops.RetrieveEpoch, ctx: Context) -> ops.CollectionEpoch:
@@ -100,7 +100,7 @@ class RetrieveService:
     @handles(ops.RetrieveStatus)
     async def status(self, params: ops.RetrieveStatus, ctx: Context) -> ops.CollectionStatus:
         name = params.collection
-        return await self._collections.ask(name, Collection.status, ops.CollectionStatus(collection=name))
+        return await self._collections.ask(name, lambda each: each.status(), ops.CollectionStatus(collection=name))
 
     @handles(ops.RetrieveGroups)
     async def groups(self, params: ops.RetrieveGroups, ctx: Context) -> ops.GroupIds:
