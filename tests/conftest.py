@@ -8,15 +8,18 @@ import inspect
 import os
 import random
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 import trio
 import trio.testing
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # it has no types
+
+if TYPE_CHECKING:
+    from tests.postgres import PostgresServer
 
 # Tests start hundreds of processes. With this variable set, each would compile every module that it imports: a second
 # of processor time per kernel.
@@ -115,6 +118,19 @@ class _ByWhatIsShared(LoadFileScheduling):  # type: ignore[misc]  # its base has
 @pytest.fixture
 def autojump_clock() -> trio.testing.MockClock:
     return trio.testing.MockClock(autojump_threshold=0)
+
+
+@pytest.fixture(scope="module")
+def postgres_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    """A PostgreSQL server for the tests of a module, with the settings in its `POSTGRES`."""
+    # Most tests need none.
+    from tests.postgres import MISSING, postgres
+
+    if MISSING:
+        pytest.skip(MISSING)
+    # These servers never lose their machine, only their processes.
+    with postgres(getattr(request.module, "POSTGRES", {"fsync": "off"})) as server:
+        yield server
 
 
 @pytest.hookimpl(tryfirst=True)

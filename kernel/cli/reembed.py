@@ -239,7 +239,7 @@ class _Helper:
         self.close()
 
     def close(self) -> None:
-        """End the process, and with it what it runs on the nodes."""
+        """End the process and its work on the nodes."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

@@ -458,7 +458,7 @@ class ClusterPlacement:
             self._discard(process)
 
     async def _started_in_advance(self, spec: ServiceSpec, launch: LaunchConfig) -> RemoteProcess | None:
-        """Return a generation that is ready on a node, or None if there is none."""
+        """Return a generation that is ready on a node; None if no node could start it."""
         why = f"no node has started it within {PLACE_S:g} s"
         try:
             with trio.fail_after(PLACE_S):

@@ -170,7 +170,8 @@ class Collections:
             finally:
                 with trio.CancelScope(shield=True):
                     await self._close_one(collection)
-                    # Where it is now: `flip` may have failed at any step. The next call tries again.
+                    # `flip` may have failed at any step, so the engine says which place holds it. If that fails, the
+                    # next call tries again.
                     with contextlib.suppress(LinckiaError):
                         await self._open_one(name, make=False)
                 collection.ended.set()

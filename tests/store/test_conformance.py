@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch, Value
+from linckia.proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch, Scrubbed, Value
 from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.item_store import ItemWithVector
 from linckia.services.retrieve.neighbours import GroupNeighbours
@@ -22,29 +22,19 @@ from linckia.services.retrieve.postgres import collection as postgres_collection
 from linckia.services.retrieve.postgres import snapshot
 from linckia.services.retrieve.store import Snapshot, Transaction
 from linckia.services.retrieve.vectors import Matrix
-from tests.postgres import MISSING, PostgresServer, postgres
+from tests.postgres import PostgresServer
 from tests.store.rig import FLAT, LocalStore, ServerStore, Store, indexed, opened
 from tests.unit.retrieve.rig import DIMENSIONS, WordEmbedder, ask, drained, embedded, group, outbox_of, vector, worked
 
 VOCABULARY = [f"word{n}" for n in range(60)] + ["running", "runs", "Müller", "über", "snake_case", "parseHttpRequest"]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer | None]:
-    if MISSING:
-        yield None
-        return
-    with postgres({"fsync": "off"}) as started:
-        yield started
-
-
 @pytest.fixture(params=["local", "hnsw", "binary"])
-def store(request: pytest.FixtureRequest, server: PostgresServer | None, tmp_path: Path) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     if request.param == "local":
         made: Store = LocalStore(tmp_path)
-    elif server is None:
-        pytest.skip(MISSING)
     else:
+        server: PostgresServer = request.getfixturevalue("server")
         made = ServerStore(server, request.param)
     yield made
     made.close()
@@ -442,6 +432,14 @@ async def test_a_text_that_fails_waits_and_the_others_do_not(store: Store) -> No
             nursery.start_soon(outbox_of(collection, embedder, now=lambda: 4e9))
             await drained(collection)
             nursery.cancel_scope.cancel()
+
+
+async def test_what_is_deleted_can_be_scrubbed_and_the_rest_stays(store: Store) -> None:
+    async with opened(store.engine()) as collection:
+        await collection.put([group("a", "piece one"), group("b", "piece two")])
+        await collection.delete(["a"])
+        assert await collection.scrub() == Scrubbed()
+        assert await words(collection, "piece") == ["b"]
 
 
 async def test_a_write_that_is_refused_changes_nothing(store: Store) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,19 +25,12 @@ from linckia.services.retrieve.postgres.engine import PostgresEngine
 from linckia.services.retrieve.postgres.server import Server
 from linckia.services.retrieve.segment import VectorLimits
 from linckia.services.runtime.database import Kind
-from tests.postgres import MISSING, PostgresServer, postgres
+from tests.postgres import PostgresServer
 from tests.store.rig import FLAT
 from tests.unit.retrieve.rig import WordEmbedder, ask, drained, group
 from tests.unit.runtime.environment import PlayedEnvironment
 
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 SCHEMAS = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with postgres({"fsync": "off"}) as started:
-        yield started
 
 
 @pytest.fixture

@@ -13,19 +13,15 @@ import trio
 
 from linckia.proto.errors import LinckiaError, OperationError, Unavailable
 from linckia.proto.ops.retrieve import RetrieveSearch
+from linckia.services.retrieve.postgres import server as postgres_server
 from linckia.services.retrieve.postgres.engine import PostgresEngine
 from linckia.services.retrieve.postgres.server import Server
-from tests.postgres import MISSING, PostgresServer, postgres
+from tests.postgres import PostgresServer
 from tests.store.rig import ANY_NAME, FLAT, Keeper, ServerStore, opened
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, group
 
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with postgres() as started:
-        yield started
+POSTGRES: dict[str, str] = {}
+"""Its own settings: what it acknowledges is on disk."""
 
 
 @pytest.fixture
@@ -240,3 +236,22 @@ async def test_a_dump_of_the_server_restores_every_collection(store: ServerStore
         assert await collection.read(lambda snapshot: snapshot.contents(["g7"])) == before
         status = await collection.status()
         assert (status.groups, status.vectors, status.vectors_waiting) == (300, 300, 0)
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_lost"),
+    [
+        (psycopg.OperationalError("server closed the connection unexpectedly"), True),
+        (psycopg.errors.AdminShutdown("terminating connection due to administrator command"), True),
+        (psycopg.OperationalError('connection to server at "db" failed: Connection refused'), False),
+        (psycopg.errors.LockNotAvailable("canceling statement due to lock timeout"), False),
+        (psycopg.errors.QueryCanceled("canceling statement due to statement timeout"), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_transaction_is_tried_again_at_once_only_if_its_connection_was_lost(
+    cause: psycopg.Error, is_lost: bool
+) -> None:
+    error = Unavailable("not available")
+    error.__cause__ = cause
+    assert postgres_server._was_lost(error) is is_lost

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -21,15 +21,7 @@ from linckia.proto.ops.collections import (
 from linckia.proto.ops.retrieve import RetrieveMigrate
 from linckia.services.retrieve.main import open_service
 from tests.in_process import Bench, services_in_process
-from tests.postgres import MISSING, PostgresServer, postgres
-
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with postgres({"fsync": "off"}) as started:
-        yield started
+from tests.postgres import PostgresServer
 
 
 @contextlib.asynccontextmanager

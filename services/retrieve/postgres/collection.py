@@ -6,7 +6,6 @@ change it too. One kernel at a time embeds what waits, and builds indexes.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from functools import partial
@@ -34,8 +33,6 @@ from linckia.services.retrieve.store import Snapshot, Transaction, VectorsLoadin
 from linckia.services.retrieve.vector_store import Model, Progress
 
 T = TypeVar("T")
-
-_log = logging.getLogger("linckia.retrieve")
 
 REFRESH_S = 2.0
 """How often a kernel looks for what others changed."""
@@ -69,7 +66,7 @@ def moves(number: int) -> str:
 
 
 class PostgresCollection(Collection):
-    """An open collection.  `open_collection` makes it.
+    """An open collection.  `PostgresEngine.open` makes it.
 
     Args:
         readers: limits concurrent reads across all collections.

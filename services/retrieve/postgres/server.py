@@ -7,7 +7,6 @@ fails calls with Unavailable; the next call connects again.
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 import socket
@@ -20,7 +19,7 @@ import psycopg
 from pgvector.psycopg import register_vector
 from psycopg import errors, sql
 
-from linckia.proto.errors import LinckiaError, OperationError, Unavailable
+from linckia.proto.errors import Executed, LinckiaError, OperationError, Unavailable
 from linckia.services.retrieve.postgres.schema import TABLES, TABLES_VERSION
 from linckia.services.runtime.storage import DiskFull
 
@@ -48,8 +47,6 @@ LEAST_SERVER, LEAST_VECTOR = 150_000, (0, 8)
 _CONFLICTS = (errors.SerializationFailure, errors.DeadlockDetected)
 _FULL = (errors.DiskFull, errors.OutOfMemory, errors.InsufficientResources)
 _LOST = (psycopg.OperationalError, psycopg.InterfaceError, errors.QueryCanceled, errors.ReadOnlySqlTransaction)
-
-_log = logging.getLogger("linckia.retrieve")
 
 
 class Lease:
@@ -266,7 +263,7 @@ class Server:
 
         Raises:
             Unavailable: nothing was changed.
-            MaybeExecuted: the server was lost during COMMIT, and could not be asked.
+            MaybeCommitted: the server was lost during COMMIT, and could not be asked.
             DiskFull: nothing was changed.
         """
         for tried in range(TRIES):
@@ -295,7 +292,7 @@ class Server:
         raise AssertionError
 
     def _committed(self, number: str) -> bool:
-        """Return whether the transaction committed whose COMMIT was not answered.  Raises MaybeExecuted."""
+        """Return whether the transaction committed whose COMMIT was not answered.  Raises MaybeCommitted."""
         until = time.monotonic() + 2 * CONNECT_S
         while True:
             try:
@@ -306,7 +303,10 @@ class Server:
             except LinckiaError:
                 pass
             if time.monotonic() > until:
-                raise MaybeCommitted("the PostgreSQL server was lost while it committed")
+                raise MaybeCommitted(
+                    "the PostgreSQL server was lost while it committed, and could not be asked since",
+                    executed=Executed.MAYBE, retry_after_ms=RETRY_MS,
+                )  # fmt: skip
             time.sleep(0.1)
 
     # Locks between kernels
@@ -341,11 +341,12 @@ class Server:
             if connection is None or connection.closed or connection.broken:
                 return
             try:
-                number = connection.execute("SELECT hashtextextended(%s, 0)", (f"{self.schema} {key}",)).fetchone()
-                assert number is not None
-                if number[0] in self._held:
-                    connection.execute("SELECT pg_advisory_unlock(%s)", number)
-                    self._held.discard(number[0])
+                with self._leased(Lease(LOCK_S), connection):
+                    number = connection.execute("SELECT hashtextextended(%s, 0)", (f"{self.schema} {key}",)).fetchone()
+                    assert number is not None
+                    if number[0] in self._held:
+                        connection.execute("SELECT pg_advisory_unlock(%s)", number)
+                        self._held.discard(number[0])
             except psycopg.Error:
                 connection.close()
                 raise
@@ -415,9 +416,12 @@ class Gone(Unavailable):
 
 
 def _was_lost(error: Unavailable) -> bool:
-    """Whether the connection was lost, not a new one refused."""
+    """Whether the connection was lost: not a new one refused, and not a statement that took too long."""
     cause = error.__cause__
-    return isinstance(cause, psycopg.Error) and cause.sqlstate != "57014" and not _is_refused(cause)
+    if not isinstance(cause, psycopg.Error) or _is_refused(cause):
+        return False
+    # https://www.postgresql.org/docs/current/errcodes-appendix.html; a lost connection often leaves no code.
+    return cause.sqlstate is None or cause.sqlstate.startswith(("08", "57P", "25P03"))
 
 
 def _is_refused(cause: psycopg.Error) -> bool:

@@ -70,7 +70,7 @@ class ServerVectors(NamedTuple):
 
 
 class WordCounts(msgspec.Struct):
-    """What is known about the words of a large collection, from the server's statistics."""
+    """The server's statistics of the words of a large collection."""
 
     items: int
     average: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +28,7 @@ from linckia.proto.ops.collections import (
 from linckia.proto.ops.retrieve import Filter, Group, Item, RetrievePut, RetrieveSearch
 from linckia.services.retrieve.main import open_service
 from tests.in_process import Bench, services_in_process
-from tests.postgres import MISSING, PostgresServer, postgres
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer | None]:
-    if MISSING:
-        yield None
-        return
-    with postgres({"fsync": "off"}) as started:
-        yield started
-
+from tests.postgres import PostgresServer
 
 SCHEMAS = itertools.count()
 STORE: dict[str, object] = {}
@@ -46,11 +36,10 @@ STORE: dict[str, object] = {}
 
 
 @pytest.fixture(autouse=True, params=["local", "postgres"])
-def store(request: pytest.FixtureRequest, server: PostgresServer | None, monkeypatch: pytest.MonkeyPatch) -> str:
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     STORE.clear()
     if request.param == "postgres":
-        if server is None:
-            pytest.skip(MISSING)
+        server: PostgresServer = request.getfixturevalue("postgres_server")
         monkeypatch.setenv("SERVER_OF_TESTS", server.dsn)
         STORE.update(store="postgres", dsn_env="SERVER_OF_TESTS", schema=f"test_{next(SCHEMAS)}")
     name: str = request.param
