@@ -40,6 +40,9 @@ MAX_DECODED_BYTES = 64 * 1024
 served: ContextVar[RoutedCall | None] = ContextVar("served", default=None)
 """The call that a service was serving when it made the call that the kernel handles in this task."""
 
+answering: ContextVar[RoutedCall | None] = ContextVar("answering", default=None)
+"""The call of a service that the kernel itself handles in this task."""
+
 MAX_ASKED_BYTES = frames.MAX_MESSAGE_BYTES + 64 * 1024 * 1024
 """Total size of parameters of one process's unanswered calls: the largest allowed, and some smaller ones."""
 
@@ -116,6 +119,8 @@ class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
     span: str = ""
     """Its own span id in the trace, and that of its caller ("" if the trace began with it)."""
     parent_span: str = ""
+    key: str = ""
+    """The caller's idempotency key, as `proto.keys.scoped` returns it; "" for none."""
     deaths: int = 0
     """Number of generations that died with it in flight."""
     suspect: bool = False
@@ -124,6 +129,8 @@ class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
 
     def is_repeatable(self) -> bool:
         """Return whether the call may be sent again although it may have been executed."""
+        if self.key:
+            return True
         if not self.op.idempotent:
             return False
         if not self.op.once_with:
@@ -135,6 +142,22 @@ class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
         except msgspec.DecodeError:
             return False
         return all(getattr(given, name) in (msgspec.UNSET, _NULL) for name in self.op.once_with)
+
+
+class Reports:
+    """`Client` for a call made on behalf of a service, which wants its progress only."""
+
+    def __init__(self, report: Callable[[Progress], None]) -> None:
+        self._report = report
+
+    def progress(self, done: float, total: float | None, message: str | None) -> None:
+        self._report(Progress(0, done, total, message))
+
+    def log(self, level: Level, logger: str, message: str) -> None:
+        """No-op: the service's own log has it."""
+
+    async def ask(self, question: bytes) -> bytes:
+        raise errors.Unavailable("no client is connected that can be asked")
 
 
 class Waiting:

@@ -16,7 +16,7 @@ import trio
 from linckia.kernel import VERSION
 from linckia.kernel.audit import Audit, AuditEntry, now
 from linckia.kernel.config import Config, load
-from linckia.kernel.generation import MAX_DECODED_BYTES, served
+from linckia.kernel.generation import MAX_DECODED_BYTES, Reports, Undecoded, answering, served
 from linckia.kernel.handoff import Handoff
 from linckia.kernel.mandates import Mandates
 from linckia.kernel.mounts import LiveMounts
@@ -399,14 +399,22 @@ class KernelOperations:
         given = frames.read_body(asked.params, asked.op.params)
         return self.mandates.seal(given, params.calls, who(asked), asked.grant)
 
-    async def _call(self, params: ops.KernelCall, caller: str) -> None:
+    async def _call(self, params: ops.KernelCall, caller: str) -> ops.KernelCalled:
         mandate = self.mandates.opened(params.mandate)
         operation = self.router.table.find(mandate.call.operation)
         # The kernel's own operations control services; the front's need the client's connection.
         if not operation.admits(CLIENT) or operation.service in (ops.SERVICE, FRONT) or operation.role not in _TOOLS:
             raise Forbidden(f"{operation.name} may not be called on behalf of a client")
         arguments = filled(mandate.call.arguments, params.entry, "arguments")
-        await self.router.call(operation, operation.parse(arguments), caller=CLIENT, mandate=mandate)
+        asking = answering.get()
+        value = await self.router.call(
+            operation, operation.parse(arguments), caller=CLIENT, mandate=mandate, key=params.key, written=True,
+            client_requests=None if asking is None or asking.progress is None else Reports(asking.progress),
+        )  # fmt: skip
+        if isinstance(value, Undecoded):
+            return ops.KernelCalled(body=bytes(value.body))
+        value = frames.Written(bytes(value)) if isinstance(value, msgspec.Raw) else value
+        return ops.KernelCalled(body=frames.pack_body(value))
 
     def _processes_of(self, name: str) -> list[str]:
         """Return the names of a service's processes, or `name` itself if it is a process. Raises InvalidParams."""

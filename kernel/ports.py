@@ -106,7 +106,7 @@ class Calls(Protocol):
 
     async def call(
         self, operation: Operation[Any], params: Params[Any], *, caller: str, timeout_s: float | None = None,
-        client_requests: Client | None = None, written: bool = False,
+        client_requests: Client | None = None, written: bool = False, key: str = "",
     ) -> object:  # fmt: skip
         """See `Router.call`."""
 

@@ -23,7 +23,7 @@ from msgspec import Meta, Raw
 from linckia.proto.errors import Failure
 from linckia.proto.grants import Grant
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Protocol version. A hello with another version is refused, so that a stale process is not used by mistake."""
 
 PART_BYTES = 64 * 1024
@@ -124,7 +124,8 @@ class Call(Frame, frozen=True, tag=3):
     `left_ms` is the time left rather than a point in time, so that clocks are never compared. `trace` is a W3C
     traceparent. `session` is an opaque name of the client's session, or ''. `grant` is what that client may do, set by
     a front; None for everything. `target` (what the call is about) and `peer` (where the client is, `stdio` or an
-    address) go into the audit log.
+    address) go into the audit log. `key` is the idempotency key, or '': the caller's own towards the kernel, which
+    passes on `proto.keys.scoped`.
     """
 
     id: Number
@@ -140,6 +141,7 @@ class Call(Frame, frozen=True, tag=3):
     grant: Grant | None = None
     target: Target = ""
     peer: Name = ""
+    key: Name = ""
 
 
 class Return(Frame, frozen=True, tag=4):

@@ -142,6 +142,12 @@ class MountRequest(Params["MountReply"], frozen=True, kw_only=True):
     """Whether the client speaks a revision without a handshake (2026-07-28 or later), so that it understands results
     of the type `input_required`."""
 
+    def identity(self) -> bytes:
+        """Leave out `_meta`, which has a new trace for each attempt."""
+        given = msgspec.json.decode(self.params, type=dict[str, Raw])
+        kept = {name: bytes(value) for name, value in sorted(given.items()) if name != "_meta"}
+        return msgspec.msgpack.encode([self.method, self.name, kept])
+
 
 class MountReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The server's own reply: one of both, as the server wrote it. Other failures are `LinckiaError`s."""

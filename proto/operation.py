@@ -96,6 +96,11 @@ class Params(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, forbid_un
             InvalidParams: names the field.
         """
 
+    def identity(self) -> bytes | None:
+        """Return what a repeated call with the same idempotency key must have in common with the first; None means all
+        parameters."""
+        return None
+
     def later_calls(self) -> Iterable[LaterCall]:
         """Return the calls that it asks to have made later, on behalf of its sender."""
         return ()

@@ -22,7 +22,7 @@ def call(arguments: argparse.Namespace) -> int:
     """Print the result on stdout as JSON, and progress on stderr. Raises Usage, ControlError."""
     params = _params(arguments.params)
     with connect(arguments) as client, Bars(arguments.name) as show:
-        result = client.call(arguments.name, params, timeout_s=arguments.timeout, on_progress=show)
+        result = client.call(arguments.name, params, timeout_s=arguments.timeout, on_progress=show, key=arguments.key)
     show_json(result)
     return 0
 

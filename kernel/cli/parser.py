@@ -184,6 +184,9 @@ def _calls(command: AddCommand) -> None:
     call.add_argument("name", metavar="NAME", help="an operation, as listed by `linckia tools`")
     call.add_argument("params", metavar="JSON", nargs="?", default="{}", help="its parameters; - reads them from stdin")
     call.add_argument("--timeout", metavar="SECONDS", type=seconds_option, help="replaces the operation's own deadline")
+    call.add_argument(
+        "--key", default="", help="idempotency key: repeating the call with it within 24 hours changes nothing more"
+    )
 
     tools = command("tools", "tools", "list the operations that can be called; needs no running kernel")
     tools.add_argument("name", metavar="NAME", nargs="?", help="explain this operation: its parameters, and an example")

@@ -22,7 +22,7 @@ from linckia.kernel.control.peers import is_admitted
 from linckia.kernel.generation import Undecoded
 from linckia.kernel.isolation import run_isolated
 from linckia.kernel.ports import Calls
-from linckia.proto import frames
+from linckia.proto import frames, keys
 from linckia.proto.bounds import exceeded
 from linckia.proto.errors import (
     Failure,
@@ -76,6 +76,8 @@ class CallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     params: JsonObject = {}
     progress: bool = False
     timeout_s: float | None = None
+    key: str = ""
+    """Idempotency key; empty for none."""
 
 
 class Attachment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -284,7 +286,8 @@ class _Connection:
             raise Forbidden(f"{operation.name} is called between services only")
         await self._server.started.wait()
         dispatch = self._server.router.call
-        call = partial(dispatch, operation, params, caller=OPERATOR, timeout_s=request.timeout_s, written=True)
+        key = keys.checked(request.key) if request.key else ""
+        call = partial(dispatch, operation, params, caller=OPERATOR, timeout_s=request.timeout_s, written=True, key=key)
         if not request.progress:
             return await call()
         reports = _Reports()

@@ -1,7 +1,7 @@
 """The calls of one service: which wait, which are in flight, and what happens to them when a generation dies.
 
 Each call is answered exactly once. A call that was delivered to a generation that died is sent again only if its
-operation is idempotent; otherwise it fails with `MaybeExecuted`.
+operation is idempotent or it has an idempotency key; otherwise it fails with `MaybeExecuted`.
 
 If the service itself may have caused the death (it was not killed from outside), the calls that were in flight become
 *suspects*. Each is sent again with exclusive use of a process for a while, so that a request that kills its service is
@@ -439,6 +439,7 @@ class Lane:
             progress=call.progress is not None,
             session=call.session,
             grant=call.grant,
+            key=call.key,
         )
         self._post(generation, frame)
 

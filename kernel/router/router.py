@@ -22,6 +22,7 @@ from linckia.kernel.generation import (
     RoutedCall,
     Undecoded,
     Waiting,
+    answering,
     served,
 )
 from linckia.kernel.isolation import isolated, run_isolated
@@ -30,8 +31,8 @@ from linckia.kernel.ports import Cause, LocalHandler, ServiceState
 from linckia.kernel.router.calls import CallLog
 from linckia.kernel.router.instance import Limits
 from linckia.kernel.router.lane import Lane
-from linckia.kernel.router.record import KERNEL, AuditLog, record
-from linckia.proto import errors, frames, grants, mcp, results
+from linckia.kernel.router.record import KERNEL, AuditLog, record, who
+from linckia.proto import errors, frames, grants, keys, mcp, results
 from linckia.proto.channel import ProtocolViolation
 from linckia.proto.errors import Cancelled, Executed, Forbidden, Internal, LinckiaError
 from linckia.proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
@@ -138,6 +139,7 @@ class Router:
         client_requests: Client | None = None,
         written: bool = False,
         mandate: Mandate | None = None,
+        key: str = "",
     ) -> object:
         """See `proto.dispatch.Dispatcher.call`. A result of more than `MAX_DECODED_BYTES` is `Undecoded`.
 
@@ -165,6 +167,7 @@ class Router:
 
         async def work() -> object:
             self._admit(call, call.grant)
+            _take_key(call, key)
             if operation.service == KERNEL:
                 return await self._answer_own(call, params)
             call.params = frames.pack_body(params)
@@ -210,11 +213,12 @@ class Router:
             self._record(call, outcome)
         return result
 
-    async def _answer_own(self, call: RoutedCall, params: Params[Any]) -> object:
-        """Return the result of one of the kernel's own operations as plain data. Raises LinckiaError."""
+    async def _answer_own(self, call: RoutedCall, params: Params[Any], *, kept: tuple[type, ...] = ()) -> object:
+        """Return the result of one of the kernel's own operations as plain data, in which values of the `kept` types
+        stay as they are. Raises LinckiaError."""
         try:
             with trio.move_on_at(call.deadline):
-                return msgspec.to_builtins(await self._own[call.op.name](params, call.caller))
+                return msgspec.to_builtins(await self._own[call.op.name](params, call.caller), builtin_types=kept)
             raise errors.Timeout(f"{call.op.name}: not done within {call.limit_s:.3g} s")
         except LinckiaError as error:
             raise call.op.failure(error) from error.__cause__
@@ -223,6 +227,7 @@ class Router:
         """Like `_answer_own`, for a service's call made while serving `parent`; returns a body. Raises LinckiaError."""
         grants.current.set(call.grant)
         served.set(parent)
+        answering.set(call)
         if len(call.params) > MAX_DECODED_BYTES:
             raise errors.InvalidParams(f"{call.op.name}: parameters of more than {MAX_DECODED_BYTES} bytes")
         try:
@@ -230,7 +235,7 @@ class Router:
             params.check()
         except msgspec.DecodeError as error:
             raise errors.InvalidParams(f"{call.op.name}: {error}") from None
-        return frames.pack_body(await self._answer_own(call, params))
+        return frames.pack_body(await self._answer_own(call, params, kept=(bytes,)))
 
     def up(self, generation: Generation) -> None:
         lane = self._lanes[generation.service]
@@ -376,6 +381,7 @@ class Router:
             raise Forbidden(f"{generation.service} may not call as {frame.caller}")
         # What a service calls to serve a client is its own business, within the grant that comes with the call.
         self._admit(call, call.grant if generation.client is not None else None)
+        _take_key(call, frame.key)
         if call.op.service == KERNEL:
             own = partial(self._answer_own_for_service, call, generation.serving(frame.parent))
             self._answer_itself(generation, frame, partial(self._recorded, call, own))
@@ -449,3 +455,13 @@ class Router:
         if self._nursery is None:
             raise errors.Unavailable("the kernel is ending")
         self._nursery.start_soon(run_isolated, "a task of the router", task)
+
+
+def _take_key(call: RoutedCall, key: str) -> None:
+    """Give the call its idempotency key, which counts for its caller only. Raises InvalidParams."""
+    if not key or call.op.access is Access.READ:
+        return
+    if call.op.service == KERNEL:
+        raise errors.InvalidParams(f"{call.op.name} takes no idempotency key: the kernel keeps no answers")
+    caller = who(call) if call.caller in (CLIENT, OPERATOR) else f"service {call.caller}"
+    call.key = keys.scoped(caller if call.mandate is None else f"{caller}, later", key)

@@ -237,20 +237,27 @@ class KernelContentUrl(Params[str | None], frozen=True, kw_only=True):
     """Return the URL that serves files and their artefacts, without `?path=`; null if HTTP is off."""
 
 
-@internal.read("kernel_mandate", deadline_s=30, callers=("files",))
+@internal.read("kernel_mandate", deadline_s=30, callers=("files", "tasks"))
 class KernelMandate(Params[list[str]], frozen=True, kw_only=True):
     """Seal calls to be made later with the rights of the client being served."""
 
     calls: Annotated[list[LaterCall], Meta(max_length=MAX_LATER_CALLS)]
 
 
-@internal.destroy("kernel_call", idempotent=False, deadline_s=24 * 3600, callers=("files",))
-class KernelCall(Params[None], frozen=True, kw_only=True):
+class KernelCalled(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a call that a client requested beforehand, as the body that its service returned."""
+
+    body: bytes
+
+
+@internal.destroy("kernel_call", idempotent=False, deadline_s=24 * 3600, callers=("files", "tasks"))
+class KernelCall(Params[KernelCalled], frozen=True, kw_only=True):
     """Make a call that a client requested beforehand, as a plan does: with that client's rights instead of the
     service's. Operations of the kernel itself cannot be called this way."""
 
     mandate: Annotated[str, Meta(description="From `kernel_mandate`")]
     entry: Annotated[dict[str, str | int], Meta(description="Values of the placeholders in its arguments")]
+    key: Annotated[str, Meta(max_length=256, description="Idempotency key of the call; empty for none")] = ""
 
 
 class ServiceFigures(ServiceStatus, frozen=True, kw_only=True):

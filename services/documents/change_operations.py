@@ -50,7 +50,7 @@ class ChangeOperations(OperationGroup):
 
     @handles(ops.DocumentsUpdate)
     async def update(self, params: ops.DocumentsUpdate, ctx: Context) -> ops.UpdateResult:
-        answer = await self._store.write(lambda db: _update(db, params))
+        answer = await self._store.answer(lambda db: _update(db, params))
         self._components.hurry()
         return answer
 
@@ -58,7 +58,7 @@ class ChangeOperations(OperationGroup):
     async def delete(self, params: ops.DocumentsDelete, ctx: Context) -> ops.DeleteResult:
         if params.dry_run:
             return await self._store.read(lambda db: _delete(db, params))
-        answer = await self._store.write(lambda db: _delete(db, params))
+        answer = await self._store.answer(lambda db: _delete(db, params))
         self._components.hurry()
         return answer
 

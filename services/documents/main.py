@@ -23,6 +23,7 @@ from linckia.services.runtime.storage import retry_when_full
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     store = await env.opened(Store, env.data_dir, env.damaged)
     env.at_rest(store.give_back)
+    env.keeps_keys_in(store.packs)
     components = Components(env, store)
     sessions = Sessions(components)
     store.on_index_lost = components.hurry

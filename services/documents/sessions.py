@@ -54,8 +54,9 @@ class Sessions(OperationGroup):
                 # The session owns everything this client adds until it is stopped.
                 db.execute("INSERT INTO setting VALUES(?, ?)", (f"{change_operations.CLIENT_PREFIX}{id_}", ctx.session))
 
-        await self._store.write(change)
-        return ops.SessionStarted(session_id=id_, label=label, started=rows.instant(now_ns))
+        started = ops.SessionStarted(session_id=id_, label=label, started=rows.instant(now_ns))
+        await self._store.answer(change, lambda _: started)
+        return started
 
     @handles(ops.SessionStop)
     async def stop(self, params: ops.SessionStop, ctx: Context) -> ops.SessionStopped:
@@ -68,7 +69,7 @@ class Sessions(OperationGroup):
             count = db.execute("SELECT count(*) FROM document WHERE session=?", (id_,)).get
             return ops.SessionStopped(session_id=id_, label=label, documents=count)
 
-        answer = await self._store.write(change)
+        answer = await self._store.answer(change)
         self.follower.hurry()
         return answer
 
@@ -105,7 +106,7 @@ class Sessions(OperationGroup):
                 change_operations.describe(db, document.id, values, give=give, take=take)
             return ops.Pinned(updated=len(found))
 
-        answer = await self._store.write(change)
+        answer = await self._store.answer(change)
         self._components.hurry()
         return answer
 
@@ -133,7 +134,7 @@ class Sessions(OperationGroup):
             roots = [one for (one,) in listed]
             return ops.Watching(session_id=id_, enabled=params.enabled, roots=roots, interval_ms=params.interval_ms)
 
-        answer = await self._store.write(change)
+        answer = await self._store.answer(change)
         self.follower.hurry()
         return answer
 

@@ -83,7 +83,7 @@ def writes(params: type[P]) -> Callable[[Query[F, P, R]], Handler[F, P, R]]:
 
     def handler_of(change: Query[F, P, R]) -> Handler[F, P, R]:
         async def handler(self: F, given: P, ctx: Context) -> R:
-            changed = await self._core.database.write(lambda db: change(self, db, given))
+            changed = await self._core.database.answer(lambda db: change(self, db, given))
             self.notify(given)
             return changed
 

@@ -64,6 +64,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         recovery.wake()
     env.damaged(await trio.to_thread.run_sync(loss, path))
     env.at_rest(database.give_back)
+    env.keeps_keys_in(database)
     async with trio.open_nursery() as tasks:
         tree = Tree(database, Invalidations(), ignored)
         jobs = Jobs(env, tree, tasks, CompareClient(env, tasks, chosen.ignore), partial(_notify, env))

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar, Unpack
 import msgspec
 import trio
 
-from linckia.proto import frames, grants, results
+from linckia.proto import frames, grants, keys, results
 from linckia.proto.dispatch import CallOptions, Dispatcher
 from linckia.proto.errors import Executed, Forbidden, Kind, LinckiaError, Timeout, UnknownOperation
 from linckia.proto.frames import Event
@@ -16,7 +16,7 @@ from linckia.proto.front import SERVICE
 from linckia.proto.operation import CLIENT, Access, Operation, Params
 from linckia.proto.target import described
 from linckia.services.front import rate, refusals
-from linckia.services.front.protocol.session import current_peer, current_session
+from linckia.services.front.protocol.session import current_idempotency_key, current_peer, current_session
 from linckia.services.runtime.calls import Outgoing
 
 T = TypeVar("T")
@@ -87,11 +87,14 @@ class LinkDispatcher(Dispatcher):
                 result = await run_locally(operation, lambda: handler(params, caller), caller=caller, limit_s=limit_s)
                 return msgspec.to_builtins(result)
             routed = operation.routed
+            # What the front calls for itself is not the client's call.
+            key = current_idempotency_key.get() if caller != SERVICE else ""
             answer = await self._outgoing.raw(
                 routed.name, frames.pack_body(params), parent=self._parent, trace=options.get("trace") or "",
                 limit_s=operation.deadline_ms / 1000 if limit_s is None else limit_s, caller=caller,
                 session=current_session.get(), grant=grants.current.get(), target=described(params),
-                peer=current_peer.get(), client_requests=options.get("client_requests"),
+                peer=current_peer.get(), key=keys.checked(key) if key != "" else "",
+                client_requests=options.get("client_requests"),
             )  # fmt: skip
         except LinckiaError as error:
             raise operation.failure(error) from error.__cause__

@@ -27,6 +27,7 @@ from linckia.services.front.dispatcher import LinkDispatcher
 from linckia.services.front.gateway import Gateway, open_gateway
 from linckia.services.front.handoff import Handoff
 from linckia.services.front.prompts import Folder
+from linckia.services.front.protocol.session import using_idempotency_key
 from linckia.services.front.refusals import Refusals
 from linckia.services.front.transport.stdio import attach
 from linckia.services.runtime.handlers import Context, Environment, Handlers
@@ -60,6 +61,8 @@ def warm_up() -> None:
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Serve the clients that the kernel hands over."""
     settings = env.settings_as(FrontSettings)
+    # The services that the front calls keep the keys.
+    env.keys = None
     all_operations = declared(settings.ops_modules)
     reporter = Refusals(env.outgoing)
     refusals.current.set(reporter)
@@ -116,9 +119,10 @@ def _handlers(gateway: Gateway, dispatcher: LinkDispatcher, table: Table) -> Han
             await gateway.mounted.complete()
             composites = Composites(dispatcher.for_call(ctx.id), steps, gateway.searches, plain=True)
             client_requests = _ForwardedRequests(ctx)
-            return await composites.call(
-                operation_of(params), request, caller=ctx.caller, client_requests=client_requests
-            )
+            with using_idempotency_key(ctx.key):
+                return await composites.call(
+                    operation_of(params), request, caller=ctx.caller, client_requests=client_requests
+                )
 
     for op in table.of_service(SERVICE):
         register(op.params)

@@ -60,6 +60,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
     database = await env.opened(open_database, env.data_dir / "notes.db", on_rebuilt)
     env.at_rest(database.give_back)
+    env.keeps_keys_in(database)
     feed = GraphFeed(env, database)
     outbox = Outbox(env, "the graph", feed)
     ingest = Ingest(env, database, outbox.hurry)

@@ -100,7 +100,10 @@ UPDATE name SET rank = rank - 10;
 
 def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) -> Database:
     """Open the database at `path`; blocks."""
-    return Database(path, SCHEMA, kind=Kind.DERIVED, readers=2, pragmas={"cache_size": -16384}, on_rebuilt=on_rebuilt)
+    return Database(
+        path, SCHEMA, kind=Kind.DERIVED, readers=2, pragmas={"cache_size": -16384}, on_rebuilt=on_rebuilt,
+        keeps_keys=True,
+    )  # fmt: skip
 
 
 SCHEMA = Schema(

@@ -48,7 +48,9 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         readers=4,
         pragmas={"secure_delete": 1},
         on_damage=env.damaged,
+        keeps_keys=True,
     )
+    env.keeps_keys_in(database)
     with contextlib.suppress(LinckiaError):  # Existing memories are served even if the disk is full or damaged.
         await database.write(lambda db: memory_db.purge(db, time.time_ns() - kept_ns))
     feed = MemoryFeed(env, database, COLLECTION)

@@ -83,7 +83,7 @@ class Writing:
             )
             return answer(db, memory_db.of_ids(db, [same.id])[same.id], merged, now_ns, degraded)
 
-        return await self._once_found(await self._database.write(change), degraded)
+        return await self._once_found(await self._database.answer(change), degraded)
 
     @handles(ops.UpdateMemory)
     async def update(self, params: ops.UpdateMemory, ctx: Context) -> ops.Remembered:
@@ -114,7 +114,7 @@ class Writing:
                 link(db, changed, nearest, now_ns)
             return answer(db, changed, None, now_ns, degraded)
 
-        return await self._once_found(await self._database.write(change), degraded)
+        return await self._once_found(await self._database.answer(change), degraded)
 
     @handles(ops.Forget)
     async def forget(self, params: ops.Forget, ctx: Context) -> ops.Forgotten:
@@ -139,7 +139,7 @@ class Writing:
             db.executemany("DELETE FROM memory WHERE number=?", ((row.number,) for row in rows))
             return ops.Forgotten(forgotten=len(rows), memories=named)
 
-        gone = await self._database.write(change)
+        gone = await self._database.answer(change)
         if not gone.forgotten:
             return gone
         self._feed.outbox.hurry()

@@ -9,12 +9,11 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
 
 import trio
 
 from linckia.proto.frames import Written
-from linckia.proto.mounts import MountRequest, operations_of
+from linckia.proto.mounts import CHANGE, MountRequest, operations_of
 from linckia.services.mounts.connections import Connect, to_command
 from linckia.services.mounts.environment import (
     AdapterSettings,
@@ -71,7 +70,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         raise ProgramEnded(str(error)) from None
     handlers = Handlers()
     for kind, operation in operations_of(servers.mount).items():
-        handlers.handle_operation(operation, _handler(servers, kind))
+        handlers.handle_operation(operation, _handler(env, servers, kind))
     try:
         yield handlers
     finally:
@@ -97,5 +96,11 @@ async def _opened(env: Environment) -> Servers:
     return servers
 
 
-def _handler(servers: Servers, kind: str) -> Callable[[MountRequest, Context], Awaitable[Written]]:
-    return partial(servers.call, kind)
+def _handler(env: Environment, servers: Servers, kind: str) -> Callable[[MountRequest, Context], Awaitable[Written]]:
+    async def answer(request: MountRequest, ctx: Context) -> Written:
+        if kind == CHANGE and env.keys is not None:
+            # The server does not know the key, so it never gets such a call twice.
+            await env.keys.begin()
+        return await servers.call(kind, request, ctx)
+
+    return answer

@@ -24,9 +24,11 @@ from linckia.proto.ops import collections as ops
 from linckia.proto.ops.retrieve import Fusion, RetrieveSearch, SearchResult
 from linckia.services.retrieve.client_documents import given_query, groups_of, size_of, takes
 from linckia.services.retrieve.collection import CLIENT_VECTORS, Collection
+from linckia.services.retrieve.item_store import Change
 from linckia.services.retrieve.open_collections import Collections, RetrieveSettings
 from linckia.services.retrieve.queries import QueryCall
 from linckia.services.retrieve.store import Content, Snapshot, Transaction
+from linckia.services.runtime import keyed
 from linckia.services.runtime.handlers import Context, handles
 from linckia.services.runtime.models.measure import Measure
 
@@ -115,10 +117,14 @@ class ClientCollections:
             )
 
             counted: list[int] = []
+
+            def answer(change: Change) -> ops.CollectionUpserted:
+                waiting = change.progress.waiting
+                return ops.CollectionUpserted(upserted=len(groups), documents=counted[-1], vectors_waiting=waiting)
+
+            keyed.shape_answer(answer)
             change = await collection.put(groups, lambda store: counted.append(self._hold(store, params, dimensions)))
-            return ops.CollectionUpserted(
-                upserted=len(groups), documents=counted[-1], vectors_waiting=change.progress.waiting
-            )  # fmt: skip
+            return answer(change)
 
         return await self._using_it(params.collection, upsert)
 
@@ -200,6 +206,7 @@ class ClientCollections:
             counted.append(ops.CollectionDeleted(deleted=gone, documents=store.count_groups(()) - gone))
             return ids
 
+        keyed.shape_answer(lambda _: counted[-1])
         await self._using_it(params.collection, lambda collection, _: collection.delete(choose))
         return counted[-1]
 

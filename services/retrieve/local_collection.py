@@ -73,6 +73,7 @@ class LocalCollection(Collection):
                 readers=readers,
                 pragmas=collection_schema.PRAGMAS,
                 on_rebuilt=on_rebuilt,
+                keeps_keys=kind is Kind.SOURCE,
             )
         except (apsw.Error, OSError) as error:
             raise OperationError(f"collection {name} cannot be opened: {error}") from error

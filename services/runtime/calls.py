@@ -68,8 +68,9 @@ class Outgoing:
         trace: str = "",
         deadline: float = math.inf,
         timeout_s: float | None = None,
+        key: str = "",
     ) -> R:
-        """Make a call and wait for its result; cancelling this cancels the call.
+        """Make a call and wait for its result; cancelling this cancels the call. `key` is an idempotency key.
 
         Raises LinckiaError of the kind that the other side returned, or Timeout if `timeout_s` or the deadline passes
         first.
@@ -79,7 +80,9 @@ class Outgoing:
         if limit_s <= 0:
             raise Timeout(f"{op.name}: the caller's deadline has passed", executed=Executed.NO)
         try:
-            body = await self.raw(op.name, frames.pack_body(params), limit_s=limit_s, parent=parent, trace=trace)
+            body = await self.raw(
+                op.name, frames.pack_body(params), limit_s=limit_s, parent=parent, trace=trace, key=key
+            )
         except LinckiaError as error:
             raise op.failure(error) from None
         return results.typed(op, body)
@@ -97,6 +100,7 @@ class Outgoing:
         grant: Grant | None = None,
         target: str = "",
         peer: str = "",
+        key: str = "",
         client_requests: ClientRequests | None = None,
     ) -> bytes:
         """Make a call whose parameters and result are encoded bytes.
@@ -107,6 +111,7 @@ class Outgoing:
             grant: the client's permissions; None for all.
             target: what the call is about, for the audit log.
             peer: the client's address, for the audit log.
+            key: the caller's idempotency key.
             client_requests: delivers the call's progress, log lines and questions to the client.
         """
         if len(params) > frames.MAX_MESSAGE_BYTES:
@@ -130,6 +135,7 @@ class Outgoing:
                     grant=grant,
                     target=target,
                     peer=peer,
+                    key=key,
                 )
             )
             with trio.move_on_after(limit_s):

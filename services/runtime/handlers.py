@@ -31,6 +31,8 @@ from linckia.proto.frames import Call, Event, Log, Progress
 from linckia.proto.launch import LaunchConfig
 from linckia.proto.operation import Operation, Params, operation_of
 from linckia.services.runtime.calls import Outgoing
+from linckia.services.runtime.database import Database
+from linckia.services.runtime.key_store import KeyStore
 from linckia.services.runtime.roots import Roots
 
 P = TypeVar("P", bound=Params[Any])
@@ -56,6 +58,7 @@ class Context:
     Attributes:
         caller: `client`, or the name of the calling service.
         trace: the call's W3C traceparent.
+        key: what stands for the call's idempotency key (`proto.keys.scoped`); empty for none.
         session: an opaque name of the client's session; empty if the call has none (the command line, a service).
         grant: the client's permissions, also in `proto.grants.current`; None for all. The roots enforce it.
         scope: the handler's cancel scope, which is cancelled at the call's deadline.
@@ -63,6 +66,7 @@ class Context:
 
     def __init__(self, call: Call, outgoing: Outgoing) -> None:
         self.caller, self.trace, self.session, self.grant = call.caller, call.trace, call.session, call.grant
+        self.key = call.key
         self.scope = trio.CancelScope(deadline=trio.current_time() + call.left_ms / 1000)
         self.cancelled_by_caller = False
         self._call = call
@@ -102,13 +106,14 @@ class Context:
         """Write a line to the service's log and to the client that made this call (`debug` … `error`)."""
         self._post(Log(level, message[: frames.TEXT_CHARS], self._call.id))
 
-    async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
-        """Call an operation of another service through the kernel, within this call's deadline and trace.
+    async def call(self, params: Params[R], *, timeout_s: float | None = None, key: str = "") -> R:
+        """Call an operation of another service through the kernel, within this call's deadline and trace. `key` is an
+        idempotency key.
 
         Raises LinckiaError of the kind that the kernel or the other service returned.
         """
         return await self._outgoing.call(
-            params, parent=self._call.id, trace=self.trace, deadline=self.deadline, timeout_s=timeout_s
+            params, parent=self._call.id, trace=self.trace, deadline=self.deadline, timeout_s=timeout_s, key=key
         )
 
     async def ask_client(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -168,6 +173,9 @@ class Environment:
         self.resting: list[GiveBack] = []
         self.outgoing = outgoing
         self.handoff = handoff
+        self.keys: KeyStore | None = KeyStore(self.data_dir, self.roots, background)
+        """Where answers to calls with idempotency keys are; None if the service passes keys on to the calls it
+        makes."""
         self._receivers: list[Callable[[Event], Awaitable[None]]] = []
         self._closed_at_the_end = closed_at_the_end
 
@@ -177,6 +185,12 @@ class Environment:
             return msgspec.convert(self.settings, kind)
         except msgspec.ValidationError as error:
             raise InvalidParams(f"settings of {self.service}: {error}") from None
+
+    def keeps_keys_in(self, database: Database) -> None:
+        """Keep idempotency keys, and the answers to their calls, in the database that the calls change. It must have
+        been opened with `keeps_keys`."""
+        assert self.keys is not None
+        self.keys.keep_in(database)
 
     async def opened(self, open_: Callable[Q, C], *args: Q.args, **named: Q.kwargs) -> C:
         """Open a resource (usually a database) in a thread.
@@ -227,9 +241,9 @@ class Environment:
         for receive in self._receivers:
             self.background.start_soon(receive, event)
 
-    async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
-        """Call an operation of another service on this service's own behalf."""
-        return await self.outgoing.call(params, timeout_s=timeout_s)
+    async def call(self, params: Params[R], *, timeout_s: float | None = None, key: str = "") -> R:
+        """Call an operation of another service on this service's own behalf. `key` is an idempotency key."""
+        return await self.outgoing.call(params, timeout_s=timeout_s, key=key)
 
 
 class Closable(Protocol):
@@ -250,16 +264,17 @@ _OPERATIONS = "_operations_handled"
 
 
 def handles(
-    params: type[P],
+    params: type[P], *, resumes: bool = False
 ) -> Callable[[Callable[Concatenate[S, P, Q], Awaitable[R]]], Callable[Concatenate[S, P, Q], Awaitable[R]]]:
     """Mark a method as the handler of the operation that `params` declares; `Handlers.add` registers it.
 
     The method itself is unchanged and can be called directly. It may carry several marks; a subclass that overrides it
-    repeats them.
+    repeats them. With `resumes`, an interrupted call with an idempotency key goes on where it was when it is repeated
+    (`keyed.steps`), although the operation is not idempotent.
     """
 
     def mark(method: Callable[Concatenate[S, P, Q], Awaitable[R]]) -> Callable[Concatenate[S, P, Q], Awaitable[R]]:
-        setattr(method, _OPERATIONS, (*getattr(method, _OPERATIONS, ()), params))
+        setattr(method, _OPERATIONS, (*getattr(method, _OPERATIONS, ()), (params, resumes)))
         return method
 
     return mark
@@ -270,6 +285,8 @@ class Handlers:
 
     def __init__(self, *families: object) -> None:
         self.by_name: dict[str, tuple[Operation[Any], Handler]] = {}
+        self.resume: set[str] = set()
+        """Operations whose handlers go on with an interrupted call."""
         for family in families:
             self.add(family)
 
@@ -280,8 +297,10 @@ class Handlers:
         """
         found = False
         for name in dir(type(family)):
-            for params in getattr(inspect.getattr_static(type(family), name), _OPERATIONS, ()):
+            for params, resumes in getattr(inspect.getattr_static(type(family), name), _OPERATIONS, ()):
                 self.handle(params)(getattr(family, name))
+                if resumes:
+                    self.resume.add(operation_of(params).name)
                 found = True
         if not found:
             raise ValueError(f"{type(family).__name__} has no method that is marked with @handles")

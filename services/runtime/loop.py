@@ -24,7 +24,7 @@ from linckia.proto.channel import Channel, ProtocolViolation
 from linckia.proto.errors import LinckiaError
 from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import Link, LinkClosed
-from linckia.proto.operation import Operation, Params
+from linckia.proto.operation import Access, Operation, Params
 from linckia.services.runtime import storage
 from linckia.services.runtime.calls import Outgoing
 from linckia.services.runtime.handlers import Context, Environment, Handler, Handlers, OpenService
@@ -56,6 +56,8 @@ class _Served(NamedTuple):
     operation: Operation[Any]
     decoder: msgspec.msgpack.Decoder[Params[Any]]
     handler: Handler
+    resumes: bool
+    """Whether an interrupted call with an idempotency key may run again."""
 
 
 class ServiceLoop:
@@ -112,6 +114,9 @@ class ServiceLoop:
                 outer.start_soon(self._read, env, outer.cancel_scope)
                 async with open_service(env) as handlers, trio.open_nursery() as calls:
                     self._install(handlers)
+                    if env.keys is not None:
+                        opened.push_async_callback(trio.to_thread.run_sync, env.keys.close)
+                        await env.keys.recover()
                     self._nursery = calls
                     try:
                         self._channel.post(frames.Ready(env.shown))
@@ -163,7 +168,8 @@ class ServiceLoop:
                 f"handlers of operations that are not its own {sorted(stray)}"
             )
         for name, (operation, handler) in handlers.by_name.items():
-            self._handlers[name] = _Served(operation, msgspec.msgpack.Decoder(operation.params), handler)
+            resumes = operation.idempotent or name in handlers.resume
+            self._handlers[name] = _Served(operation, msgspec.msgpack.Decoder(operation.params), handler, resumes)
 
     async def _read(self, env: Environment, scope: trio.CancelScope) -> None:
         try:
@@ -232,7 +238,7 @@ class ServiceLoop:
         answer: frames.Return | LinckiaError | None = None
         try:
             with context.scope:
-                answer = frames.Return(call.id, frames.pack_body(await served.handler(params, context)))
+                answer = frames.Return(call.id, await self._answer(call, params, served, context))
                 if len(answer.body) > frames.MAX_MESSAGE_BYTES:
                     answer = errors.Internal(f"{call.op}: the result is larger than the link allows")
         except MemoryError:
@@ -248,6 +254,17 @@ class ServiceLoop:
             last = answer if isinstance(answer, frames.Return) else self._not_done(call, served, context, answer)
             with contextlib.suppress(LinkClosed):
                 self._channel.post(last)
+
+    async def _answer(self, call: frames.Call, params: Params[Any], served: _Served, context: Context) -> bytes:
+        async def work() -> bytes:
+            return frames.pack_body(await served.handler(params, context))
+
+        keys = self._env.keys if call.key and self._env is not None else None
+        if keys is None or served.operation.access is Access.READ:
+            return await work()
+        identity = params.identity()
+        identity = call.params if identity is None else identity
+        return await keys.serve(call.key, call.op, identity, work, resumes=served.resumes)
 
     def _look_for_starvation(self, error: Exception) -> None:
         """End a process that cannot open more files; the next process serves its calls."""

@@ -10,10 +10,12 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from linckia.proto.errors import LinckiaError, OperationError
+from linckia.services.runtime import keyed
 from linckia.services.runtime.replace import CannotReplace, ChangedMeanwhile, create_file, hold, replace_file
 from linckia.services.runtime.roots import OutsideRoots, Roots, printable
 
@@ -80,6 +82,7 @@ def bounded(file: BinaryIO, size: int, most: int) -> bytes:
 def rewrite(
     path: str, roots: Roots, change: Callable[[bytes], bytes], *, field: str = "path", if_match: str | None = None,
     dry_run: bool = False, replacing: Callable[[Rewritten], None] | None = None, most: int = MAX_BYTES,
+    answer: Callable[[Rewritten], object] | None = None,
 ) -> Rewritten:  # fmt: skip
     """Replace the content of a regular file below the roots with `change` of it; blocks.
 
@@ -88,6 +91,7 @@ def rewrite(
     Args:
         change: called again if another program changed the file meanwhile.
         replacing: called just before the file is replaced, while other edits wait, and again if that is retried.
+        answer: returns the answer to the call being served, which is stored first if that has an idempotency key.
 
     Raises:
         Denied: the file may not be written; names the field.
@@ -107,7 +111,8 @@ def rewrite(
                 if not dry_run and done.after != before:
                     if replacing is not None:
                         replacing(done)
-                    replace_file(Path(real), before, done.after)
+                    with _keyed(done.path, before, done.after, None if answer is None else partial(answer, done)):
+                        replace_file(Path(real), before, done.after)
                 return done
         except ChangedMeanwhile:
             continue
@@ -116,8 +121,29 @@ def rewrite(
     raise Contended(f"{printable(path)} is continuously written by other programs")
 
 
-def create(path: str, roots: Roots, content: bytes, *, field: str = "path") -> None:
-    """Create a file at a real path that does not exist, and its parent directories; blocks.
+@contextlib.contextmanager
+def _keyed(path: str, before: bytes | None, after: bytes, answer: Callable[[], object] | None) -> Iterator[None]:
+    """Store the answer of a call with an idempotency key before the block changes the file."""
+    call = keyed.serving()
+    if call is None or answer is None:
+        yield
+        return
+    assert call.transaction is not None
+    with call.transaction() as db:
+        keyed.intend(db, call, path, before, after, answer())
+    try:
+        yield
+    except BaseException:
+        with call.transaction() as db:
+            keyed.settle_own(db, call, done=False)
+        raise
+
+
+def create(
+    path: str, roots: Roots, content: bytes, *, field: str = "path", answer: Callable[[], object] | None = None
+) -> None:
+    """Create a file at a real path that does not exist, and its parent directories; blocks. `answer` is as in
+    `rewrite`.
 
     Raises:
         Denied: the file may not be written; names the field.
@@ -131,7 +157,7 @@ def create(path: str, roots: Roots, content: bytes, *, field: str = "path") -> N
     above, name = os.path.split(path)
     with open_below(roots, root, os.path.relpath(above, root), sync=True) as folder:
         try:
-            with hold(Path(path), is_new=True):
+            with hold(Path(path), is_new=True), _keyed(path, None, content, answer):
                 create_file(folder, name, content)
         except CannotReplace as error:
             raise Contended(str(error)) from None

@@ -11,12 +11,12 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import apsw
 import trio
 
 from linckia.proto.errors import Executed, OperationError
-from linckia.services.runtime.handlers import Environment
 
 _FULL = "the disk is full"
 _READ_ONLY = "the disk is read-only"
@@ -42,7 +42,13 @@ class Damaged(OperationError):
     """Part of a file that cannot be recreated from other data is unreadable. Nothing was done."""
 
 
-async def retry_when_full(env: Environment, name: str, work: Callable[[], Awaitable[None]]) -> None:
+class Reports(Protocol):
+    """`Environment`, as far as work that pauses needs it."""
+
+    def info(self, **values: str) -> None: ...
+
+
+async def retry_when_full(env: Reports, name: str, work: Callable[[], Awaitable[None]]) -> None:
     """Run `work` to completion; if the disk cannot take a write, pause and run it again.
 
     It must be safe to restart `work` after any of its steps. During a pause, `status` shows the reason.

@@ -167,6 +167,7 @@ def open_database(path: Path, on_damage: Callable[[str], object] | None = None) 
         readers=4,
         pragmas={"secure_delete": 1, "cache_size": -32768},
         on_damage=on_damage,
+        keeps_keys=True,
     )
 
 

@@ -86,18 +86,20 @@ class Ingest:
         def add(db: apsw.Connection) -> list[Placed]:
             return [self._add(db, turn) for turn in kept]
 
-        placed = await self._database.write(add) if kept else []
-        nodes = sum(each.new for each in placed)
-        if nodes:
+        def answer(placed: list[Placed]) -> IngestResult:
+            return IngestResult(
+                accepted=len(kept),
+                rejected=len(errors),
+                errors=errors,
+                nodes=sum(each.new for each in placed),
+                problem=Problem.TURN if errors and not batch else Problem.NONE,
+                head_hash=placed[-1].nodes[-1].hash.hex() if placed else "",
+            )
+
+        placed = await self._database.answer(add, answer) if kept else []
+        if any(each.new for each in placed):
             self.hurry()
-        return IngestResult(
-            accepted=len(kept),
-            rejected=len(errors),
-            errors=errors,
-            nodes=nodes,
-            problem=Problem.TURN if errors and not batch else Problem.NONE,
-            head_hash=placed[-1].nodes[-1].hash.hex() if placed else "",
-        )
+        return answer(placed)
 
     def _add(self, db: apsw.Connection, turn: Prepared) -> Placed:
         placed = forest.add(db, turn, None, self.is_found)

@@ -153,16 +153,16 @@ class Conversations:
             release(db)
             return gone
 
-        gone = await self._database.write(change)
+        def answer(gone: Deleted, *, scrubbed: bool = True) -> ops.DeletedTurns:
+            pending = 0 if scrubbed else len(gone.hashes)
+            return ops.DeletedTurns(
+                deleted=len(gone.hashes), placeholders=gone.kept, shared=gone.shared, search_pending=pending
+            )
+
+        gone = await self._database.answer(change, answer)
         self._feed.outbox.hurry()
         await self._database.checkpoint()
-        scrubbed = await self._feed.scrubbed(DELETE_PATIENCE_S)
-        return ops.DeletedTurns(
-            deleted=len(gone.hashes),
-            placeholders=gone.kept,
-            shared=gone.shared,
-            search_pending=0 if scrubbed else len(gone.hashes),
-        )
+        return answer(gone, scrubbed=await self._feed.scrubbed(DELETE_PATIENCE_S))
 
     @handles(ops.TranscriptCheckout)
     async def check_out(self, params: ops.TranscriptCheckout, ctx: Context) -> Written:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linckia.proto.manifest import GIB, SCRATCH, Manifest, Roots
+from linckia.proto.manifest import GIB, SCRATCH, Keep, Manifest, Roots, Store
 
 MANIFESTS = (
     Manifest(
@@ -13,5 +13,7 @@ MANIFESTS = (
         disk_limit_bytes=SCRATCH,
         roots=Roots.WRITE,
         rests=True,
+        # Answers to calls with idempotency keys.
+        stores=(Store("keys.db", Keep.SOURCE),),
     ),
 )

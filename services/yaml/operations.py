@@ -23,7 +23,7 @@ from linckia.proto.ops.yaml import (
     SetEdit,
     ValidateResult,
 )
-from linckia.services.runtime.rewrite import read_whole, rewrite
+from linckia.services.runtime.rewrite import content_hash, read_whole, rewrite
 from linckia.services.runtime.roots import Roots
 from linckia.services.runtime.text.lines import unified
 from linckia.services.yaml import comments, restructure, schema
@@ -137,7 +137,10 @@ class YamlFiles:
             return changed
 
         with file_errors(path, self.max_bytes):
-            done = rewrite(str(path), self.roots, change, field="file", dry_run=dry_run, most=self.max_bytes)
+            done = rewrite(
+                str(path), self.roots, change, field="file", dry_run=dry_run, most=self.max_bytes,
+                answer=lambda done: EditResult(_described(edits, file), content_hash(done.after), True),
+            )  # fmt: skip
         parsed, after = versions
         if dry_run:
             diff = unified(parsed.tree.text, after.text, file)

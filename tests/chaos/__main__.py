@@ -3,6 +3,7 @@
     scripts/chaos [--seconds N] [--seed N] [--every SECONDS] [--only KIND] [--logs DIR]
     scripts/chaos --soak [--seconds N] [--every SECONDS]
     scripts/chaos --restarts N
+    scripts/chaos --duplicates [--seconds N] [--seed N] [--operation NAME]
 
 Exits with 1 if a write was lost, an answer was wrong or missing, or a process was orphaned. `--soak` runs the load
 without faults, and `--restarts` kills one light service N times: both show how memory, descriptors, threads and disk
@@ -20,6 +21,7 @@ from pathlib import Path
 import trio
 
 from tests.chaos import soak
+from tests.chaos.duplicates import duplicates
 from tests.chaos.faults import FAULTS
 from tests.chaos.record import report
 from tests.chaos.run import keep_logs, storm
@@ -41,6 +43,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--only", choices=[fault.kind for fault in FAULTS], help="only this kind of fault")
     made.add_argument("--logs", type=Path, help="copy the logs of kernel and services to this folder at the end")
     made.add_argument("--soak", action="store_true", help="run the load without faults")
+    made.add_argument("--duplicates", action="store_true", help="send each changing call 100 times with one key")
+    made.add_argument("--operation", help="with --duplicates: only this operation")
     made.add_argument("--restarts", type=int, default=0, help="kill a light service this many times")
     return made
 
@@ -56,6 +60,12 @@ def main() -> int:
         with small_disk(folder) as own_disk:
             chance = random.Random(arguments.seed)
             try:
+                if arguments.duplicates:
+                    tally = trio.run(
+                        lambda: duplicates(folder, chance, seconds=arguments.seconds, only=arguments.operation)
+                    )
+                    print(tally.report())
+                    return 1 if tally.wrong else 0
                 if arguments.restarts:
                     print(trio.run(soak.restarts, folder, arguments.restarts))
                     return 0

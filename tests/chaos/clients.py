@@ -261,11 +261,11 @@ class HttpClient:
         if response.status_code not in (200, 202):
             return CallOutcome(f"http {response.status_code}", executed="maybe", text=response.text[:300])
         if url == self._url:
-            return _answer(response.text)
+            return read_answer(response.text)
         return CallOutcome("ok", response.json())
 
 
-def _answer(text: str) -> CallOutcome:
+def read_answer(text: str) -> CallOutcome:
     """Return the answer from a JSON body or an event stream."""
     if not text.startswith("{"):
         lines = [line[5:].strip() for line in text.splitlines() if line.startswith("data:") and '"id"' in line]

@@ -64,8 +64,8 @@ def change_forever(data: Path, root: Path, acknowledged: int) -> None:
         before, generation = generation, generation + 1
         new, keep = content(generation), generation % 2 == 0
         if generation % 5 == 0:
-            writing.create(f"{root}/made/{generation}/{os.getpid()}.txt", new)
-        _, trash_id = writing.rewrite(path, lambda _: new, if_match=None, keep=keep)  # noqa: B023  # called at once
+            writing.create(f"{root}/made/{generation}/{os.getpid()}.txt", new, lambda: None)
+        _, trash_id = writing.rewrite(path, lambda _: new, if_match=None, keep=keep, answer=lambda *_: None)  # noqa: B023  # called at once
         os.write(acknowledged, ACK.pack(generation, before, trash_id or 0))
 
 

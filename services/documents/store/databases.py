@@ -50,8 +50,10 @@ class Store:
             setup=self._add_functions,
             attached={"idx": self.index},
             on_damage=on_damage,
+            keeps_keys=True,
         )
         self.write = self.packs.write
+        self.answer = self.packs.answer
         self.write_index = self.index.write
         self.epoch = _epoch(self.packs)
         """Identity of the packs; empty if it cannot be read."""

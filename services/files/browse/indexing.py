@@ -18,6 +18,7 @@ from linckia.services.files.index.scan import Counts
 from linckia.services.files.index.tree import skip_reason
 from linckia.services.files.query.entries import MAX_BYTES, fitting
 from linckia.services.files.store import schema
+from linckia.services.runtime import keyed
 from linckia.services.runtime.handlers import Context, handles
 
 
@@ -81,8 +82,13 @@ class IndexTools:
         )
         return ops.JobList(jobs=shown, total=total, summary=summary if cut else None)
 
-    @handles(ops.CancelJob)
+    @handles(ops.CancelJob, resumes=True)
     async def cancel_job(self, params: ops.CancelJob, ctx: Context) -> ops.CancelledJob:
         id_ = int(params.job_id)
-        await self._core.jobs.cancel(id_)
+        if self._core.env.keys is not None:
+            await self._core.env.keys.begin()
+        call = keyed.serving()
+        is_done = call is not None and call.is_repeated and (await self._core.jobs.get(id_)).status == "cancelled"
+        if not is_done:
+            await self._core.jobs.cancel(id_)
         return ops.CancelledJob(job_id=id_, status="cancelled", message=f"job {id_} was cancelled")

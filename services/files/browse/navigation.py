@@ -193,7 +193,7 @@ class BrowseTools(Family):
             db.execute("DELETE FROM session_preference WHERE session <> '' AND at < ?", (now - PREFERENCES_KEPT_NS,))
             return ops.Preferences(preferences=_preferences(db, ctx.session))
 
-        return await self._core.database.write(change)
+        return await self._core.database.answer(change)
 
 
 def _children(

@@ -18,8 +18,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import apsw
+import msgspec
 from msgspec.structs import astuple
 
+from linckia.proto import frames
 from linckia.proto.errors import LinckiaError
 from linckia.services.files import paths
 from linckia.services.files.changes import disk, following
@@ -31,6 +33,7 @@ from linckia.services.files.index.tree import Tree, find
 from linckia.services.files.paths import FileRoots
 from linckia.services.files.store.database import Note, remove_note, write_note
 from linckia.services.files.store.sql import fetch_all
+from linckia.services.runtime import keyed
 from linckia.services.runtime.replace import rename
 
 CHUNK_ITEMS = 100
@@ -56,10 +59,12 @@ class Changes:
         Args:
             go_on: called with the number of items done, before each chunk and periodically; may raise to stop there.
         """
-        done = 0
         for item in items[:1]:
             item.scan += self._recover_deferred()
-        for chunk in self._chunks(items):
+        take_up(items)
+        left = [item for item in items if not item.done]
+        done = len(items) - len(left)
+        for chunk in self._chunks(left):
             go_on(done)
             try:
                 self._run(chunk, functools.partial(go_on, done))
@@ -67,7 +72,7 @@ class Changes:
                 # The error says that nothing was done. If part of the call was done, each item reports its own result.
                 if not any(item.done for item in items):
                     raise
-                for item in items[done:]:
+                for item in left:
                     if not item.done:
                         item.error = item.error or str(error)
                 return
@@ -196,6 +201,7 @@ class Changes:
                     ),
                 )  # fmt: skip
                 each.intent = db.last_insert_rowid()
+                keyed.intend_step(db, each.intent, item.step, Outcome(item.source, item.target, item.trash_id))
         for each in ready:
             if each.note is not None and each.item.trash_id is not None and each.target is not None:
                 # Written before the item is moved into the trash.
@@ -272,7 +278,7 @@ class Changes:
         remove_note(self._trash, trash_id)
 
     def _forget(self, db: apsw.Connection, each: OpenItem) -> None:
-        db.execute("DELETE FROM intent WHERE id = ?", (each.intent,))
+        self._remove_intent(db, each.intent, done=each.item.done)
         if each.item.kind == "trash" and each.item.error is not None:
             assert each.item.trash_id is not None
             self._leave_trash(db, each.item.trash_id)
@@ -328,7 +334,12 @@ class Changes:
                 self._followed(db, item)
             elif self._follow.seen(db, item.source):
                 item.scan.append(item.source)
-            db.execute("DELETE FROM intent WHERE id = ?", (each.intent,))
+            self._remove_intent(db, each.intent, done=item.done)
+
+    @staticmethod
+    def _remove_intent(db: apsw.Connection, id_: int, *, done: bool) -> None:
+        db.execute("DELETE FROM intent WHERE id = ?", (id_,))
+        keyed.settle_step(db, id_, done=done)
 
     # Recovery after a crash
 
@@ -350,9 +361,26 @@ class Changes:
             for id_, *row in fetch_all(db, "SELECT id, kind, source, target, inode, device, trash_id FROM intent"):
                 if id_ not in only:
                     continue
+                done = self._was_done(*row)
                 scan += self._recover(db, id_, *row)
-                db.execute("DELETE FROM intent WHERE id = ?", (id_,))
+                self._remove_intent(db, id_, done=done)
         return scan
+
+    def _was_done(
+        self, kind: str, source: str, target: str | None, inode: int, device: int, trash_id: int | None
+    ) -> bool:
+        is_in_trash = os.path.lexists(self._trash / str(trash_id))
+        match kind:
+            case "trash":
+                return is_in_trash
+            case "restore":
+                return not is_in_trash and target is not None and look(target) is not None
+            case "delete":
+                return look(source) is None
+            case "move" if target is not None:
+                there = look(target)
+                return there is not None and (there.inode, there.device) == (inode, device) and look(source) is None
+        return False
 
     def _recover(
         self, db: apsw.Connection, id_: int, kind: str, source: str, target: str | None, inode: int, device: int,
@@ -398,4 +426,23 @@ class Changes:
                     continue
                 with self._database.transaction() as db:
                     self._leave_trash(db, id_)
+                    keyed.step(db, str(id_), None)
         return problems
+
+
+class Outcome(msgspec.Struct, frozen=True, array_like=True):
+    """What a call with an idempotency key stores of an item that was changed."""
+
+    source: str
+    target: str
+    trash_id: int | None
+
+
+def take_up(items: Sequence[Item]) -> None:
+    """Mark the items that an earlier attempt of the same call changed as done."""
+    earlier = keyed.steps()
+    for item in items:
+        if (value := earlier.get(item.step)) is not None:
+            found = frames.read_body(value, Outcome)
+            item.source, item.target, item.trash_id = found.source, found.target, found.trash_id
+            item.done, item.error = True, None

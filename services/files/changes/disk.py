@@ -71,6 +71,8 @@ class Item:
     scan: list[str] = field(default_factory=list)
     """Paths to scan so that the index is complete."""
     done: bool = False
+    step: str = ""
+    """Its number in a call with an idempotency key, which stores its outcome."""
 
     def paths(self) -> tuple[str, ...]:
         """Return the paths known to clients."""

@@ -18,7 +18,7 @@ from linckia.proto.errors import InvalidParams, LinckiaError
 from linckia.proto.ops.files import changes as ops
 from linckia.services.files import paths
 from linckia.services.files.changes import disk, following
-from linckia.services.files.changes.changes import Changes
+from linckia.services.files.changes.changes import Changes, take_up
 from linckia.services.files.changes.disk import Item, Refused, placed
 from linckia.services.files.core import Core, Family, reads
 from linckia.services.files.paths import FileRoots
@@ -26,7 +26,7 @@ from linckia.services.files.query import named
 from linckia.services.files.query.entries import MAX_BYTES, fitting
 from linckia.services.files.store import schema
 from linckia.services.files.store.sql import fetch_all, fetch_one, fetch_value
-from linckia.services.runtime import times
+from linckia.services.runtime import keyed, times
 from linckia.services.runtime.handlers import Context, handles
 
 T = TypeVar("T", ops.Relocations, ops.Deletions)
@@ -47,6 +47,8 @@ class ChangeTools(Family):
         self._turn = trio.Lock()
 
     async def _perform(self, items: Sequence[Item], dry_run: bool, ctx: Context) -> None:
+        for number, item in enumerate(items):
+            item.step = item.step or str(number)
         async with self._turn:
             if dry_run:
                 await trio.to_thread.run_sync(_Preview(self._changes, self._core.roots).run, items)
@@ -83,17 +85,17 @@ class ChangeTools(Family):
         await self._perform(items, dry_run, ctx)
         return _relocations([(each.from_, each.to) for each in given], items, dry_run)
 
-    @handles(ops.RenameFiles)
+    @handles(ops.RenameFiles, resumes=True)
     async def rename(self, params: ops.RenameFiles, ctx: Context) -> ops.Relocations:
         done = await self._relocate(params.renames, params.dry_run, False, ctx)
         notes = any(each.status != "error" and each.from_.lower().endswith(".md") for each in done.results)
         return structs.replace(done, hint=_OF_NOTES) if notes else done
 
-    @handles(ops.MoveFiles)
+    @handles(ops.MoveFiles, resumes=True)
     async def move(self, params: ops.MoveFiles, ctx: Context) -> ops.Relocations:
         return await self._relocate(params.moves, params.dry_run, params.make_directories, ctx)
 
-    @handles(ops.DeleteFiles)
+    @handles(ops.DeleteFiles, resumes=True)
     async def delete(self, params: ops.DeleteFiles, ctx: Context) -> ops.Deletions:
         kind = "trash" if self._core.settings.trash else "delete"
         items = [Item(kind, _cleaned(path), source_field="path", force=params.force) for path in params.paths]
@@ -110,7 +112,7 @@ class ChangeTools(Family):
     def _is_permanent(self) -> bool:
         return not self._core.settings.trash
 
-    @handles(ops.RestoreFiles)
+    @handles(ops.RestoreFiles, resumes=True)
     async def restore(self, params: ops.RestoreFiles, ctx: Context) -> ops.Relocations:
         if not params.paths and not params.items:
             raise InvalidParams("`paths`: required: paths to restore, or their ids in `items`", field="paths")
@@ -120,6 +122,9 @@ class ChangeTools(Family):
             return by_path + [_restorable(db, "", each.trash_id, each.to) for each in params.items]
 
         items = await self._core.database.read(find)
+        for number, item in enumerate(items):
+            item.step = str(number)
+        take_up(items)
         for item in items:
             if item.error is not None and self._is_permanent:
                 item.error += "; deletions are permanent: the setting `trash` of `[services.files]` is off"
@@ -140,7 +145,7 @@ class ChangeTools(Family):
         total = fetch_value(db, "SELECT count(*) FROM trash")
         return ops.TrashList(items=items, total=total, permanent=self._is_permanent)
 
-    @handles(ops.EmptyTrash)
+    @handles(ops.EmptyTrash, resumes=True)
     async def empty_trash(self, params: ops.EmptyTrash, ctx: Context) -> ops.EmptiedTrash:
         if not params.trash_ids and params.older_than_days is None:
             raise InvalidParams(
@@ -155,8 +160,12 @@ class ChangeTools(Family):
         async with self._turn:
             ids = await self._core.database.read(query)
             problems = await trio.to_thread.run_sync(self._changes.empty, ids)
+        earlier = len(keyed.steps())
         return ops.EmptiedTrash(
-            deleted=len(ids) - len(problems), failed=len(problems), problems=problems[:20], permanent=self._is_permanent
+            deleted=len(ids) + earlier - len(problems),
+            failed=len(problems),
+            problems=problems[:20],
+            permanent=self._is_permanent,
         )
 
 

@@ -11,6 +11,7 @@ import stat
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import astuple
@@ -23,7 +24,7 @@ from linckia.services.files.index.tree import Tree
 from linckia.services.files.paths import FileRoots
 from linckia.services.files.store import schema
 from linckia.services.files.store.database import Note, remove_note, write_note
-from linckia.services.runtime import rewrite
+from linckia.services.runtime import keyed, rewrite
 from linckia.services.runtime.replace import create_file
 from linckia.services.runtime.rewrite import Rewritten
 
@@ -52,17 +53,19 @@ class Writing:
 
     def rewrite(
         self, path: str, change: Callable[[bytes], bytes], *, if_match: str | None, dry_run: bool = False,
-        keep: bool = False,
+        keep: bool = False, answer: Callable[[Rewritten, int | None], object],
     ) -> tuple[Rewritten, int | None]:  # fmt: skip
         """Change the file at a clean path with `runtime.rewrite`, and raise the same errors. With `keep`, its previous
-        content goes to the trash, and the trash id is returned."""
+        content goes to the trash, and the trash id is returned. `answer` makes the answer to the call of both."""
         noted: _Noted | None = None
 
         def replacing(done: Rewritten) -> None:
             nonlocal noted
             if noted is not None:
                 self._undo(noted)
-            noted = self._begin(paths.to_text(done.path), "trash" if keep else "edit", len(done.before))
+            kind = "trash" if keep else "edit"
+            answered = partial(answer, done)
+            noted = self._begin(paths.to_text(done.path), kind, done.path, done.before, done.after, answered)
             if noted.trash_id is not None:
                 self._put_into_trash(noted.trash_id, done)
 
@@ -78,22 +81,27 @@ class Writing:
             self._finish(noted, [noted.path])
         return done, None if noted is None else noted.trash_id
 
-    def create(self, path: str, content: bytes) -> None:
+    def create(self, path: str, content: bytes, answer: Callable[[], object]) -> None:
         """Create a file, and missing parent directories, at a clean real path where nothing exists. Raises the same
         errors as `runtime.rewrite.create`."""
         made = [each for each in _down_to(path) if not os.path.lexists(paths.to_os(each))] or [path]
-        noted = self._begin(made[0], "edit", 0)
+        real = paths.to_os(path)
+        noted = self._begin(made[0], "edit", real, None, content, lambda trash_id: answer())
         try:
-            rewrite.create(paths.to_os(path), self._roots.all, content)
+            rewrite.create(real, self._roots.all, content)
         except BaseException:
             # Directories may have been created.
-            self._finish(noted, made)
+            self._finish(noted, made, done=False)
             raise
         self._finish(noted, made)
 
-    def _begin(self, path: str, kind: str, size: int) -> _Noted:
+    def _begin(
+        self, path: str, kind: str, file: str, before: bytes | None, after: bytes,
+        answer: Callable[[int | None], object],
+    ) -> _Noted:  # fmt: skip
+        """Record a change at `path`, which makes `file` have the content `after`."""
         trash_id = None
-        note = Note(path, schema.FILE, size, time.time_ns())
+        note = Note(path, schema.FILE, len(before or b""), time.time_ns())
         with self._database.transaction() as db:
             if kind == "trash":
                 db.execute("INSERT INTO trash(path, kind, size, deleted) VALUES(?,?,?,?)", astuple(note))
@@ -104,6 +112,8 @@ class Writing:
                 (kind, path, trash_id),
             )
             noted = _Noted(path, db.last_insert_rowid(), trash_id)
+            if (call := keyed.serving()) is not None:
+                keyed.intend(db, call, file, before, after, answer(trash_id))
         if trash_id is not None:
             self._trash.mkdir(mode=0o700, exist_ok=True)
             write_note(self._trash, trash_id, note)
@@ -118,7 +128,7 @@ class Writing:
                     os.fchown(kept, status.st_uid, status.st_gid)
                 os.fchmod(kept, stat.S_IMODE(status.st_mode))
 
-    def _finish(self, noted: _Noted, made: Sequence[str]) -> None:
+    def _finish(self, noted: _Noted, made: Sequence[str], *, done: bool = True) -> None:
         """Update the index after a write, from the first directory that was created downwards. If the index has no room
         now, it follows later: a successful write must not be reported as failed."""
         try:
@@ -126,6 +136,8 @@ class Writing:
                 for path in made:
                     self._follow.seen(db, path)
                 db.execute("DELETE FROM intent WHERE id = ?", (noted.intent,))
+                if (call := keyed.serving()) is not None:
+                    keyed.settle_own(db, call, done=done)
         except LinckiaError:
             self._defer(noted.intent)
 
@@ -139,6 +151,8 @@ class Writing:
                     db.execute("DELETE FROM trash WHERE id = ?", (noted.trash_id,))
                     remove_note(self._trash, noted.trash_id)
                 db.execute("DELETE FROM intent WHERE id = ?", (noted.intent,))
+                if (call := keyed.serving()) is not None:
+                    keyed.settle_own(db, call, done=False)
         except LinckiaError:
             self._defer(noted.intent)
 

@@ -76,11 +76,13 @@ class ClassifierTools(Family):
                 )
             return put(db, path, params.operations)
 
-        id_ = await self._core.database.write(change)
+        def answer(id_: int) -> ops.ClassifierStarted:
+            operations = params.operations or [*CLASSIFIERS]
+            return ops.ClassifierStarted(job_id=id_, source_path=path, operations=operations, status="pending")
+
+        id_ = await self._core.database.answer(change, answer)
         self.wake()
-        return ops.ClassifierStarted(
-            job_id=id_, source_path=path, operations=params.operations or [*CLASSIFIERS], status="pending"
-        )
+        return answer(id_)
 
     @reads(ops.ClassifierJobProgress)
     def progress(self, db: apsw.Connection, params: ops.ClassifierJobProgress) -> ops.ClassifierJob:

@@ -88,7 +88,7 @@ class PlanTools(Family):
             db.execute("INSERT INTO plan VALUES(?,?,?,?,'active')", (params.name, text, now, now))
             return _find(db, params.name)
 
-        made = await self._core.database.write(change)
+        made = await self._core.database.answer(change)
         self._notify(params.name)
         return made
 
@@ -109,12 +109,19 @@ class PlanTools(Family):
             started = fetch_value(db, "SELECT started FROM execution WHERE id = ?", (id_,))
             return id_, started, None if running else definition
 
+        def answer(done: tuple[int, int, PlanDefinition | None]) -> ops.Started:
+            id_, started, _ = done
+            return ops.Started(
+                execution_id=id_, plan_name=params.name, status="running", started_at=started // times.NS
+            )
+
         async with self._changing:
-            id_, started, definition = await self._core.database.write(change)
+            done = await self._core.database.answer(change, answer)
+            id_, _, definition = done
             if definition is not None:
                 self._running.start(id_, definition)
         self._notify(params.name)
-        return ops.Started(execution_id=id_, plan_name=params.name, status="running", started_at=started // times.NS)
+        return answer(done)
 
     @reads(ops.PlanList)
     def listing(self, db: apsw.Connection, params: ops.PlanList) -> ops.Plans:
@@ -195,7 +202,7 @@ class PlanTools(Family):
                     begun = _resumed(db, params.name, definition)
                 return _find(db, params.name), stopped, begun
 
-            plan, stopped, begun = await self._core.database.write(change)
+            plan, stopped, begun = await self._core.database.answer(change, lambda done: done[0])
             for id_, old in stopped:
                 await self._running.stop(id_, old)
             if begun is not None:
@@ -213,11 +220,12 @@ class PlanTools(Family):
             db.execute("DELETE FROM plan WHERE name = ?", (params.name,))
             return stopped
 
+        deleted = Deleted(name=params.name, deleted=True, message=f"plan {params.name!r} was deleted")
         async with self._changing:
-            for id_, plan in await self._core.database.write(change):
+            for id_, plan in await self._core.database.answer(change, lambda _: deleted):
                 await self._running.stop(id_, plan)
         self._notify(params.name)
-        return Deleted(name=params.name, deleted=True, message=f"plan {params.name!r} was deleted")
+        return deleted
 
 
 def _resumed(db: apsw.Connection, name: str, definition: PlanDefinition) -> int | None:

@@ -122,7 +122,7 @@ class SourceTools:
             return _find(db, params.name)
 
         async with self._changing:
-            stored = await self._core.database.write(change)
+            stored = await self._core.database.answer(change, self._source_of)
             if subscription is not None:
                 self._following.start(definition.followed(subscription))
         return self._source_of(stored)
@@ -192,12 +192,17 @@ class SourceTools:
     async def get(self, params: ops.SourceGet, ctx: Context) -> ops.Source:
         return self._source_of(await self._core.database.read(lambda db: _find(db, params.name)))
 
-    @handles(ops.SourceDelete)
+    @handles(ops.SourceDelete, resumes=True)
     async def delete(self, params: ops.SourceDelete, ctx: Context) -> Deleted:
+        deleted = Deleted(name=params.name, deleted=True, message=f"source {params.name!r} was deleted")
+
+        def change(db: apsw.Connection) -> None:
+            db.execute("DELETE FROM source WHERE name = ?", (params.name,))
+
         async with self._changing:
             await self._halt(await self._core.database.read(lambda db: _find(db, params.name)))
-            await self._core.database.write(lambda db: db.execute("DELETE FROM source WHERE name = ?", (params.name,)))
-        return Deleted(name=params.name, deleted=True, message=f"source {params.name!r} was deleted")
+            await self._core.database.answer(change, lambda _: deleted)
+        return deleted
 
     @handles(ops.SourceStats)
     async def stats(self, params: ops.SourceStats, ctx: Context) -> ops.Stats:

@@ -45,7 +45,9 @@ def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) ->
     """Open or create the database at `path`; blocks. `on_rebuilt` is called on trio's thread if the database is
     recreated while in use. Raises OSError or apsw.CantOpenError if it can be neither opened nor created."""
     tables = Schema(schema.VERSION, schema.TABLES, {1: _migrate_1, 2: _migrate_2}, begin=_begin, keeps=True)
-    return Database(path, tables, kind=Kind.DERIVED, pragmas=PRAGMAS, setup=sql.register, on_rebuilt=on_rebuilt)
+    return Database(
+        path, tables, kind=Kind.DERIVED, pragmas=PRAGMAS, setup=sql.register, on_rebuilt=on_rebuilt, keeps_keys=True
+    )
 
 
 async def steadily(env: Environment, name: str, work: Callable[[], Awaitable[None]]) -> None:

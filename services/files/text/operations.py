@@ -76,17 +76,20 @@ class TextTools(Family):
                 what = f"{error.object[error.start]!r} cannot be encoded in {before.encoding}, the file's encoding"
                 raise InvalidParams(f"`edits`: {what}", field="edits") from None
 
+        def answer(done: Rewritten, _: int | None = None) -> ops.Edited:
+            assert before is not None
+            path = paths.to_text(done.path)
+            return ops.Edited(
+                path=path, diff=shortly(before.text, after, path), hash=content_hash(done.after),
+                changed=done.after != done.before, replaced=places, links_left=_left(done), dry_run=params.dry_run,
+            )  # fmt: skip
+
         with naming_errors(params.path):
             done, _ = self._writing.rewrite(
-                self._real(params.path), change, if_match=params.if_match, dry_run=params.dry_run
+                self._real(params.path), change, if_match=params.if_match, dry_run=params.dry_run, answer=answer
             )
-        assert before is not None
-        path = paths.to_text(done.path)
-        self._notify(path)
-        return ops.Edited(
-            path=path, diff=shortly(before.text, after, path), hash=content_hash(done.after),
-            changed=done.after != done.before, replaced=places, links_left=_left(done), dry_run=params.dry_run,
-        )  # fmt: skip
+        self._notify(paths.to_text(done.path))
+        return answer(done)
 
     @handles(ops.WriteFile)
     async def write_file(self, params: ops.WriteFile, ctx: Context) -> ops.Written:
@@ -102,10 +105,11 @@ class TextTools(Family):
             written = ops.Written(path=path, hash=content_hash(content), bytes=len(content))
             if not os.path.lexists(paths.to_os(path)):
                 check_match(b"", params.if_match)
+                created = structs.replace(written, created=True)
                 with contextlib.suppress(FileExistsError):
-                    self._writing.create(path, content)
+                    self._writing.create(path, content, lambda: created)
                     self._notify(path)
-                    return structs.replace(written, created=True)
+                    return created
             return self._replace(path, content, written, params)
 
     def _replace(self, path: str, content: bytes, written: ops.Written, params: ops.WriteFile) -> ops.Written:
@@ -121,12 +125,18 @@ class TextTools(Family):
                 " edit-file to change parts of it",
                 field="path",
             )
-        done, trash_id = self._writing.rewrite(path, lambda data: content, if_match=params.if_match, keep=keep)
-        self._notify(path)
-        changed = done.after != done.before
-        return structs.replace(
-            written, changed=changed, trash_id=trash_id, permanent=changed and not keep, links_left=_left(done)
+
+        def answer(done: Rewritten, trash_id: int | None) -> ops.Written:
+            changed = done.after != done.before
+            return structs.replace(
+                written, changed=changed, trash_id=trash_id, permanent=changed and not keep, links_left=_left(done)
+            )
+
+        done, trash_id = self._writing.rewrite(
+            path, lambda data: content, if_match=params.if_match, keep=keep, answer=answer
         )
+        self._notify(path)
+        return answer(done, trash_id)
 
     def _real(self, path: str) -> str:
         """Return the real path. Raises InvalidParams or Denied."""

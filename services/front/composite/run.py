@@ -11,6 +11,7 @@ from typing import Unpack
 
 from msgspec import Raw
 
+from linckia.proto import keys
 from linckia.proto.dispatch import CallOptions, ClientRequests, Dispatcher
 from linckia.proto.errors import InvalidParams, LinckiaError, UnknownOperation
 from linckia.proto.frames import new_trace
@@ -26,6 +27,7 @@ from linckia.services.front.composite.plan import Planned, check, plan
 from linckia.services.front.dispatcher import run_locally
 from linckia.services.front.excerpt import excerpt
 from linckia.services.front.protocol.failures import as_failure
+from linckia.services.front.protocol.session import current_idempotency_key, using_idempotency_key
 from linckia.services.front.tool_search import ToolSearches
 
 CallStep = Callable[[Operation[object], Params[object], ClientRequests | None], Awaitable[object]]
@@ -71,13 +73,17 @@ async def query(params: Query, steps: Steps, call: CallStep, client_requests: Cl
 async def execute(params: Execute, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
     """Run changing operations in order.  Raises InvalidParams if one of them is wrong; then none has run."""
     planned = plan(Category.EXECUTE, steps, params.operations, "operations", chained=False)
+    given = current_idempotency_key.get()
+    key = "" if given == "" else keys.checked(given)
     results: list[Raw] = []
     succeeded = size = 0
     for index, step in enumerate(planned):
         step_requests = _begin(client_requests, index, len(planned), step)
         try:
             arguments = step.params({})
-            value = await call(step.operation, arguments, step_requests)
+            # The steps that were done are not done again, and their answers make the same answer.
+            with using_idempotency_key(keys.derived(key, str(index))):
+                value = await call(step.operation, arguments, step_requests)
             success = not _is_error(step.operation, value) and not (
                 isinstance(value, dict) and value.get("success") is False
             )

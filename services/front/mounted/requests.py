@@ -18,6 +18,7 @@ from msgspec import Raw, UnsetType
 
 from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
 from linckia.proto.json_types import JsonObject
+from linckia.proto.keys import META
 from linckia.proto.mounts import PROGRESS_S, READ, MountReply, MountRequest, operations_of
 from linckia.proto.operation import Operation
 from linckia.services.front.mounted.catalogue import Catalogue
@@ -69,6 +70,7 @@ class _Meta(msgspec.Struct):
     traceparent: Any = None
     capabilities: dict[str, Any] | UnsetType = msgspec.field(default=msgspec.UNSET, name=f"{_PREFIX}clientCapabilities")
     level: str | None = msgspec.field(default=None, name=f"{_PREFIX}logLevel")
+    key: Any = msgspec.field(default=msgspec.UNSET, name=META)
 
 
 class _Passed(msgspec.Struct):
@@ -217,7 +219,13 @@ class MountedRequests:
         )
         try:
             value = await perform(
-                self._server.dispatcher, passed.route, asked, client_requests, meta.traceparent, written=True
+                self._server.dispatcher,
+                passed.route,
+                asked,
+                client_requests,
+                meta.traceparent,
+                key=meta.key,
+                written=True,
             )
         except InputRequired as required:
             members = {"inputRequests": required.inputs, "requestState": _STATE + required.state}

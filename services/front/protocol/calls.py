@@ -5,12 +5,14 @@ Both the SDK's handlers and the fast path use these functions, so that they cann
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from mcp.shared.exceptions import MCPError
+from msgspec import UNSET
 
 from linckia.proto.dispatch import Dispatcher
 from linckia.proto.errors import Failure, InvalidParams, LinckiaError
@@ -27,6 +29,7 @@ from linckia.services.front.excerpt import Excerpt, excerpt
 from linckia.services.front.protocol.client_requests import CallRequests
 from linckia.services.front.protocol.failures import as_data, code_of, message_of
 from linckia.services.front.protocol.messages import INTERNAL_ERROR, INVALID_PARAMS
+from linckia.services.front.protocol.session import using_idempotency_key
 from linckia.services.front.scratchpad import shortened
 
 MAX_VALUES = 100
@@ -45,12 +48,14 @@ async def perform(
     client_requests: CallRequests,
     traceparent: object,
     *,
+    key: object = UNSET,
     written: bool = False,
 ) -> object:
     """Call `operation` for a client and return its value; cancellation cancels the handler.
 
     Args:
         traceparent: the client's, unchecked; an invalid one is ignored.
+        key: the client's idempotency key, unchecked, if the request has one.
         written: whether the value may be returned as JSON (`msgspec.Raw`).
 
     Raises:
@@ -59,7 +64,7 @@ async def perform(
     """
     trace = traceparent if isinstance(traceparent, str) and _TRACEPARENT.fullmatch(traceparent) else None
     try:
-        with client_requests.scope:
+        with client_requests.scope, contextlib.nullcontext() if key is UNSET else using_idempotency_key(key):
             value = await dispatcher.call(
                 operation, params, trace=trace, client_requests=client_requests, written=written
             )

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from linckia.proto.front import SERVICE
 from linckia.proto.json_types import JsonObject
+from linckia.proto.keys import META
 from linckia.proto.operation import Operation
 from linckia.proto.surfaces.steps import NAMES
 from linckia.services.front.protocol.calls import as_error, encoded_tool_result, may_be_written, perform
@@ -40,6 +41,7 @@ class _Meta(msgspec.Struct, gc=False):
     capabilities: Raw | UnsetType = msgspec.field(default=UNSET, name=f"{_PREFIX}clientCapabilities")
     info: Raw | UnsetType = msgspec.field(default=UNSET, name=f"{_PREFIX}clientInfo")
     level: str | UnsetType = msgspec.field(default=UNSET, name=f"{_PREFIX}logLevel")
+    key: Any = msgspec.field(default=UNSET, name=META)
 
 
 class _Params(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -60,6 +62,7 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     traceparent: object = None
     # As the client sent them, unchecked.
     capabilities: Mapping[str, Any] = {}
+    key: object = UNSET
 
 
 _decode_params = msgspec.json.Decoder(_Params).decode
@@ -93,12 +96,12 @@ class FastPath:
         if not modern:
             if not isinstance(meta.version, UnsetType):
                 return None
-            return ToolCall(request_id, operation, arguments, False, token, None, meta.traceparent)
+            return ToolCall(request_id, operation, arguments, False, token, None, meta.traceparent, key=meta.key)
         level = None if isinstance(meta.level, UnsetType) else meta.level
         capabilities = _capabilities(meta, level)
         if capabilities is None:
             return None
-        return ToolCall(request_id, operation, arguments, True, token, level, meta.traceparent, capabilities)
+        return ToolCall(request_id, operation, arguments, True, token, level, meta.traceparent, capabilities, meta.key)
 
     def _takes(self, operation: Operation[object]) -> bool:
         if operation.asks or operation.name in self._surface.custom_headers:
@@ -121,6 +124,7 @@ class FastPath:
                 params,
                 client_requests,
                 call.traceparent,
+                key=call.key,
                 written=may_be_written(operation),
             )
             tail = self._modern_tail if call.modern else b""

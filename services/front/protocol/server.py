@@ -19,10 +19,12 @@ from mcp.server.subscriptions import ListenHandler
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 from mcp_types import INVALID_PARAMS
+from msgspec import UNSET
 
 from linckia.proto import grants
 from linckia.proto.dispatch import Dispatcher
 from linckia.proto.json_types import JsonObject
+from linckia.proto.keys import META
 from linckia.proto.operation import Operation, Params, Role
 from linckia.proto.ops import Table
 from linckia.proto.surfaces.surface import Surface
@@ -223,7 +225,7 @@ class SurfaceServer:
     ) -> object:
         raw = ctx.params or {}
         answers = merged_answers(state, raw.get("inputResponses"))
-        traceparent = (raw.get("_meta") or {}).get("traceparent")
+        meta = raw.get("_meta") or {}
         client_requests = CallRequests(
             HandlerClient(ctx),
             request_of(ctx).nursery,
@@ -232,7 +234,9 @@ class SurfaceServer:
             asks=operation.asks,
             answers=answers,
         )
-        return await calls.perform(self.dispatcher, operation, params, client_requests, traceparent)
+        return await calls.perform(
+            self.dispatcher, operation, params, client_requests, meta.get("traceparent"), key=meta.get(META, UNSET)
+        )
 
     async def _complete_argument(self, ctx: Context, params: types.CompleteRequestParams) -> Any:
         ref, argument = params.ref, params.argument

@@ -7,8 +7,9 @@ which takes a second to import.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,8 +32,22 @@ current_peer: ContextVar[str] = ContextVar("peer", default="")
 current_key: ContextVar[str] = ContextVar("key", default="")
 """Identifies the token of an HTTP client; not a secret.  Empty for the kernel's own token."""
 
+current_idempotency_key: ContextVar[object] = ContextVar("idempotency_key", default="")
+"""The idempotency key of the request, as the client sent it; "" for none."""
+
 current_session: ContextVar[str] = ContextVar("session", default="")
 """The name by which services know the session; empty without a session.  Opaque, not a secret."""
+
+
+@contextlib.contextmanager
+def using_idempotency_key(key: object) -> Iterator[None]:
+    """Give the calls that the block makes this key; tasks of other requests are not affected."""
+    token = current_idempotency_key.set(key)
+    try:
+        yield
+    finally:
+        current_idempotency_key.reset(token)
+
 
 MAX_CHARACTERS = 8192
 """Longest state that the kernel keeps for one session; the oldest subscriptions beyond it are dropped."""

@@ -29,10 +29,11 @@ from linckia.proto.dispatch import Dispatcher
 from linckia.proto.errors import LinckiaError
 from linckia.proto.front import OFF, SERVICE, Http, is_loopback
 from linckia.proto.grants import Token, TokenTable, parse_rate
+from linckia.proto.keys import HEADER
 from linckia.proto.operation import operation_of
 from linckia.proto.ops.kernel import KernelTokens
 from linckia.services.front import rate, refusals
-from linckia.services.front.protocol.session import current_key, current_peer
+from linckia.services.front.protocol.session import current_idempotency_key, current_key, current_peer
 from linckia.services.front.rate import Limits
 from linckia.services.front.transport import oauth
 from linckia.services.front.transport.http_server import ADMIT
@@ -130,6 +131,8 @@ class Guard:
         # Set for each request, because the requests of a connection share a task.
         grants.current.set(None)
         current_peer.set(scope["client"][0] if scope.get("client") else "")
+        # The draft standard writes it as a quoted string; most clients send it bare.
+        current_idempotency_key.set((headers.get(HEADER) or "").removeprefix('"').removesuffix('"'))
         app: ASGIApp | None = self._refusal(scope, headers, origin)
         if app is None:
             # A page of an allowed origin may read every answer, including errors.

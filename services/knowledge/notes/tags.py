@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from linckia.proto.errors import InvalidParams
@@ -90,7 +90,16 @@ def _is_closed(lines: Sequence[str], first: int, end: int) -> bool:
     return end - first > 1 and _FENCE.match(lines[end - 1].lstrip(" >\t")) is not None
 
 
-def add_tags(path: str, roots: Roots, tags: Sequence[str]) -> tuple[Tagged, Rewritten]:
-    """Add `tags` to a file.  Blocks.  Raises the exceptions of `rewrite` and `tagged`."""
-    done = rewrite(path, roots, lambda data: tagged(data, tags).data, field="file_path")
+def add_tags(
+    path: str, roots: Roots, tags: Sequence[str], answer: Callable[[Tagged, bool], object]
+) -> tuple[Tagged, Rewritten]:
+    """Add `tags` to a file.  Blocks.  Raises the exceptions of `rewrite` and `tagged`.
+
+    Args:
+        answer: makes the answer to the call of what was added, and of whether the file changed.
+    """
+    done = rewrite(
+        path, roots, lambda data: tagged(data, tags).data, field="file_path",
+        answer=lambda done: answer(tagged(done.before, tags), True),
+    )  # fmt: skip
     return tagged(done.before, tags), done

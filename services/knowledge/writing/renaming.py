@@ -24,6 +24,7 @@ from linckia.services.knowledge.notes.files import Place
 from linckia.services.knowledge.notes.links import name_key, slug
 from linckia.services.knowledge.writing.editing import decoded
 from linckia.services.knowledge.writing.relinking import UNNAMEABLE, Move, relinked
+from linckia.services.runtime.keyed import Record
 from linckia.services.runtime.replace import hold, rename
 from linckia.services.runtime.rewrite import Contended, TooLarge, content_hash, open_below, rewrite
 from linckia.services.runtime.roots import OutsideRoots, Roots
@@ -46,6 +47,8 @@ class Renaming(msgspec.Struct, frozen=True):
     source: Place
     target: Place
     relinks: list[Relink]
+    keyed: Record | None = None
+    """The call that asked for it, if that has an idempotency key."""
 
 
 class _Entry(NamedTuple):

@@ -24,6 +24,7 @@ from linckia.services.knowledge.writing import relinking
 from linckia.services.knowledge.writing.editing import Merge, decoded, edited, with_front_matter
 from linckia.services.knowledge.writing.relinking import UNNAMEABLE, Changed, Move, relinked
 from linckia.services.knowledge.writing.renaming import Journal, Relink, Renaming, plan_move, renamed, renaming_steps
+from linckia.services.runtime import keyed
 from linckia.services.runtime.database import Database
 from linckia.services.runtime.handlers import Context, Environment, handles
 from linckia.services.runtime.replace import CannotReplace
@@ -90,7 +91,7 @@ class WriteOperations:
             with naming_errors(path):
                 return rewrite(
                     path, self._roots, lambda data: _encoded(edited(decoded(data), params, merge)),
-                    if_match=params.if_match, dry_run=params.dry_run,
+                    if_match=params.if_match, dry_run=params.dry_run, answer=_answered,
                 )  # fmt: skip
 
         done = await trio.to_thread.run_sync(work, limiter=self._writing)
@@ -103,9 +104,18 @@ class WriteOperations:
     async def inject_tags(self, params: ops.InjectTags, ctx: Context) -> ops.InjectTagsResult:
         wanted = tags.checked(params.tags)
         path = files.locate(params.file_path, self._roots, "file_path")
+
+        def answer(tagged: tags.Tagged, changed: bool) -> ops.InjectTagsResult:
+            how = "merged" if tagged.merged else "injected"
+            return ops.InjectTagsResult(
+                message=f"Successfully {how} {len(params.tags)} tags into {params.file_path}",
+                tags=list(tagged.entries),
+                changed=changed,
+            )
+
         try:
             tagged, done = await trio.to_thread.run_sync(
-                tags.add_tags, path, self._roots, wanted, limiter=self._writing
+                tags.add_tags, path, self._roots, wanted, answer, limiter=self._writing
             )
         except (FileNotFoundError, NotADirectoryError):
             raise OperationError(f"File not found: {params.file_path}") from None
@@ -116,15 +126,14 @@ class WriteOperations:
         changed = done.after != done.before
         if changed:
             await self._ingest.index_now(done.path, files.digest(files.decode(done.after)))
-        how = "merged" if tagged.merged else "injected"
-        return ops.InjectTagsResult(
-            message=f"Successfully {how} {len(params.tags)} tags into {params.file_path}",
-            tags=list(tagged.entries),
-            changed=changed,
-        )
+        return answer(tagged, changed)
 
-    @handles(ops.RenameNote)
+    @handles(ops.RenameNote, resumes=True)
     async def rename_note(self, params: ops.RenameNote, ctx: Context) -> NoteRenamed:
+        if ctx.key:
+            # An earlier attempt may just have been finished.
+            await self.is_whole.wait()
+            await self._database.read(keyed.check)
         node = await self._known(await self._path(params.path, params.id))
         async with self._turn:
             plan = await self._planned(node, self._new_place(node, params.to))
@@ -137,7 +146,9 @@ class WriteOperations:
                 return structs.replace(answer, diff=await trio.to_thread.run_sync(_difference, plan.texts))
             try:
                 with trio.CancelScope(shield=True):
-                    failed = await self._carry_out(renaming, note_down=True)
+                    failed = await self._carry_out(
+                        structs.replace(renaming, keyed=keyed.record(answer)), note_down=True
+                    )
                 rewritten = [path for path in answer.files if path not in failed]
                 answer = structs.replace(answer, files=rewritten, left=[*plan.left, *failed])
                 with trio.move_on_after(WRITER_PATIENCE_S):
@@ -146,6 +157,9 @@ class WriteOperations:
                     answer = structs.replace(answer, id=id_, indexed=bool(id_))
                     for path in rewritten:
                         await self._index_current(path)
+                if ctx.key:
+                    # Before the journal is removed, which has it so far.
+                    await self._database.answer(lambda _: answer)
                 return answer
             finally:
                 with trio.CancelScope(shield=True):
@@ -172,10 +186,7 @@ class WriteOperations:
 
     async def _answer(self, done: Rewritten, *, is_new: bool = False) -> NoteWritten:
         id_ = await self._ingest.index_now(done.path, files.digest(files.decode(done.after)))
-        return NoteWritten(
-            path=done.path, hash=content_hash(done.after), changed=is_new or done.after != done.before, id=id_,
-            previous=None if is_new else content_hash(done.before), indexed=bool(id_),
-        )  # fmt: skip
+        return structs.replace(_answered(done, is_new=is_new), id=id_, indexed=bool(id_))
 
     async def _index_current(self, path: str) -> str:
         """Index a file in its current state.  Returns its id, or an empty string."""
@@ -206,6 +217,8 @@ class WriteOperations:
                 # It fails if it had not begun and has become impossible.
                 with contextlib.suppress(LinckiaError):
                     await self._carry_out(renaming, note_down=False)
+                    if (record := renaming.keyed) is not None:
+                        await self._database.write(lambda db: keyed.restore(db, record))
             self.is_whole.set()
             await self._ingest.until(lambda: self._ingest.scanned)
             await trio.to_thread.run_sync(self._journal.clear)
@@ -268,6 +281,14 @@ class WriteOperations:
         return await trio.to_thread.run_sync(_plan, move, linking, self._roots, limiter=self._writing)
 
 
+def _answered(done: Rewritten, *, is_new: bool = False) -> NoteWritten:
+    """Return the answer for a note that is not indexed yet."""
+    return NoteWritten(
+        path=done.path, hash=content_hash(done.after), changed=is_new or done.after != done.before,
+        previous=None if is_new else content_hash(done.before),
+    )  # fmt: skip
+
+
 def _encoded(text: str) -> bytes:
     """Encode a text.  Raises InvalidParams if it contains a lone surrogate."""
     try:
@@ -283,8 +304,9 @@ def _written(path: str, roots: Roots, data: bytes, params: ops.WriteNote) -> tup
         if params.if_match is not None:
             raise OperationError(f"`if_match`: {path} does not exist; omit `if_match` to create it", field="if_match")
         try:
-            create(path, roots, data)
-            return Rewritten(path, b"", data), True
+            done = Rewritten(path, b"", data)
+            create(path, roots, data, answer=lambda: _answered(done, is_new=True))
+            return done, True
         except FileExistsError:
             pass
 
@@ -296,7 +318,7 @@ def _written(path: str, roots: Roots, data: bytes, params: ops.WriteNote) -> tup
             check_match(before, params.if_match)
         return data
 
-    return rewrite(path, roots, change), False
+    return rewrite(path, roots, change, answer=_answered), False
 
 
 def _plan(move: Move, linking: Iterable[Place], roots: Roots) -> _Plan:

@@ -19,6 +19,7 @@ import apsw
 import trio
 
 from linckia.proto.errors import LinckiaError
+from linckia.services.runtime import keyed
 from linckia.services.runtime.database.file import BUSY_TIMEOUT_MS, DAMAGE, DISK, DatabaseFile
 
 T = TypeVar("T")
@@ -38,6 +39,7 @@ class _Waiting:
 
     change: Change[Any]
     after: Callable[[Any], object] | None
+    answer: Callable[[Any], object] | None
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """The caller's context. Another caller's thread may run the change, and the client's grant must still apply."""
     woken: trio.Event = field(default_factory=trio.Event)
@@ -56,9 +58,8 @@ class _GroupCommit:
         self._queue: list[_Waiting] = []
         self._committing = False
 
-    async def write(self, change: Change[Any], after: Callable[[Any], object] | None) -> Any:
+    async def write(self, mine: _Waiting) -> Any:
         await trio.lowlevel.checkpoint_if_cancelled()
-        mine = _Waiting(change, after)
         self._queue.append(mine)
         with trio.CancelScope(shield=True):
             if self._committing:
@@ -93,7 +94,7 @@ class _GroupCommit:
         try:
             with self._database.transaction(committed) as connection:
                 if len(batch) == 1:
-                    batch[0].result = batch[0].context.run(batch[0].change, connection)
+                    self._run(connection, batch[0])
                 else:
                     for each in batch:
                         self._apply(connection, each)
@@ -101,10 +102,15 @@ class _GroupCommit:
             for each in batch:
                 each.error = each.error or (error if each is batch[0] else _copied(error))
 
+    def _run(self, connection: apsw.Connection, each: _Waiting) -> None:
+        each.result = each.context.run(each.change, connection)
+        if self._database.keeps_keys:
+            each.context.run(keyed.mark, connection, each.result, each.answer)
+
     def _apply(self, connection: apsw.Connection, each: _Waiting) -> None:
         connection.execute("SAVEPOINT one")
         try:
-            each.result = each.context.run(each.change, connection)
+            self._run(connection, each)
         except Exception as error:
             if not connection.in_transaction or isinstance(error, (*DISK, *DAMAGE)):
                 # The disk failed, or SQLite rolled back the whole transaction: every change fails.
@@ -139,7 +145,20 @@ class Database(DatabaseFile):
             Damaged, Unavailable: see `transaction`.
             Whatever `change` raises.
         """
-        result: T = await self._writes.write(change, after)
+        result: T = await self._writes.write(_Waiting(change, after, None))
+        return result
+
+    async def answer(
+        self, change: Change[T], shape: Callable[[T], object] | None = None, after: Callable[[T], object] | None = None
+    ) -> T:
+        """Like `write`, for the one transaction in which a handler takes effect: if the call being served has an
+        idempotency key, its answer is stored with the effect.
+
+        Args:
+            shape: makes the handler's answer of the result, which otherwise is the answer. It runs in the transaction,
+                so the answer may lack what only becomes known later; the handler's own answer then replaces it.
+        """
+        result: T = await self._writes.write(_Waiting(change, after, shape or _itself))
         return result
 
     async def read(self, query: Query[T]) -> T:
@@ -226,6 +245,10 @@ class Database(DatabaseFile):
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
+
+
+def _itself(result: object) -> object:
+    return result
 
 
 def _copied(error: Exception) -> Exception:

@@ -20,6 +20,7 @@ import trio
 
 from linckia.proto.durable import sync_folder
 from linckia.proto.errors import OperationError, Unavailable
+from linckia.services.runtime import keyed
 from linckia.services.runtime.database import copies
 from linckia.services.runtime.database.schema import Kind, Schema, UnknownVersion
 from linckia.services.runtime.storage import Damaged, disk_full
@@ -57,6 +58,7 @@ class DatabaseFile:
         attached: Mapping[str, DatabaseFile] | None = None,
         on_rebuilt: Callable[[], object] | None = None,
         on_damage: Callable[[str], object] | None = None,
+        keeps_keys: bool = False,
     ) -> None:
         """Open the file, creating it if necessary.
 
@@ -67,6 +69,7 @@ class DatabaseFile:
             attached: databases that readers see under these names.
             on_rebuilt: called on trio's thread when a derived database was recreated while in use.
             on_damage: called on trio's thread with the text of `damage` when a source database is found damaged.
+            keeps_keys: whether changes of calls with idempotency keys store these here (`keyed`).
 
         Raises:
             UnknownVersion: a source database, or one that keeps users' data, has a version that cannot be migrated.
@@ -74,6 +77,7 @@ class DatabaseFile:
         """
         self.path = path
         self.kind = kind
+        self.keeps_keys = keeps_keys
         self.rebuilt = ""
         """Why the file was recreated; the service clears this once it has refilled the database."""
         self.damage = ""
@@ -238,6 +242,8 @@ class DatabaseFile:
                 else:
                     copies.remove_expired(self.path)
             self._schema.apply(connection)
+            if self.keeps_keys:
+                connection.execute(keyed.TABLES).fetchall()
             if fresh:
                 sync_folder(self.path.parent)
         except BaseException:

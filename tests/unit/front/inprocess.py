@@ -103,7 +103,7 @@ class _Context(Context):
         if self._client_requests is not None:
             self._client_requests.log(level, "test", message)
 
-    async def call(self, params: Params[Any], *, timeout_s: float | None = None) -> Any:
+    async def call(self, params: Params[Any], *, timeout_s: float | None = None, key: str = "") -> Any:
         raise NotImplementedError
 
     async def ask_client(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class _Environment(Environment):
     def at_rest(self, give_back: GiveBack) -> None:
         return None
 
-    async def call(self, params: Params[Any], *, timeout_s: float | None = None) -> Any:
+    async def call(self, params: Params[Any], *, timeout_s: float | None = None, key: str = "") -> Any:
         raise NotImplementedError
 
 

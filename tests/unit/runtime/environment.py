@@ -36,5 +36,5 @@ class PlayedEnvironment(Environment):
     def info(self, **values: str) -> None:
         self.told.append(values)
 
-    async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
+    async def call(self, params: Params[R], *, timeout_s: float | None = None, key: str = "") -> R:
         return cast("R", await self._answer(params))

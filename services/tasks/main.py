@@ -1,0 +1,261 @@
+"""The service `tasks`: makes calls that go on without the client that asked for them, and keeps their results.
+
+A task is stored with the mandate that the kernel sealed for its call, before the client gets its id. The call is made
+with the task's id as its idempotency key, again after every death of this service or of the kernel, until it is
+answered; so it has one effect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Annotated, Any
+
+import apsw
+import msgspec
+import trio
+from msgspec import Meta
+
+from linckia.proto import frames, ops
+from linckia.proto.errors import (
+    Cancelled,
+    InvalidParams,
+    LinckiaError,
+    Overloaded,
+    Unavailable,
+    UnknownOperation,
+)
+from linckia.proto.frames import Level
+from linckia.proto.json_types import JsonObject
+from linckia.proto.keys import KEPT_S
+from linckia.proto.later import LaterCall
+from linckia.proto.operation import operation_of
+from linckia.proto.ops.kernel import KernelCall, KernelCalled, KernelMandate
+from linckia.proto.ops.tasks import (
+    SERVICE,
+    Task,
+    TaskCancel,
+    TaskGet,
+    TaskList,
+    TaskListParams,
+    TaskProgress,
+    TaskStart,
+    TaskWait,
+)
+from linckia.services.runtime.database import Database, Kind
+from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
+from linckia.services.tasks import store
+from linckia.services.tasks.store import Unfinished
+
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 15.0
+
+NS = 10**9
+
+
+class TasksSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings table `[services.tasks]`."""
+
+    kept_s: Annotated[float, Meta(ge=60, description="How long the result of a task is kept after its end")] = KEPT_S
+    at_once: Annotated[int, Meta(ge=1, le=64, description="How many tasks run at the same time; others wait")] = 16
+
+
+@contextlib.asynccontextmanager
+async def open_service(env: Environment) -> AsyncIterator[Handlers]:
+    """Open the service; it is ready once the database is open, and goes on with the tasks that have not ended."""
+    settings = env.settings_as(TasksSettings)
+    database = await env.opened(
+        Database, env.data_dir / "tasks.db", store.SCHEMA, kind=Kind.SOURCE, readers=4, on_damage=env.damaged,
+        keeps_keys=True,
+    )  # fmt: skip
+    env.keeps_keys_in(database)
+    tasks = Tasks(env, database, settings)
+    await tasks.resume()
+    yield Handlers(tasks)
+
+
+class _Running:
+    """A task that is being carried out by this process."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.ended = trio.Event()
+        self.progress_made: TaskProgress | None = None
+        self.changed = trio.Event()
+
+    # `proto.dispatch.ClientRequests`
+
+    def progress(self, done: float, total: float | None, message: str | None) -> None:
+        self.progress_made = TaskProgress(done=done, total=total, message=message)
+        self.changed.set()
+        self.changed = trio.Event()
+
+    def log(self, level: Level, logger: str, message: str) -> None:
+        """No-op: the service's own log has it."""
+
+    async def ask(self, method: str, params: dict[str, Any]) -> JsonObject:
+        raise Unavailable("a task has no client that can be asked")
+
+
+class Tasks:
+    """The handlers, and the tasks that run."""
+
+    def __init__(self, env: Environment, database: Database, settings: TasksSettings) -> None:
+        self._env = env
+        self._database = database
+        self._kept_ns = int(settings.kept_s * NS)
+        self._turns = trio.CapacityLimiter(settings.at_once)
+        self._running: dict[str, _Running] = {}
+        self._table = ops.load()
+        self._show()
+
+    async def resume(self) -> None:
+        """Go on with the tasks that have not ended."""
+        with contextlib.suppress(LinckiaError):
+            await self._database.write(lambda db: store.purge(db, self._kept_ns))
+        for task in await self._database.read(store.unfinished):
+            self._begin(task)
+
+    @handles(TaskStart)
+    async def start(self, params: TaskStart, ctx: Context) -> Task:
+        self._check(params)
+        (mandate,) = await ctx.call(KernelMandate(calls=[LaterCall(params.operation, params.arguments)]))
+        task = Unfinished(secrets.token_hex(8), params.operation, mandate)
+
+        def change(db: apsw.Connection) -> Task:
+            store.purge(db, self._kept_ns)
+            return store.insert(db, task, _owner(ctx))
+
+        made = await self._database.answer(change)
+        self._begin(task)
+        return made
+
+    @handles(TaskGet)
+    async def get(self, params: TaskGet, ctx: Context) -> Task:
+        found = await self._database.read(lambda db: store.find(db, params.id, _owner(ctx)))
+        running = self._running.get(found.id)
+        if running is None or found.state != "working":
+            return found
+        return msgspec.structs.replace(found, progress=running.progress_made)
+
+    @handles(TaskListParams)
+    async def listing(self, params: TaskListParams, ctx: Context) -> TaskList:
+        found = await self._database.read(lambda db: store.select(db, _owner(ctx), params.state, params.limit))
+        return msgspec.structs.replace(found, tasks=[self._shown(task) for task in found.tasks])
+
+    def _shown(self, task: Task) -> Task:
+        running = self._running.get(task.id) if task.state == "working" else None
+        return task if running is None else msgspec.structs.replace(task, progress=running.progress_made)
+
+    @handles(TaskWait)
+    async def wait(self, params: TaskWait, ctx: Context) -> Task:
+        asked = TaskGet(id=params.id)
+        found = await self.get(asked, ctx)
+        with trio.move_on_after(params.timeout_s):
+            while found.state == "working" and (running := self._running.get(found.id)) is not None:
+                await self._follow(running, ctx)
+                found = await self.get(asked, ctx)
+        return found
+
+    async def _follow(self, running: _Running, ctx: Context) -> None:
+        """Report progress until the task has ended, or the service should end."""
+        async with trio.open_nursery() as nursery:
+
+            async def report() -> None:
+                while True:
+                    if (made := running.progress_made) is not None:
+                        ctx.progress(made.done, made.total, made.message)
+                    await running.changed.wait()
+
+            async def end() -> None:
+                await running.ended.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(report)
+            nursery.start_soon(end)
+
+    @handles(TaskCancel)
+    async def cancel(self, params: TaskCancel, ctx: Context) -> Task:
+        def change(db: apsw.Connection) -> Task:
+            store.find(db, params.id, _owner(ctx))
+            store.end(db, params.id, "cancelled")
+            return store.find(db, params.id, _owner(ctx))
+
+        found = await self._database.answer(change)
+        if (running := self._running.get(params.id)) is not None:
+            running.scope.cancel()
+            await running.ended.wait()
+        return found
+
+    def _check(self, params: TaskStart) -> None:
+        """Raise InvalidParams or UnknownOperation if the call could not be made."""
+        try:
+            operation = self._table.find(params.operation)
+        except UnknownOperation as error:
+            raise InvalidParams(f"`operation`: {error}", field="operation") from None
+        if operation.service == SERVICE:
+            raise InvalidParams(f"`operation`: {operation.name} cannot be a task itself", field="operation")
+        operation.parse(params.arguments)
+
+    # Carrying out
+
+    def _begin(self, task: Unfinished) -> None:
+        if task.id in self._running:
+            return
+        running = self._running[task.id] = _Running()
+        self._show()
+        self._env.background.start_soon(self._run, task, running)
+
+    async def _run(self, task: Unfinished, running: _Running) -> None:
+        try:
+            with running.scope:
+                async with self._turns:
+                    await self._carry_out(task, running)
+        finally:
+            del self._running[task.id]
+            running.ended.set()
+            self._show()
+
+    async def _carry_out(self, task: Unfinished, running: _Running) -> None:
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                result = await self._call(task, running)
+                end = partial(store.end, id_=task.id, state="completed", result=result)
+            except (Unavailable, Overloaded, Cancelled) as error:
+                # The key makes it harmless to ask again, whatever became of this attempt.
+                await trio.sleep(max(pause_s, (error.failure.retry_after_ms or 0) / 1000))
+                pause_s = min(2 * pause_s, LAST_PAUSE_S)
+                continue
+            except LinckiaError as error:
+                end = partial(store.end, id_=task.id, state="failed", failure=error.failure)
+            try:
+                await self._database.write(end)
+                return
+            except LinckiaError:
+                # The disk is full, for instance. The call's answer is kept for its key.
+                await trio.sleep(LAST_PAUSE_S)
+
+    async def _call(self, task: Unfinished, running: _Running) -> bytes:
+        op = operation_of(KernelCall)
+        body = await self._env.outgoing.raw(
+            op.name, frames.pack_body(KernelCall(mandate=task.mandate, entry={}, key=task.id)),
+            limit_s=op.deadline_ms / 1000, client_requests=running,
+        )  # fmt: skip
+        called: KernelCalled = frames.read_body(body, KernelCalled)
+        return await trio.to_thread.run_sync(_as_json, called.body)
+
+    def _show(self) -> None:
+        self._env.info(working=str(len(self._running)) if self._running else "none")
+
+
+def _owner(ctx: Context) -> str:
+    """Return whose tasks a client sees: those of its token. All clients without one are the user of this machine."""
+    return "" if ctx.grant is None else ctx.grant.name
+
+
+def _as_json(body: bytes) -> bytes:
+    """Return a result as JSON, in which bytes are base64."""
+    json = frames.written(body)
+    return msgspec.json.encode(frames.read_body(body)) if json is None else bytes(json)

@@ -1,0 +1,20 @@
+"""The manifest of `tasks`."""
+
+from __future__ import annotations
+
+from linckia.proto.manifest import GIB, STALL_S, Keep, Manifest, Store
+
+SCHEMA_VERSION = 1
+
+MANIFESTS = (
+    Manifest(
+        name="tasks",
+        order=140,
+        stall_s=STALL_S,
+        memory_limit_bytes=GIB // 2,
+        rests=True,
+        # Not while a task runs.
+        rests_while=("working", "none"),
+        stores=(Store("tasks.db", Keep.SOURCE, schema=SCHEMA_VERSION),),
+    ),
+)

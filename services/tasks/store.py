@@ -1,0 +1,111 @@
+"""The database of tasks."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import apsw
+import msgspec
+
+from linckia.proto.errors import Failure, OperationError
+from linckia.proto.ops.tasks import Task, TaskFailure, TaskList
+from linckia.services.runtime.database import Schema
+from linckia.services.runtime.times import rfc3339
+from linckia.services.tasks.manifest import SCHEMA_VERSION
+
+SCHEMA = Schema(
+    SCHEMA_VERSION,
+    """
+    CREATE TABLE task(
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        owner TEXT NOT NULL,
+        operation TEXT NOT NULL,
+        mandate TEXT NOT NULL,
+        state TEXT NOT NULL,
+        started_ns INTEGER NOT NULL,
+        ended_ns INTEGER,
+        result BLOB,
+        failure BLOB
+    );
+    CREATE INDEX task_owner ON task(owner, number);
+    CREATE INDEX task_ended ON task(ended_ns);
+    """,
+)
+"""`result` is JSON, `failure` an encoded `Failure`."""
+
+_COLUMNS = "id, operation, state, started_ns, ended_ns, result, failure"
+
+
+class Unfinished(NamedTuple):
+    """A task to be carried out."""
+
+    id: str
+    operation: str
+    mandate: str
+
+
+def insert(db: apsw.Connection, task: Unfinished, owner: str) -> Task:
+    """Store a new task and return it."""
+    db.execute(
+        "INSERT INTO task(id, owner, operation, mandate, state, started_ns) VALUES(?,?,?,?,'working',?)",
+        (task.id, owner, task.operation, task.mandate, time.time_ns()),
+    )
+    return find(db, task.id, owner)
+
+
+def find(db: apsw.Connection, id_: str, owner: str) -> Task:
+    """Return a task. Raises OperationError if this owner has no such task."""
+    row = db.execute(f"SELECT {_COLUMNS} FROM task WHERE id=? AND owner=?", (id_, owner)).fetchone()
+    if row is None:
+        raise OperationError(f"there is no task {id_[:100]!r}; task_list lists yours of the last 24 hours", field="id")
+    return _task(*row)
+
+
+def select(db: apsw.Connection, owner: str, state: str | None, limit: int) -> TaskList:
+    """Return the latest tasks of an owner, without results."""
+    where, bindings = "owner=? AND (?2 IS NULL OR state=?2)", (owner, state)
+    columns = _COLUMNS.replace("result", "NULL")
+    rows = db.execute(f"SELECT {columns} FROM task WHERE {where} ORDER BY number DESC LIMIT ?3", (*bindings, limit))
+    tasks = [_task(*row) for row in rows]
+    return TaskList(tasks=tasks, total=int(db.execute(f"SELECT count(*) FROM task WHERE {where}", bindings).get))
+
+
+def unfinished(db: apsw.Connection) -> list[Unfinished]:
+    """Return all tasks that have not ended."""
+    return [
+        Unfinished(*row)
+        for row in db.execute("SELECT id, operation, mandate FROM task WHERE state='working' ORDER BY number")
+    ]
+
+
+def end(
+    db: apsw.Connection, id_: str, state: str, *, result: bytes | None = None, failure: Failure | None = None
+) -> None:
+    """Store the end of a task, unless it has ended already."""
+    encoded = None if failure is None else msgspec.json.encode(failure)
+    db.execute(
+        "UPDATE task SET state=?, ended_ns=?, result=?, failure=?, mandate='' WHERE id=? AND state='working'",
+        (state, time.time_ns(), result, encoded, id_),
+    )
+
+
+def purge(db: apsw.Connection, kept_ns: int) -> None:
+    """Remove the tasks that ended longer than `kept_ns` ago."""
+    db.execute("DELETE FROM task WHERE ended_ns < ?", (time.time_ns() - kept_ns,))
+
+
+def _task(
+    id_: str, operation: str, state: Any, started_ns: int, ended_ns: int | None, result: bytes | None,
+    failure: bytes | None,
+) -> Task:  # fmt: skip
+    failed = None
+    if failure is not None:
+        found = msgspec.json.decode(failure, type=Failure)
+        failed = TaskFailure(kind=found.kind.value, message=found.message, executed=found.executed)
+    return Task(
+        id=id_, operation=operation, state=state, started=rfc3339(started_ns),
+        ended="" if ended_ns is None else rfc3339(ended_ns),
+        result=None if result is None else msgspec.json.decode(result), failure=failed,
+    )  # fmt: skip

@@ -1,0 +1,116 @@
+"""Tasks outlive the client that started them, their service and the kernel."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from linckia.proto.control.client import CallFailed, Client
+from tests.system.cli.clients import data_directory, stdio_client
+from tests.system.running import RunningKernel, running
+
+SERVICES = ("front", "files", "watch", "tasks", "yaml", "echo")
+FOLDERS, FILES = 120, 60
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    with data_directory(tmp_path / "data") as path:
+        yield path
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    made = tmp_path / "root"
+    for n in range(FOLDERS):
+        (made / f"folder-{n}").mkdir(parents=True)
+        for name in range(FILES):
+            (made / f"folder-{n}" / str(name)).touch()
+    (made / "list.yaml").write_text("a:\n  - x\n")
+    return made
+
+
+def kernel_of(data: Path, root: Path) -> Any:
+    return running(data, [root], services=SERVICES, all_ready=False)
+
+
+def waited(kernel: RunningKernel, id_: str) -> dict[str, Any]:
+    found: dict[str, Any] = kernel.call("task_wait", {"id": id_, "timeout_s": 100}, timeout_s=110)
+    return found
+
+
+def test_another_client_fetches_what_a_killed_client_started_before_the_kernel_was_killed(
+    data: Path, root: Path
+) -> None:
+    with kernel_of(data, root) as kernel:
+        with stdio_client(data, str(root), services=",".join(SERVICES)) as client:
+            client.initialize()
+            arguments = {"operation": "index", "arguments": {"root": str(root), "async": False, "force": True}}
+            started = client.call(2, "task_start", **arguments)["structuredContent"]
+            assert started["state"] == "working"
+            client.process.kill()
+        kernel.process.send_signal(signal.SIGKILL)
+        kernel.process.wait()
+    with kernel_of(data, root), stdio_client(data, str(root), services=",".join(SERVICES)) as other:
+        other.initialize()
+        answer = other.call(2, "task_wait", id=started["id"], timeout_s=100)
+        assert not answer["isError"], answer
+        ended = answer["structuredContent"]
+        assert (ended["state"], ended["operation"]) == ("completed", "index")
+        assert ended["result"]["status"] == "completed"
+        (listed,) = other.call(3, "task_list")["structuredContent"]["tasks"]
+        assert listed["id"] == started["id"]
+
+
+def test_a_task_that_is_not_idempotent_takes_effect_once_through_deaths_of_its_service(data: Path, root: Path) -> None:
+    file = root / "list.yaml"
+    with kernel_of(data, root) as kernel:
+        arguments = {"operation": "yaml_append", "arguments": {"file": str(file), "path": "a", "value": "y"}}
+        ids = []
+        for _ in range(8):
+            with Client(data) as client:
+                ids.append(client.call("task_start", arguments, key=f"key {len(ids)}")["id"])
+            if (pid := kernel.service("tasks")["pid"]) is not None:
+                os.kill(pid, signal.SIGKILL)
+        assert [waited(kernel, id_)["state"] for id_ in ids] == ["completed"] * 8
+        assert file.read_text() == "a:\n  - x\n" + "  - y\n" * 8
+
+
+def test_a_failure_is_the_result_of_its_task(data: Path, root: Path) -> None:
+    with kernel_of(data, root) as kernel:
+        arguments = {"file": str(root / "none.yaml"), "path": "a", "value": "1"}
+        id_ = kernel.call("task_start", {"operation": "noyalib_set", "arguments": arguments})["id"]
+        ended = waited(kernel, id_)
+        assert ended["state"] == "failed"
+        assert ended["failure"]["executed"] == "no"
+        assert "none.yaml" in ended["failure"]["message"]
+
+
+def test_wrong_calls_are_refused_before_they_are_tasks(data: Path, root: Path) -> None:
+    with kernel_of(data, root) as kernel:
+        for operation, arguments, named in (
+            ("nothing", {}, "operation"),
+            ("task_start", {}, "operation"),
+            ("noyalib_set", {"file": "x"}, "path"),
+        ):
+            with pytest.raises(CallFailed) as caught:
+                kernel.call("task_start", {"operation": operation, "arguments": arguments})
+            assert named in str(caught.value)
+        with pytest.raises(CallFailed, match="task_list"):
+            kernel.call("task_get", {"id": "0"})
+        assert kernel.call("task_list")["total"] == 0
+
+
+def test_a_cancelled_task_stops_its_operation(data: Path, root: Path) -> None:
+    with kernel_of(data, root) as kernel:
+        arguments = {"root": str(root), "async": False, "force": True}
+        id_ = kernel.call("task_start", {"operation": "index", "arguments": arguments})["id"]
+        cancelled = kernel.call("task_cancel", {"id": id_})
+        assert cancelled["state"] == waited(kernel, id_)["state"]
+        assert cancelled["state"] in ("cancelled", "completed")
+        assert kernel.call("task_list")["tasks"][0]["state"] == cancelled["state"]
