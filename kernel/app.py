@@ -26,6 +26,7 @@ from linckia.kernel.catalog import ServiceEntry
 from linckia.kernel.config import Config
 from linckia.kernel.control.server import ControlServer
 from linckia.kernel.handoff import Handoff
+from linckia.kernel.happenings import Happenings
 from linckia.kernel.isolation import keep_running, run_isolated
 from linckia.kernel.launch import LaunchConfigs, RootFolders, secret
 from linckia.kernel.mandates import KEY_FILE, Mandates
@@ -174,6 +175,7 @@ class _Kernel:
             tokens=self.tokens, page_key=self.page_key,
         )  # fmt: skip
         self.supervisor.witness = self.observation.recorder.happened
+        Happenings(config.data_dir, self.router, self.audit, self.observation.recorder)
         self.stop = trio.Event()
         self.control = ControlServer(
             router=self.router,

@@ -82,6 +82,8 @@ class Audit:
         self._rest = b""
         self._halved = False
         self._news = trio.Event()
+        self.written = trio.Event()
+        """Set when lines have been written, and then replaced."""
         self._problem = ""
         self._lost = 0
         self._said_lost = 0
@@ -122,8 +124,12 @@ class Audit:
                     self._news = trio.Event()
                 self._count_refusals()
                 self._gather()
+                has_lines = bool(self._rest)
                 with isolated("the audit log"):
                     await trio.to_thread.run_sync(self._write)
+                if has_lines:
+                    self.written.set()
+                    self.written = trio.Event()
                 await trio.sleep(AGAIN_S if self._problem else GATHER_S)
         finally:
             self._count_refusals(at_once=True)

@@ -1,8 +1,8 @@
 """The last hour's figures of each service, and the timeline of deaths and recoveries; both outlive the kernel.
 
 Samples are taken every `INTERVAL_S` and appended to `history.jsonl` once a minute; a killed kernel loses a minute.
-Events are appended to `timeline.jsonl` as they happen. Both files are shortened when they exceed `MAX_BYTES`. Neither
-file is part of a backup.
+Events are appended to `timeline.jsonl` as they happen, with numbers that ascend over all kernels. Both files are
+shortened when they exceed `MAX_BYTES`. Neither file is part of a backup.
 """
 
 from __future__ import annotations
@@ -61,9 +61,12 @@ class Recorder:
         self._events_file = data_dir / "timeline.jsonl"
         self._samples: collections.deque[Sample] = collections.deque(maxlen=int(WINDOW_S / INTERVAL_S))
         self._unwritten: list[Sample] = []
+        self._first = 0
         self.events: collections.deque[TimelineEvent] = collections.deque(maxlen=KEPT_EVENTS)
         self._unwritten_events: list[TimelineEvent] = []
         self._news = trio.Event()
+        self.changed = trio.Event()
+        """Set at the next event, and then replaced."""
 
     @property
     def last(self) -> int:
@@ -75,7 +78,9 @@ class Recorder:
         before, events = await trio.to_thread.run_sync(self._read)
         self._samples.extend(before)
         for each in events:
-            self.events.append(msgspec.structs.replace(each, number=self.last + 1))
+            self.events.append(msgspec.structs.replace(each, number=max(each.number, self.last + 1)))
+        # Readers keep numbers. An earlier kernel may have given some that it did not write before it was killed.
+        self._first = int(time.time() * 1000)
         self.happened(TimelineEvent(service="kernel", kind="started"))
         task_status.started()
         try:
@@ -88,10 +93,22 @@ class Recorder:
 
     def happened(self, event: TimelineEvent) -> None:
         """Add an event, which gets its number and the time. Never blocks."""
-        event = msgspec.structs.replace(event, number=self.last + 1, at=time.time())
+        event = msgspec.structs.replace(event, number=max(self._first, self.last + 1), at=time.time())
         self.events.append(event)
         self._unwritten_events.append(event)
         self._news.set()
+        self.changed.set()
+        self.changed = trio.Event()
+
+    def since(self, number: int, limit: int) -> tuple[list[TimelineEvent], bool]:
+        """Return the events after one, oldest first, and whether some in between are no longer kept."""
+        found = [each for each in self.events if each.number > number]
+        is_lost = number > 0 and bool(self.events) and self.events[0].number > number and self._is_full
+        return found[:limit], is_lost
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.events) == self.events.maxlen
 
     def history(self) -> History:
         """Return the samples of the last hour as series."""

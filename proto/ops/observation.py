@@ -20,6 +20,8 @@ internal = Family(SERVICE, role=Role.INTERNAL)
 TraceId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$", description="W3C trace id, 32 hexadecimal digits")]
 Limit = Annotated[int, Meta(ge=1, le=1000, description="At most this many")]
 
+MAX_WAIT_S = 60.0
+
 
 class ProcessFigures(ServiceStatus, frozen=True, kw_only=True):
     """One process of a service with its current load."""
@@ -190,6 +192,48 @@ class KernelTimeline(Params[Timeline], frozen=True, kw_only=True):
 
     service: Annotated[str, Meta(max_length=64, description="Only of this service")] = ""
     limit: Limit = 200
+
+
+EVENTS = "events"
+"""The service that keeps what happened, for clients."""
+
+
+class AuditedChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the audit log about something that was changed, or may have been. Fields as in that log."""
+
+    at: Annotated[float, Meta(description="Unix time, seconds")]
+    who: str
+    operation: str
+    service: Annotated[str, Meta(description="Service that handled it; empty if it is no longer known")]
+    target: str
+    outcome: str
+    executed: str
+    message: str
+    source: str
+    count: int
+
+
+class Happened(msgspec.Struct, frozen=True, kw_only=True):
+    """What the kernel has recorded after two positions, oldest first, and the positions after these."""
+
+    changes: list[AuditedChange]
+    audit: Annotated[str, Meta(description="Position in the audit log")]
+    audit_lost: Annotated[bool, Meta(description="Whether lines after the given position were rotated away")]
+    timeline: list[TimelineEvent]
+    last: Annotated[int, Meta(description="Number of the latest of these events")]
+    timeline_lost: Annotated[bool, Meta(description="Whether events after the given number are no longer kept")]
+    more: Annotated[bool, Meta(description="Whether more are available now")]
+
+
+@internal.read("kernel_happened", deadline_s=MAX_WAIT_S + 15, callers=(EVENTS, OPERATOR))
+class KernelHappened(Params[Happened], frozen=True, kw_only=True):
+    """Return the changes in the audit log and the events of the timeline after these positions, waiting if there are
+    none yet. Positions outlive the kernel and the rotation of the log."""
+
+    audit: Annotated[str, Meta(max_length=64, pattern=r"^([0-9a-f]{32}:[0-9]{1,15})?$")] = ""
+    last: Annotated[int, Meta(ge=0, le=2**53 - 1)] = 0
+    limit: Limit = 500
+    wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] = 0.0
 
 
 class StoreDetails(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,9 @@ from msgspec import Meta
 
 from linckia.proto.operation import OPERATOR, Family, Params, Role
 
-internal = Family("watch", role=Role.INTERNAL, callers=("documents", "files", "knowledge", "transcripts", OPERATOR))
+internal = Family(
+    "watch", role=Role.INTERNAL, callers=("documents", "events", "files", "knowledge", "transcripts", OPERATOR)
+)
 
 MAX_WAIT_S = 60.0
 

@@ -44,13 +44,13 @@ class Listener(Protocol):
 
 
 class Follower:
-    """The task of one subscription; it begins with a scan."""
+    """The task of one subscription; it begins with a scan, unless `after` is the last sequence that was handled."""
 
-    def __init__(self, env: Environment, name: str, listener: Listener) -> None:
+    def __init__(self, env: Environment, name: str, listener: Listener, *, after: int = 0) -> None:
         self._env = env
         self._name = name
         self._listener = listener
-        self._after = 0
+        self._after = after
         self._wanted: WatchSubscribe | None = None
         self._subscribed: WatchSubscribe | None = None
         self._is_unwatched = False
