@@ -205,6 +205,14 @@ examples:
 """
 
 
+EVENTS_EPILOG = """\
+examples:
+  linckia events --since '2 hours ago' --path ~/notes
+  linckia events --kind file --kind change --follow
+  linckia events --after 1200 --json | jq .subject
+"""
+
+
 def _services(command: AddCommand) -> None:
     for name, what in (
         ("restart", "stop a service in order and start it again"),
@@ -228,7 +236,14 @@ def _services(command: AddCommand) -> None:
     audit.add_argument("--failed", action="store_true", help="only what failed or was refused")
     audit.add_argument("-n", dest="count", metavar="N", type=int, help="the last N (default: 50; with --since, all)")
     add_json(audit, help="the lines as written, one object each")
-    for one in (logs, audit):
+    events = command("events", "events", "show what happened: changed files and data, deaths, tasks", EVENTS_EPILOG)
+    events.add_argument("--after", metavar="N", type=int, help="only events after this number; 0: all that are kept")
+    events.add_argument("--since", metavar="WHEN", help="only from then on: '2 hours ago', a date, or RFC 3339")
+    events.add_argument("--kind", metavar="KIND", action="append", help="only this kind, such as file; may be repeated")
+    events.add_argument("--path", metavar="PATH", help="only files at or below it")
+    events.add_argument("-n", dest="count", metavar="N", type=int, help="the last N (default: 50; with a start, all)")
+    add_json(events, help="one object a line")
+    for one in (logs, audit, events):
         one.add_argument("-f", "--follow", action="store_true", help="print new lines as they are written")
 
 

@@ -230,8 +230,11 @@ class KernelHappened(Params[Happened], frozen=True, kw_only=True):
     """Return the changes in the audit log and the events of the timeline after these positions, waiting if there are
     none yet. Positions outlive the kernel and the rotation of the log."""
 
-    audit: Annotated[str, Meta(max_length=64, pattern=r"^([0-9a-f]{32}:[0-9]{1,15})?$")] = ""
-    last: Annotated[int, Meta(ge=0, le=2**53 - 1)] = 0
+    audit: Annotated[
+        str,
+        Meta(max_length=64, pattern=r"^([0-9a-f]{32}:[0-9]{1,15})?$", description="An earlier position; empty: oldest"),
+    ] = ""
+    last: Annotated[int, Meta(ge=0, le=2**53 - 1, description="An earlier number; 0: oldest")] = 0
     limit: Limit = 500
     wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] = 0.0
 

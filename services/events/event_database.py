@@ -82,9 +82,14 @@ class Row(NamedTuple):
         if self.former is not None:
             details = {"former": self.former, **details}
         return Event(
-            number=self.number, at=times.rfc3339(self.at_ns // MS * MS), kind=self.kind, subject=self.subject, what=self.what,
-            who=self.who, details=details,
-        )  # fmt: skip
+            number=self.number,
+            at=times.rfc3339(self.at_ns // MS * MS),
+            kind=self.kind,
+            subject=self.subject,
+            what=self.what,
+            who=self.who,
+            details=details,
+        )
 
 
 class Bounds(NamedTuple):

@@ -13,8 +13,6 @@ MANIFESTS = (
         stall_s=STALL_S,
         # Each client that follows the events has one call waiting.
         in_flight=256,
-        # A zygote forks it in time: nobody loses anything while it is away.
-        standby=False,
         # It reads no file, but checks paths as every service with roots does.
         roots=Roots.READ,
         table=ShortTable("events"),

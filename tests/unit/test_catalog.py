@@ -138,7 +138,7 @@ def test_every_service_has_a_standby() -> None:
 def test_only_what_does_nothing_unless_it_is_called_rests_and_after_the_time_that_a_setting_says() -> None:
     specs = {entry.spec.name: entry.spec for entry in served({"rerank": {"model": "none"}}, 60)}
     assert {name for name, spec in specs.items() if spec.rests_after_s is None} == {
-        "front", "retrieve", "knowledge", "documents", "files", "watch"
+        "front", "retrieve", "knowledge", "documents", "events", "files", "watch"
     }  # fmt: skip
     assert {spec.rests_after_s for spec in specs.values()} == {None, 60}
     assert {spec.standby_rests_after_s for spec in specs.values()} == {60}

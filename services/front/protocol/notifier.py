@@ -60,13 +60,15 @@ class Notifier:
 
     async def publish(self, notice: Notice, surfaces: Collection[str] | None = None) -> None:
         """Send `notice` to every client that it concerns; if `surfaces` are given, only to clients of those."""
-        message = _message(notice)
         for session, (surface, lists) in self._sessions.items():
-            is_concerned = (surfaces is None or surface in surfaces) and (
-                notice.uri in session.state.uris if isinstance(notice, ResourceUpdated) else notice.list in lists
-            )
-            if is_concerned and session.is_open and not session.modern:
-                session.send(message)
+            if (surfaces is not None and surface not in surfaces) or not session.is_open or session.modern:
+                continue
+            if isinstance(notice, ListChanged):
+                if notice.list in lists:
+                    session.send(list_changed(notice.list))
+            else:
+                for uri in _subscribed(session.state.uris, notice.uri):
+                    session.send(notification("notifications/resources/updated", {"uri": uri}))
         for listener in self.listeners:
             await listener(notice, surfaces)
 
@@ -76,7 +78,6 @@ def list_changed(name: str) -> bytes:
     return notification(f"notifications/{name}/list_changed")
 
 
-def _message(notice: Notice) -> bytes:
-    if isinstance(notice, ListChanged):
-        return list_changed(notice.list)
-    return notification("notifications/resources/updated", {"uri": notice.uri})
+def _subscribed(uris: Collection[str], updated: str) -> list[str]:
+    """Return the URIs that name the updated resource, with or without parameters."""
+    return [uri for uri in uris if uri == updated or uri.startswith(f"{updated}?")]

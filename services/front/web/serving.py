@@ -37,6 +37,7 @@ from linckia.services.front.transport.http_sessions import Peers, Sessions
 from linckia.services.front.transport.oauth import ResourceServer
 from linckia.services.front.transport.session_ids import SessionIds
 from linckia.services.front.web import metrics, routes
+from linckia.services.front.web.events import EventStreams
 from linckia.services.front.web.page import Live, Page
 
 TRANSCRIPTS = "transcripts"
@@ -79,11 +80,12 @@ async def serve(
         dispatcher, declared, http.max_body_bytes, unserved=settings.unserved, limits=limits, version=settings.version
     )
     tokens = Tokens()
-    live = Live(dispatcher)
+    live, streams = Live(dispatcher), EventStreams(dispatcher)
 
     async def shutdown() -> None:
         await ending.wait()
         live.close()
+        streams.close()
 
     page = Page(gateway, dispatcher, live, limits, http.max_body_bytes)
     async with trio.open_nursery() as nursery:
@@ -93,7 +95,7 @@ async def serve(
             gateway,
             http,
             listening,
-            routes=[*declared_routes, *metrics.routes(dispatcher), *page.routes()],
+            routes=[*declared_routes, *metrics.routes(dispatcher), *page.routes(), *streams.routes()],
             ready=ready,
             session_key=bytes.fromhex(settings.session_key),
             has_peers=settings.workers > 1,
