@@ -73,7 +73,7 @@ class Log:
         changed = self.changed
         while True:
             await changed.wait()
-            # What is added from here on is announced next time.
+            # Later events are announced next time.
             changed = self.changed
             self._env.publish(RESOURCE_UPDATED, ResourceUpdated(uri=URI))
             await trio.sleep(NOTICE_S)

@@ -17,6 +17,7 @@ from PIL import Image
 from linckia.proto.errors import LinckiaError, OperationError
 from linckia.proto.ops.documents.change import DocumentsAdd
 from linckia.proto.ops.documents.reading import DocumentsGet, DocumentsList
+from linckia.proto.ops.events import EventAdd, EventKind, EventsRead
 from linckia.proto.ops.files.sets import ResourceSetCreate, ResourceSetList
 from linckia.proto.ops.graph import GraphNeighbors, GraphNodes, GraphPut, NodeState, Outgoing
 from linckia.proto.ops.knowledge import KnowledgeIngest, ListDirectoryStructure
@@ -28,6 +29,7 @@ from linckia.proto.ops.transcripts_intake import TranscriptIngest
 from linckia.proto.ops.watch import WatchStatus, WatchSubscribe
 from linckia.services.decode.main import open_service as open_decode
 from linckia.services.documents.main import open_service as open_documents
+from linckia.services.events.main import open_service as open_events
 from linckia.services.files.main import open_service as open_files
 from linckia.services.graph.main import open_service as open_graph
 from linckia.services.knowledge.main import open_service as open_knowledge
@@ -188,6 +190,16 @@ async def seen_memory(bench: Bench, root: Path) -> set[int]:
     return {int(one.text.split()[1]) for one in memories}
 
 
+async def write_events(bench: Bench, root: Path, n: int) -> None:
+    await bench.call(EventAdd(id=str(n), kind=EventKind.TASK, subject=f"arm {n}", what="done", details={"n": n}))
+
+
+async def seen_events(bench: Bench, root: Path) -> set[int]:
+    events = (await bench.call(EventsRead(after=0, kinds=[EventKind.TASK]))).events
+    assert all(each.subject == f"arm {each.details['n']}" for each in events)
+    return {each.details["n"] for each in events}
+
+
 SUBJECTS: Mapping[str, Subject] = {
     each.name: each
     for each in (
@@ -198,6 +210,7 @@ SUBJECTS: Mapping[str, Subject] = {
         Subject("knowledge", {"retrieve": open_retrieve, "knowledge": open_knowledge}, write_knowledge, seen_knowledge),
         Subject("transcripts", {"transcripts": open_transcripts}, write_transcripts, seen_transcripts),
         Subject("memory", {"memory": open_memory}, write_memory, seen_memory),
+        Subject("events", {"events": open_events}, write_events, seen_events),
         Subject("watch", {"watch": open_watch}, write_watch, seen_watch, fed=True),
         Subject("media", {"decode": open_decode, "media": open_media}, write_media, seen_media),
     )

@@ -20,7 +20,7 @@ from tests.system.tokens import Answer, HttpClient, create, token_command
 
 SERVICES = (
     "echo", "yaml", "files", "compare", "watch", "media", "decode", "knowledge", "documents", "retrieve", "graph",
-    "transcripts", "fetch",
+    "transcripts", "fetch", "events",
 )  # fmt: skip
 WITHOUT_FILES = frozenset({"embed", "rerank"})
 """Services that are left out here, since they take seconds to load: they see no path and keep nothing."""
