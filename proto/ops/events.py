@@ -1,7 +1,7 @@
 """Operations of `events`: the log of what happened, which clients read by cursor.
 
-Its sources are the watcher's log of changed files, the kernel's audit log and its timeline of deaths, and what other
-services report with `event_add`. An event is stored in the same transaction as the position in its source that it came
+Its sources are the watcher's log of changed files, the kernel's audit log and its timeline of deaths, and reports of
+other services by `event_add`. An event is stored in the same transaction as the position in its source that it came
 from, so no death of a process loses or repeats one.
 """
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import OPERATOR, Family, Params, Resource, Role
+from linckia.proto.operation import OPERATOR, Family, Params, Resource, Role, detail
 
 SERVICE = "events"
 KERNEL = "kernel"
@@ -34,7 +34,7 @@ MAX_DETAILS_BYTES = 8_192
 
 
 class EventKind(enum.StrEnum):
-    """What an event is about."""
+    """Kind."""
 
     FILE = "file"
     CHANGE = "change"
@@ -68,28 +68,27 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
     more: Annotated[bool, Meta(description="Whether more are available now")]
 
 
-_AFTER = "Events after this one: `next` of an earlier call; 0: from the oldest. Without it: none, only `next`"
-Kinds = Annotated[list[EventKind], Meta(max_length=16, description="Only these kinds; empty: all")]
-Below = Annotated[str, Meta(max_length=4096, description="Only files at or below this absolute path")]
+_AFTER = "`next` of an earlier call; 0: the oldest; null: only returns `next`"
+Kinds = Annotated[list[EventKind], Meta(max_length=16), detail("Only these kinds; empty: all")]
+Below = Annotated[str, Meta(max_length=4096, description="Only files below it")]
 Limit = Annotated[int, Meta(ge=1, le=MAX_LIMIT, description="At most this many")]
 Cursor = Annotated[int, Meta(ge=0, le=2**53 - 1, description=_AFTER)]
 
 
-@tool.read("events_read", deadline_s=MAX_WAIT_S + 15, title="Read what happened")
+@tool.read("events_read", deadline_s=MAX_WAIT_S + 15, title="Read events")
 class EventsRead(Params[EventPage], frozen=True, kw_only=True):
-    """Read what happened since an earlier call: files and notes that changed and by whom, tasks that ended, approvals,
-    services that died and recovered. Nothing is left out between two calls, whatever crashed. Keep `next`, also across
-    sessions: with it, an agent that was away catches up."""
+    """Catch up: files and data changed and by whom, tasks ended, approvals, crashes. Keep `next`, also across sessions,
+    for `after`: nothing in between is left out."""
 
     after: Cursor | None = None
     since: Annotated[
         str | int | float | None,
-        Meta(description="Only events from then on, without a cursor: `2 hours ago`, a date, RFC 3339"),
+        Meta(description="Instead of `after`: `2 hours ago`, date"),
     ] = None
     kinds: Kinds = []
     path: Below = ""
     limit: Limit = 100
-    wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S, description="How long to wait for a first event")] = 0.0
+    wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S, description="Wait for a first event")] = 0.0
 
 
 @resource.read(

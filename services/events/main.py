@@ -7,14 +7,18 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 import msgspec
+import trio
 from msgspec import Meta
 
+from linckia.proto.errors import LinckiaError
 from linckia.services.events.event_database import Bounds
 from linckia.services.events.log import Log
 from linckia.services.events.reading import Reading
 from linckia.services.events.sources import FILES, Files, Kernel
 from linckia.services.runtime.handlers import Environment, Handlers
 from linckia.services.runtime.times import DAY_NS
+
+RETRY_S = 5.0
 
 
 class EventsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,8 +37,19 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     bounds = Bounds(settings.max_events, settings.keep_days * DAY_NS)
     log = await Log.open(env, bounds)
     env.background.start_soon(log.announce)
-    positions = await log.positions()
+    env.background.start_soon(_follow, env, log, settings, bounds)
+    yield Handlers(Reading(env, log))
+
+
+async def _follow(env: Environment, log: Log, settings: EventsSettings, bounds: Bounds) -> None:
+    """Follow the sources from the stored positions until cancelled."""
+    while True:
+        try:
+            positions = await log.positions()
+            break
+        except LinckiaError:
+            # The database is damaged, which `status` says; what can be read of it is served.
+            await trio.sleep(RETRY_S)
     if settings.files and env.roots:
         env.background.start_soon(Files(env, log, positions.get(FILES, ""), settings.ignore).run)
-    env.background.start_soon(Kernel(env, log, positions, bounds).run)
-    yield Handlers(Reading(env, log))
+    await Kernel(env, log, positions, bounds).run()
