@@ -89,8 +89,8 @@ def test_no_event_is_lost_or_repeated_when_services_are_killed_in_a_stream_of_ch
         )
         assert changes == [f"path={root}/{number}.md" for number in range(60)]
         deaths = ["events"] * 5 + ["watch"] * 5
-        for what in ("died", "recovered"):
-            wait_until(lambda what=what: sorted(services_that(what, read_all(kernel, start))) == deaths)
+        wait_until(lambda: sorted(services_that("died", read_all(kernel, start))) == deaths)
+        wait_until(lambda: sorted(services_that("recovered", read_all(kernel, start))) == deaths)
         events = read_all(kernel, start)
         check(events, range(60))
         assert next(each["who"] for each in events if each["kind"] == "change") == "operator"

@@ -40,6 +40,26 @@ async def test_a_new_kernel_goes_on_with_the_old_ones_figures_and_events(
     assert again.events[1].text == "killed by SIGKILL"
 
 
+async def test_number_of_an_event_that_a_killed_kernel_did_not_write_is_not_used_again(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    await recorded(Recorder(tmp_path, dict), 2)
+    file = tmp_path / "timeline.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    first = Recorder(tmp_path, dict)
+    await recorded(first, 2)
+    # As if that kernel had been killed before it wrote its events; the next one starts later.
+    file.write_bytes(b"".join(lines))
+    time.sleep(0.01)
+    second = Recorder(tmp_path, dict)
+    await recorded(second, 2)
+    known = [each.number for each in first.events]
+    later, is_lost = second.since(known[-1], 100)
+    assert [each.kind for each in later] == ["started", "died"]
+    assert not is_lost
+    assert second.since(0, 1)[0][0].number == known[0]
+
+
 async def test_old_samples_and_half_lines_are_left_out(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     old = history.Sample(time.time() - history.WINDOW_S - 60, {"echo": POINT})
     new = history.Sample(time.time() - 60, {"echo": POINT})
