@@ -41,7 +41,7 @@ async def test_a_new_kernel_goes_on_with_the_old_ones_figures_and_events(
 
 
 async def test_number_of_an_event_that_a_killed_kernel_did_not_write_is_not_used_again(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await recorded(Recorder(tmp_path, dict), 2)
     file = tmp_path / "timeline.jsonl"
@@ -50,7 +50,8 @@ async def test_number_of_an_event_that_a_killed_kernel_did_not_write_is_not_used
     await recorded(first, 2)
     # As if that kernel had been killed before it wrote its events; the next one starts later.
     file.write_bytes(b"".join(lines))
-    time.sleep(0.01)
+    later_s = time.time() + 1
+    monkeypatch.setattr(history.time, "time", lambda: later_s)
     second = Recorder(tmp_path, dict)
     await recorded(second, 2)
     known = [each.number for each in first.events]

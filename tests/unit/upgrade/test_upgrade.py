@@ -25,6 +25,7 @@ from linckia.proto.ops.files.sets import ResourceSetCreate, ResourceSetList
 from linckia.proto.ops.transcripts import TranscriptHistories, TranscriptList
 from linckia.proto.ops.transcripts_intake import TranscriptImport, TranscriptImportState
 from linckia.services.documents.store import tables as documents_schema
+from linckia.services.events.event_database import SCHEMA as EVENTS
 from linckia.services.files.store import schema as files_schema
 from linckia.services.files.store.database import open_database as open_files
 from linckia.services.graph import tables as graph
@@ -269,6 +270,7 @@ def test_the_format_rises_with_every_schema(tmp_path: Path) -> None:
     of_graph = graph.open_database(tmp_path / "graph.db")
     for database in (watched, of_graph):
         database.close()
-    fixed = (documents_schema.PACKS, documents_schema.INDEX, NOTES, MEDIA, COLLECTIONS, TRANSCRIPTS, MEMORIES)
+    of_documents = (documents_schema.PACKS, documents_schema.INDEX)
+    fixed = (*of_documents, NOTES, MEDIA, COLLECTIONS, TRANSCRIPTS, MEMORIES, EVENTS)
     versions = [schema.version for schema in fixed] + [files_schema.VERSION]
     assert sum(versions) + version_of(watched.path) + version_of(of_graph.path) == data_format.FORMAT
