@@ -51,7 +51,7 @@ async def test_number_of_an_event_that_a_killed_kernel_did_not_write_is_not_used
     # As if that kernel had been killed before it wrote its events; the next one starts later.
     file.write_bytes(b"".join(lines))
     later_s = time.time() + 1
-    monkeypatch.setattr(history.time, "time", lambda: later_s)
+    monkeypatch.setattr(time, "time", lambda: later_s)
     second = Recorder(tmp_path, dict)
     await recorded(second, 2)
     known = [each.number for each in first.events]
