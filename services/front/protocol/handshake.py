@@ -16,6 +16,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from linckia.proto.json_types import JsonObject
 from linckia.proto.surfaces.surface import Surface
+from linckia.services.front import skill_files
 from linckia.services.front.protocol.client_requests import LEVELS
 from linckia.services.front.protocol.messages import RequestId, result_message
 from linckia.services.front.protocol.session import McpSession
@@ -115,6 +116,8 @@ def offered(surface: Surface) -> JsonObject:
         capabilities["prompts"] = {"listChanged": True}
     if whole or surface.listed_resources or surface.listed_templates:
         capabilities["resources"] = {"subscribe": True, "listChanged": True}
+    if whole:
+        capabilities["extensions"] = {skill_files.EXTENSION: skill_files.SETTINGS}
     return capabilities
 
 

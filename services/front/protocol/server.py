@@ -32,7 +32,7 @@ from linckia.services.front.mounted.mounted import Mounted
 from linckia.services.front.mounted.surface import MountSurface
 from linckia.services.front.mounted.tools import MountedTool
 from linckia.services.front.prompts import SHOWN_ON, FilePrompts
-from linckia.services.front.protocol import calls
+from linckia.services.front.protocol import calls, skills
 from linckia.services.front.protocol.client_requests import LEVELS, CallRequests, InputRequired, merged_answers
 from linckia.services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
 from linckia.services.front.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, Greeter, lists_of, offered
@@ -123,6 +123,8 @@ class SurfaceServer:
                 get_tool_input_schema=self._input_schema,
                 **handlers,
             )
+        if surface.is_whole:
+            skills.install(self.sdk)
         # Replaces the SDK's span per message: the router propagates the client's trace context itself.
         self.sdk.middleware[:] = [
             RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience=NAME),
@@ -158,7 +160,7 @@ class SurfaceServer:
 
     async def _list_resources(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
         await self.mounted.complete()
-        more = self.mounted.names.resources if self.surface.is_whole else []
+        more = [*skills.listed(), *self.mounted.names.resources] if self.surface.is_whole else []
         return _page("resources", [*self.surface.listed_resources, *more], params)
 
     async def _list_templates(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
@@ -190,6 +192,8 @@ class SurfaceServer:
 
     async def _read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> Any:
         uri = str(params.uri)
+        if self.surface.is_whole and (file := skills.read(uri)) is not None:
+            return file
         found = self.surface.find_resource(uri)
         if found is None:
             code = INVALID_PARAMS if is_modern(ctx) else _LEGACY_RESOURCE_NOT_FOUND
