@@ -26,8 +26,8 @@ CALLED = {op.name for op in TABLE.values() if op.admits(CLIENT)}
 STEPS = {op.step for op in TABLE.values() if op.admits(CLIENT)}
 
 WORDS = {field.encode_name for op in TABLE.values() for field in msgspec.structs.fields(op.params)} | {
-    "all", "change", "conflicts_with", "date", "degraded", "died", "digest", "file", "gap", "more", "next", "next_cursor", "old", "overloaded",
-    "quarantined", "service", "timeout", "unavailable", "user",
+    "all", "change", "conflicts_with", "date", "degraded", "died", "digest", "file", "gap", "more", "next",
+    "next_cursor", "old", "overloaded", "quarantined", "service", "timeout", "unavailable", "user",
 }  # fmt: skip
 """Other words in code style: parameters, and fields and values of results."""
 
@@ -42,7 +42,7 @@ def examples(skill: Skill) -> Iterator[dict[str, Any]]:
 
 
 def named(skill: Skill) -> set[str]:
-    """What has the form of a tool's name, outside of examples."""
+    """Words in the form of a tool's name, outside of examples."""
     codes = re.findall(r"`([a-z][a-z0-9_-]*)`", re.sub(r"```.*?```", "", text_of(skill), flags=re.DOTALL))
     return set(codes) - WORDS - {each.frontmatter["name"] for each in SKILLS}
 
