@@ -55,8 +55,15 @@ def status(arguments: argparse.Namespace) -> int:
         show_table(HEADERS[:-1], [row(service)[:-1] for service in services], VERBOSE_DROP)
         say("", *_notes(services))
     else:
-        say(*summary(answer))
-        show_table(SHORT, [short_row(service) for service in services], SHORT_DROP, one_line=True)
+        lines = summary(answer)
+        say(*lines)
+        columns, rows = shutil.get_terminal_size()
+        used = sum(-(-len(line if isinstance(line, str) else line[0]) // columns) for line in lines)
+        # Below the table are the line of the others and the prompt.
+        shown, others = fitted(services, rows - used - 3)
+        show_table(SHORT, [short_row(service) for service in shown], SHORT_DROP, one_line=True)
+        if others:
+            say(f"also well: {', '.join(each['name'] for each in others)}")
     return 1 if any(service["state"] == "failed" for service in services) else 0
 
 
@@ -79,6 +86,17 @@ def summary(answer: Mapping[str, Any]) -> list[Cell]:
     if problem := _audit(answer.get("audit")):
         lines.append((problem.strip(), "yellow"))
     return lines
+
+
+def fitted(
+    services: Sequence[Mapping[str, Any]], room: int
+) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
+    """Return the services to show in `room` lines, and those that are left out: the last ones without anything to
+    report. If too many have something to report, all of those are shown."""
+    quiet = [each for each in services if each["state"] in ("ready", "resting") and not _short_note(each)]
+    excess = len(services) - room
+    others = quiet[-excess:] if excess > 0 else []
+    return [each for each in services if each not in others], others
 
 
 def short_row(service: Mapping[str, Any]) -> list[Cell]:

@@ -11,6 +11,7 @@ import pytest
 
 from linckia.kernel.cli import status, terminal, top
 from linckia.kernel.cli.terminal import Cell
+from linckia.proto.json_types import JsonObject
 
 NAMES = (
     "front", "echo", "yaml", "retrieve", "embed", "rerank", "graph", "fetch", "knowledge", "mounts", "llm",
@@ -183,3 +184,14 @@ def test_columns_are_dropped_by_importance_and_names_never() -> None:
     assert line.startswith("a-very-long-name-of-a-model-that-matters  search  90.0 MiB  word")
     assert max(map(len, [line, *wrapped])) <= 80
     assert screen.written.count("word") == 8
+
+
+def test_status_leaves_out_services_that_are_well_where_the_screen_is_short() -> None:
+    services: list[JsonObject] = [{"name": str(n), "state": "ready"} for n in range(10)]
+    services[8]["state"] = "failed"
+    services[9] |= {"deaths": {"signal": 1}, "last_death": "killed"}
+    shown, others = status.fitted(services, 7)
+    assert [each["name"] for each in shown] == ["0", "1", "2", "3", "4", "8", "9"]
+    assert [each["name"] for each in others] == ["5", "6", "7"]
+    assert status.fitted(services, 10) == (services, [])
+    assert [each["name"] for each in status.fitted(services, 1)[0]] == ["8", "9"]
