@@ -71,7 +71,7 @@ def test_a_task_that_is_not_idempotent_takes_effect_once_through_deaths_of_its_s
     file = root / "list.yaml"
     with kernel_of(data, root) as kernel:
         arguments = {"operation": "yaml_append", "arguments": {"file": str(file), "path": "a", "value": "y"}}
-        ids = []
+        ids: list[str] = []
         for _ in range(8):
             with Client(data) as client:
                 ids.append(client.call("task_start", arguments, key=f"key {len(ids)}")["id"])
