@@ -37,7 +37,8 @@ class TaskFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call that goes on by itself. Once it has ended, it has a `result` or a `failure` for 24 hours."""
+    """A call that goes on by itself. Once it has ended, it has a `result` or a `failure` for 24 hours. A result that is
+    no object is the member `result` of one."""
 
     id: str
     operation: str
@@ -45,7 +46,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     started: Annotated[str, Meta(description="RFC 3339")]
     ended: str = ""
     progress: TaskProgress | None = None
-    result: Annotated[Any, Meta(description="What the operation returned")] = None
+    result: Annotated[dict[str, Any] | None, Meta(description="What the operation returned")] = None
     failure: TaskFailure | None = None
 
 

@@ -256,6 +256,7 @@ def _owner(ctx: Context) -> str:
 
 
 def _as_json(body: bytes) -> bytes:
-    """Return a result as JSON, in which bytes are base64."""
+    """Return a result as a JSON object, in which bytes are base64."""
     json = frames.written(body)
-    return msgspec.json.encode(frames.read_body(body)) if json is None else bytes(json)
+    value = frames.read_body(body) if json is None else msgspec.json.decode(json)
+    return msgspec.json.encode(value if isinstance(value, dict) else {"result": value})

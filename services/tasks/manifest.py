@@ -9,7 +9,7 @@ SCHEMA_VERSION = 1
 MANIFESTS = (
     Manifest(
         name="tasks",
-        order=140,
+        order=155,
         stall_s=STALL_S,
         memory_limit_bytes=GIB // 2,
         rests=True,

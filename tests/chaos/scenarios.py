@@ -460,7 +460,7 @@ async def remember(w: World) -> Prepared:
         found = (await w.ask("list_memories", limit=100))["memories"]
         mine = [each for each in found if each["text"] == text]
         said = [len(each.get("said", [1])) for each in mine]
-        return differs((len(mine), said, answer["merged_with"]), (1, [1], None))
+        return differs((len(mine), said, answer.get("merged_with")), (1, [1], None))
 
     return Prepared({"text": text}, check)
 
@@ -549,10 +549,16 @@ def _turn(w: World) -> dict[str, Any]:
     return made
 
 
+async def _talks(w: World) -> list[dict[str, Any]]:
+    """Return the conversations of this scenario."""
+    found: list[dict[str, Any]] = (await w.ask("transcript_list", limit=100))["conversations"]
+    return [each for each in found if f"question {w.name}" in json.dumps(each).split('"')]
+
+
 @scenario("transcript_ingest")
 async def transcript_ingest(w: World) -> Prepared:
     async def check(answer: Any) -> str:
-        return differs((answer["accepted"], answer["nodes"] > 0), (1, True))
+        return differs((answer["status"], len(await _talks(w))), ("accepted", 1))
 
     return Prepared(_turn(w), check, "/v1/ingest")
 
@@ -561,11 +567,12 @@ async def transcript_ingest(w: World) -> Prepared:
 async def transcript_delete(w: World) -> Prepared:
     said = await w.client.post("/v1/ingest", json.dumps(_turn(w)).encode(), f"made-{w.name}")
     assert said.ok, said
+    (talk,) = await _talks(w)
 
     async def check(answer: Any) -> str:
-        return differs(answer["deleted"] > 0, True)
+        return differs((answer["deleted"] > 0, await _talks(w)), (True, []))
 
-    return Prepared({"hash": said.result["headHash"]}, check)
+    return Prepared({"conversation": talk["id"]}, check)
 
 
 # A mounted server

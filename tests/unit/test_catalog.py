@@ -145,8 +145,8 @@ def test_only_what_does_nothing_unless_it_is_called_rests_and_after_the_time_tha
     assert {entry.spec.rests_after_s for entry in served({}, 0)} == {None}
     # A search waits only briefly for a model that is to be loaded.
     assert {name: entry.spec.rests_while for name, entry in BY_NAME.items() if entry.spec.rests_while} == {
-        "rerank": ("model", "none")
-    }
+        "rerank": ("model", "none"), "tasks": ("working", "none"),
+    }  # fmt: skip
 
 
 def test_of_what_services_are_forked_from_the_costly_rests_only_after_a_long_pause() -> None:

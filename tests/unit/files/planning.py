@@ -21,7 +21,7 @@ from linckia.proto.ops.files.plans import (
     SourceConfig,
 )
 from linckia.proto.ops.files.sets import ResourceSetGet
-from linckia.proto.ops.kernel import KernelCall, KernelMandate
+from linckia.proto.ops.kernel import KernelCall, KernelCalled, KernelMandate
 from linckia.services.files.main import open_service as open_files
 from linckia.services.files.plans.source_entries import PlanEntry
 from linckia.services.files.store import schema
@@ -89,7 +89,7 @@ class Kernel:
         handlers = Handlers()
 
         @handlers.handle(KernelCall)
-        async def call(params: KernelCall, ctx: Context) -> None:
+        async def call(params: KernelCall, ctx: Context) -> KernelCalled:
             asked = msgspec.json.decode(params.mandate, type=LaterCall)
             arguments = filled(asked.arguments, params.entry, "arguments")
             self.calls.append((asked.operation, arguments))
@@ -98,6 +98,7 @@ class Kernel:
                 await self.pause.wait()
             if self.fails(arguments):
                 raise OperationError("that one cannot be done")
+            return KernelCalled(body=b"")
 
         @handlers.handle(KernelMandate)
         async def mandate(params: KernelMandate, ctx: Context) -> list[str]:

@@ -36,6 +36,7 @@ from linckia.services.memory.memory_db import SCHEMA as MEMORIES
 from linckia.services.retrieve.collection_schema import SCHEMA as COLLECTIONS
 from linckia.services.runtime.database import Database, Kind, Schema, copies
 from linckia.services.runtime.database.schema import UnknownVersion
+from linckia.services.tasks.store import SCHEMA as TASKS
 from linckia.services.transcripts.database import SCHEMA as TRANSCRIPTS
 from linckia.services.watch.database import WatchDatabase as Watched
 from tests.unit.documents.pdfs import pdf_of
@@ -271,6 +272,6 @@ def test_the_format_rises_with_every_schema(tmp_path: Path) -> None:
     for database in (watched, of_graph):
         database.close()
     of_documents = (documents_schema.PACKS, documents_schema.INDEX)
-    fixed = (*of_documents, NOTES, MEDIA, COLLECTIONS, TRANSCRIPTS, MEMORIES, EVENTS)
+    fixed = (*of_documents, NOTES, MEDIA, COLLECTIONS, TRANSCRIPTS, MEMORIES, EVENTS, TASKS)
     versions = [schema.version for schema in fixed] + [files_schema.VERSION]
     assert sum(versions) + version_of(watched.path) + version_of(of_graph.path) == data_format.FORMAT
