@@ -13,9 +13,10 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import trio
 from msgspec import structs
@@ -44,11 +45,13 @@ from linckia.kernel.supervisor.process import channel_to
 from linckia.kernel.supervisor.spawn import Prestarted
 from linckia.kernel.supervisor.supervisor import Supervisor
 from linckia.kernel.trends import Trends
-from linckia.proto import ops
+from linckia.proto import approvals, ops
+from linckia.proto.approvals import Rules
 from linckia.proto.control.address import log_dir
 from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.front import Http
 from linckia.proto.machine import give_back_at_rest
+from linckia.proto.operation import Operation
 
 LINGER_S = 2.0
 """How long a kernel started for its clients outlives the last one, so that a restarted MCP client finds it running."""
@@ -141,6 +144,7 @@ class _Kernel:
             fronts=(FRONT,),
             read_only=config.read_only,
             audit=self.audit,
+            rules=_rules(config, own.values(), mounted),
         )
         followed = dict.fromkeys(Path(path) for entry in self.entries for path in entry.follows)
         self.folders = RootFolders((*config.roots, *followed))
@@ -318,6 +322,15 @@ class ServiceManager:
         while self._address and self._watchdog_s:
             self.tell("WATCHDOG=1")
             await trio.sleep(self._watchdog_s / 2)
+
+
+def _rules(config: Config, operations: Iterable[Operation[Any]], mounted: Collection[str]) -> Rules:
+    """Return the rules for approvals. Raises ConfigError: an entry chooses nothing."""
+    try:
+        approvals.check(config.approvals.require, operations, mounted)
+    except ValueError as error:
+        raise ConfigError(f"settings: approvals.require: {error}") from None
+    return Rules(config.approvals)
 
 
 def _injector(module: str) -> Injector:

@@ -47,7 +47,8 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `at` is when the call arrived. `who` is the token's name, `stdio`, `http`, `operator`, or a service that acted by
     itself. `outcome` is `ok` or the kind of failure; `executed` says whether the work may have been done, if the
     outcome does not. `count` calls of this kind were made in one minute. `source` names the plan that a call is part
-    of, which `who` created.
+    of, which `who` created. `approval` is the approval that the call waited for, `held_ms` for how long, and
+    `decided_by` who approved or denied it; `duration_ms` does not include that wait, unless it was denied.
     """
 
     at: datetime.datetime
@@ -61,6 +62,9 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trace: str = ""
     peer: str = ""
     source: str = ""
+    approval: str = ""
+    decided_by: str = ""
+    held_ms: float | None = None
     count: int = 1
 
 

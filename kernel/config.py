@@ -34,6 +34,7 @@ from linckia.kernel.settings import (
 )
 from linckia.proto import backup as backups
 from linckia.proto import extras
+from linckia.proto.approvals import ApprovalSettings
 from linckia.proto.control.address import find_data_dir, given_data_dir
 from linckia.proto.front import (
     ASYMMETRIC,
@@ -61,6 +62,9 @@ MIN_BACKUP_S = 60
 PLAIN = ("read_only", "log_level", "own_users", "standbys", "rest_after_s", "only_mounts")
 """Settings that are used as they are written."""
 
+TABLES = ("approvals", "audit", "chaos")
+"""Tables whose settings are merged one by one."""
+
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """All settings. `roots` and `data_dir` are real paths; `http` is None if HTTP is disabled.
@@ -77,6 +81,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     denied: tuple[str, ...] = ()
     denied_patterns: tuple[str, ...] = ()
     http: Http | None = Http()
+    approvals: ApprovalSettings = ApprovalSettings()
     audit: AuditSettings = AuditSettings()
     backup: BackupSettings | None = None
     chaos_module: str | None = None
@@ -121,9 +126,8 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     denied += [each.to for each in backups.known(data_dir).values() if each.succeeded is not None]
     patterns: list[str] = []
     http: Layer = {}
-    audit: Layer = {}
+    tables: dict[str, Layer] = {name: {} for name in TABLES}
     backup: BackupSettings | None = None
-    chaos: Layer = {}
     cluster: Layer = {}
     plain: Layer = {}
     services: dict[str, Layer] = {}
@@ -139,12 +143,11 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
             roots = _roots(settings.roots, folder, origin)
         prompts |= _prompts(settings, raw, folder, origin)
         plain |= {name: getattr(settings, name) for name in PLAIN if name in raw}
-        audit |= raw.get("audit", {})
+        tables = {name: table | raw.get(name, {}) for name, table in tables.items()}
         if settings.backup is not None:
             backup = _backup(settings.backup, folder, data_dir, origin)
             # It contains everything that is stored.
             denied.append(backup.to)
-        chaos |= raw.get("chaos", {})
         cluster = _with_services(cluster, raw.get("cluster") or {})
         http |= _with_token(raw.get("http", {}), folder, origin)
         paths, more = denied_paths.denials(settings.deny, origin)
@@ -176,9 +179,10 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         denied=places,
         denied_patterns=tuple(patterns),
         http=served,
-        audit=msgspec.convert(audit, AuditSettings),
+        approvals=msgspec.convert(tables["approvals"], ApprovalSettings),
+        audit=msgspec.convert(tables["audit"], AuditSettings),
         backup=backup,
-        chaos_module=_injector(msgspec.convert(chaos, ChaosSettings)),
+        chaos_module=_injector(msgspec.convert(tables["chaos"], ChaosSettings)),
         cluster=_cluster(cluster),
         services=services,
         mounts=merged,

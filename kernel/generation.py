@@ -126,6 +126,14 @@ class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
     suspect: bool = False
     withdrawn: bool = False
     """Whether it is answered or no longer wanted, so that `done` must not be called again."""
+    holding: trio.CancelScope | None = None
+    """Scope of its wait for an approval, while it has not been submitted."""
+    approval: str = ""
+    """Id of the approval that it waited for; "" if it needed none."""
+    decided_by: str = ""
+    """Who approved or denied it."""
+    held_s: float = 0.0
+    """How long it waited for that."""
 
     def is_repeatable(self) -> bool:
         """Return whether the call may be sent again although it may have been executed."""

@@ -229,7 +229,7 @@ class LaunchConfigs:
             folders = (PromptFolder(str(own)), *in_roots)
         front = FrontSettings(
             version=VERSION, http=config.http, prompt_folders=folders, ops_modules=self._ops_modules,
-            session_key=session_key(config.data_dir), unserved=tuple(self.unserved),
+            session_key=session_key(config.data_dir), unserved=tuple(self.unserved), approvals=config.approvals,
         )  # fmt: skip
         return {name: value for name, value in msgspec.to_builtins(front).items() if name != "workers"}
 

@@ -13,6 +13,8 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from linckia.proto.approvals import ApprovalSettings
+
 SERVICE = "front"
 """The service of which fronts are instances; it owns the operations that they handle themselves."""
 
@@ -135,7 +137,8 @@ class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a front.
 
     `ops_modules` declare operations in addition to those of `proto.ops`; operations of `unserved` services are
-    disabled. `session_key` signs the ids of HTTP sessions, which every generation of every front accepts.
+    disabled. `session_key` signs the ids of HTTP sessions, which every generation of every front accepts. Calls that
+    `approvals` chooses may take longer.
     """
 
     version: str
@@ -144,6 +147,7 @@ class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
     prompt_folders: tuple[PromptFolder, ...] = ()
     ops_modules: tuple[str, ...] = ()
     unserved: tuple[str, ...] = ()
+    approvals: ApprovalSettings = ApprovalSettings()
     workers: int = 1
 
 

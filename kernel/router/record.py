@@ -41,8 +41,9 @@ def record(log: AuditLog | None, call: RoutedCall, outcome: object) -> None:
         return
     failure = outcome.failure if isinstance(outcome, LinckiaError) else None
     took_s = trio.current_time() - call.deadline + call.limit_s
+    denied = call.approval != "" and failure is not None and failure.kind is Kind.FORBIDDEN
     entry = AuditEntry(
-        at=now() - datetime.timedelta(seconds=took_s),
+        at=now() - datetime.timedelta(seconds=took_s if denied else took_s + call.held_s),
         who=who(call),
         operation=call.op.name,
         target=call.target,
@@ -53,8 +54,12 @@ def record(log: AuditLog | None, call: RoutedCall, outcome: object) -> None:
         trace=frames.trace_id(call.trace),
         peer=call.peer,
         source="" if call.mandate is None else call.mandate.source,
+        approval=call.approval,
+        decided_by=call.decided_by,
+        held_ms=round(call.held_s * 1000, 3) if call.approval else None,
     )
-    if failure is not None and failure.kind is Kind.FORBIDDEN:
+    # Each decision of a person has a line of its own.
+    if failure is not None and failure.kind is Kind.FORBIDDEN and not denied:
         log.refused(entry)
     else:
         log.record(entry)

@@ -28,11 +28,13 @@ from linckia.kernel.generation import (
 from linckia.kernel.isolation import isolated, run_isolated
 from linckia.kernel.mandates import Mandate
 from linckia.kernel.ports import Cause, LocalHandler, ServiceState
+from linckia.kernel.router.approvals import Gate
 from linckia.kernel.router.calls import CallLog
 from linckia.kernel.router.instance import Limits
 from linckia.kernel.router.lane import Lane
 from linckia.kernel.router.record import KERNEL, AuditLog, record, who
 from linckia.proto import errors, frames, grants, keys, mcp, results
+from linckia.proto.approvals import Rules
 from linckia.proto.channel import ProtocolViolation
 from linckia.proto.errors import Cancelled, Executed, Forbidden, Internal, LinckiaError
 from linckia.proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
@@ -55,6 +57,7 @@ class Router:
             nobody may write to the roots.
         audit: records changes and refusals, if given.
         fronts: services that act for clients: they may call as clients, and receive events that clients subscribe to.
+        rules: which calls of clients wait for an approval.
     """
 
     def __init__(
@@ -66,8 +69,10 @@ class Router:
         fronts: Container[str] = (),
         read_only: bool = False,
         audit: AuditLog | None = None,
+        rules: Rules | None = None,
     ) -> None:
         self._audit = audit
+        self._gate = Gate(rules, self.call) if rules else None
         self.calls = CallLog()
         self._fronts = fronts
         self._read_only = read_only
@@ -174,6 +179,8 @@ class Router:
             if len(call.params) > frames.MAX_MESSAGE_BYTES:
                 too_large = f"{operation.name}: parameters of more than {frames.MAX_MESSAGE_BYTES} bytes"
                 raise errors.InvalidParams(too_large)
+            if self._gate is not None and self._gate.holds(call):
+                await self._gate.approved(call)
             outcome = await self._outcome(call, waiting)
             if isinstance(outcome, LinckiaError):
                 raise outcome
@@ -260,7 +267,7 @@ class Router:
         self._up.discard(generation)
         made, generation.made = generation.made, {}
         for call in made.values():
-            executed = self._lane_of(call.op).withdraw(call, f"service {generation.service} died")
+            executed = self._called_off(call, f"service {generation.service} died")
             lost = f"{call.op.name}: service {generation.service}, which had called it, died"
             self._record(call, Cancelled(lost, executed=executed))
         for scope in generation.asks.values():
@@ -300,14 +307,23 @@ class Router:
         if (call := generation.made.pop(call_id, None)) is None:
             return
         generation.forget(call_id)
-        lane = self._lane_of(call.op)
-        executed = lane.withdraw(call, f"withdrawn by service {generation.service}")
+        held = call.holding is not None
+        executed = self._called_off(call, f"withdrawn by service {generation.service}")
         if late:
-            timeout = lane.late(call, executed)
+            nobody = errors.Timeout(f"{call.op.name}: it was not approved in time", executed=executed)
+            timeout = nobody if held else self._lane_of(call.op).late(call, executed)
             self._record(call, timeout)
             generation.answer(call_id, timeout)
         else:
             self._record(call, Cancelled(f"{call.op.name}: withdrawn by the caller", executed=executed))
+
+    def _called_off(self, call: RoutedCall, reason: str) -> Executed:
+        """Withdraw a call, which may still wait for its approval. Returns whether it may have run."""
+        if call.holding is None:
+            return self._lane_of(call.op).withdraw(call, reason)
+        call.withdrawn = True
+        call.holding.cancel()
+        return Executed.NO
 
     def _from_service(self, generation: Generation, frame: Call) -> None:
         if frame.id in generation.made or frame.id in generation.asks:
@@ -391,10 +407,34 @@ class Router:
         self._lanes[generation.service].was_busy(generation.service, for_client=generation.client is not None)
         generation.made[frame.id] = call
         try:
-            lane.submit(call)
+            if self._gate is not None and self._gate.holds(call):
+                call.holding = trio.CancelScope()
+                self._start(partial(self._submit_approved, self._gate, call, call.holding))
+            else:
+                lane.submit(call)
         except LinckiaError:
             del generation.made[frame.id]
             raise
+
+    async def _submit_approved(self, gate: Gate, call: RoutedCall, holding: trio.CancelScope) -> None:
+        """Submit a call once it is approved."""
+        text = f"{call.op.name} failed in the kernel; its log has the details"
+        failure: LinckiaError | None = Internal(text, executed=Executed.NO)
+        with holding, isolated(f"the approval of {call.op.name}"):
+            try:
+                await gate.approved(call)
+                failure = None
+            except LinckiaError as error:
+                failure = error
+            if failure is None and not call.withdrawn:
+                call.holding = None
+                try:
+                    self._lane_of(call.op).submit(call)
+                except LinckiaError as error:
+                    failure = error
+        if failure is not None and not call.withdrawn:
+            call.withdrawn, call.holding = True, None
+            call.done(call.op.failure(failure))
 
     def _admit(self, call: RoutedCall, grant: Grant | None) -> None:
         """Raise Forbidden if the caller, or a client with this grant, may not make the call."""

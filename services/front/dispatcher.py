@@ -9,10 +9,12 @@ import msgspec
 import trio
 
 from linckia.proto import frames, grants, keys, results
+from linckia.proto.approvals import ApprovalSettings, Rules, tool_of
 from linckia.proto.dispatch import CallOptions, Dispatcher
 from linckia.proto.errors import Executed, Forbidden, Kind, LinckiaError, Timeout, UnknownOperation
 from linckia.proto.frames import Event
 from linckia.proto.front import SERVICE
+from linckia.proto.mounts import MountRequest
 from linckia.proto.operation import CLIENT, Access, Operation, Params
 from linckia.proto.target import described
 from linckia.services.front import rate, refusals
@@ -62,17 +64,26 @@ class LinkDispatcher(Dispatcher):
 
     Args:
         local: handlers of the front's own operations, by name.
+        rules: which calls wait for an approval, and so take longer.
         parent: the id of the call being served, if calls are made on behalf of its caller.
     """
 
-    def __init__(self, outgoing: Outgoing, local: Mapping[str, LocalHandler], *, parent: int | None = None) -> None:
+    def __init__(
+        self,
+        outgoing: Outgoing,
+        local: Mapping[str, LocalHandler],
+        rules: Rules | None = None,
+        *,
+        parent: int | None = None,
+    ) -> None:
         self._outgoing = outgoing
         self._local = local
+        self.rules = rules or Rules(ApprovalSettings())
         self._parent = parent
 
     def for_call(self, parent: int) -> LinkDispatcher:
         """Return a dispatcher for calls made while serving the call `parent`."""
-        return LinkDispatcher(self._outgoing, self._local, parent=parent)
+        return LinkDispatcher(self._outgoing, self._local, self.rules, parent=parent)
 
     async def call(self, operation: Operation[Any], params: Params[Any], **options: Unpack[CallOptions]) -> object:
         """See `proto.dispatch.Dispatcher.call`."""
@@ -89,12 +100,15 @@ class LinkDispatcher(Dispatcher):
             routed = operation.routed
             # What the front calls for itself is not the client's call.
             key = current_idempotency_key.get() if caller != SERVICE else ""
+            tool = tool_of(params) if isinstance(params, MountRequest) else ""
+            waits = bool(self.rules) and caller == CLIENT and self.rules.choose(routed, tool)
             answer = await self._outgoing.raw(
                 routed.name, frames.pack_body(params), parent=self._parent, trace=options.get("trace") or "",
                 limit_s=operation.deadline_ms / 1000 if limit_s is None else limit_s, caller=caller,
                 session=current_session.get(), grant=grants.current.get(), target=described(params),
                 peer=current_peer.get(), key=keys.checked(key) if key != "" else "",
                 client_requests=options.get("client_requests"),
+                patience_s=self.rules.extra_s if waits else 0.0,
             )  # fmt: skip
         except LinckiaError as error:
             raise operation.failure(error) from error.__cause__

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from linckia.proto.approvals import ApprovalSettings, Rules
 from linckia.proto.dispatch import Dispatcher
 from linckia.proto.errors import InvalidParams
 from linckia.proto.mcp import ListChanged
@@ -57,11 +58,13 @@ class Gateway:
         nursery: trio.Nursery,
         version: str,
         prompts: FilePrompts,
+        rules: Rules,
     ) -> None:
         self.table = table
         self.dispatcher = dispatcher
         self.events = events
         self.version = version
+        self.rules = rules
         self.prompts = prompts
         self.scratchpads = Scratchpads()
         self.notifier = Notifier()
@@ -117,10 +120,11 @@ class Gateway:
         return self.surface(name)
 
     def _create(self, surface: Surface, kind: type[SurfaceServer]) -> SurfaceServer:
-        composites = Composites(self.dispatcher, surface.steps, self.searches)
+        composites = Composites(self.dispatcher, surface.steps, self.searches, rules=self.rules)
         return kind(
-            surface, self.table, composites, self.notifier, self.version, self.scratchpads, self.prompts, self.mounted
-        )
+            surface, self.table, composites, self.notifier, self.version, self.scratchpads, self.prompts, self.mounted,
+            self.rules,
+        )  # fmt: skip
 
     async def server(self, surface: str) -> SurfaceServer:
         """Wait until the SDK is loaded and return the server of a surface.
@@ -141,11 +145,18 @@ class Gateway:
 
 @contextlib.asynccontextmanager
 async def open_gateway(
-    table: Table, dispatcher: Dispatcher, events: Events, *, version: str, prompt_folders: Sequence[Folder] = ()
+    table: Table,
+    dispatcher: Dispatcher,
+    events: Events,
+    *,
+    version: str,
+    prompt_folders: Sequence[Folder] = (),
+    rules: Rules | None = None,
 ) -> AsyncIterator[Gateway]:
     """Open a gateway to the operations of `table`; its tasks end with the context."""
     async with trio.open_nursery() as nursery:
-        gateway = Gateway(table, dispatcher, events, nursery, version, FilePrompts(prompt_folders))
+        rules = rules or Rules(ApprovalSettings())
+        gateway = Gateway(table, dispatcher, events, nursery, version, FilePrompts(prompt_folders), rules)
         nursery.start_soon(gateway.load)
         yield gateway
         nursery.cancel_scope.cancel()

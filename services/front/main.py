@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 from linckia.proto import ops
+from linckia.proto.approvals import Rules
 from linckia.proto.errors import Unavailable
 from linckia.proto.frames import Level
 from linckia.proto.front import SERVICE, FrontSettings
@@ -67,9 +68,12 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     reporter = Refusals(env.outgoing)
     refusals.current.set(reporter)
     table = Table(op for op in all_operations.values() if op.service not in settings.unserved)
-    dispatcher = LinkDispatcher(env.outgoing, {**scratchpad.HANDLERS, **prompts.HANDLERS})
+    rules = Rules(settings.approvals)
+    dispatcher = LinkDispatcher(env.outgoing, {**scratchpad.HANDLERS, **prompts.HANDLERS}, rules)
     folders = tuple(Folder.of(folder, env.roots) for folder in settings.prompt_folders)
-    async with open_gateway(table, dispatcher, env, version=settings.version, prompt_folders=folders) as gateway:
+    async with open_gateway(
+        table, dispatcher, env, version=settings.version, prompt_folders=folders, rules=rules
+    ) as gateway:
 
         async def listen(listening: socket.socket, relay: Relay) -> None:
             await gateway.server(ALL)

@@ -101,6 +101,7 @@ class Outgoing:
         target: str = "",
         peer: str = "",
         key: str = "",
+        patience_s: float = 0.0,
         client_requests: ClientRequests | None = None,
     ) -> bytes:
         """Make a call whose parameters and result are encoded bytes.
@@ -112,6 +113,7 @@ class Outgoing:
             target: what the call is about, for the audit log.
             peer: the client's address, for the audit log.
             key: the caller's idempotency key.
+            patience_s: how much longer than `limit_s` to wait, for what happens before the call begins.
             client_requests: delivers the call's progress, log lines and questions to the client.
         """
         if len(params) > frames.MAX_MESSAGE_BYTES:
@@ -138,7 +140,7 @@ class Outgoing:
                     key=key,
                 )
             )
-            with trio.move_on_after(limit_s):
+            with trio.move_on_after(limit_s + patience_s):
                 await pending.done.wait()
             if pending.answer is None:
                 # The kernel replies immediately and says whether the call may have run.

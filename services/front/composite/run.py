@@ -12,6 +12,7 @@ from typing import Unpack
 from msgspec import Raw
 
 from linckia.proto import keys
+from linckia.proto.approvals import Rules
 from linckia.proto.dispatch import CallOptions, ClientRequests, Dispatcher
 from linckia.proto.errors import InvalidParams, LinckiaError, UnknownOperation
 from linckia.proto.frames import new_trace
@@ -169,6 +170,15 @@ class _StepRequests:
         self._call.progress(self._index + min(max(part, 0.0), 0.999), self._count, text)
 
 
+def _step_count(params: object) -> int:
+    match params:
+        case Query():
+            return len(params.steps or ())
+        case Execute():
+            return len(params.operations or ())
+    return 1
+
+
 class Composites:
     """A `proto.dispatch.Dispatcher` that also runs the composite tools.
 
@@ -176,9 +186,16 @@ class Composites:
     """
 
     def __init__(
-        self, dispatcher: Dispatcher, steps: Steps, searches: ToolSearches | None = None, *, plain: bool = False
+        self,
+        dispatcher: Dispatcher,
+        steps: Steps,
+        searches: ToolSearches | None = None,
+        *,
+        plain: bool = False,
+        rules: Rules | None = None,
     ) -> None:
         self._dispatcher = dispatcher
+        self._rules = rules
         self._steps = steps
         self._searches = searches
         self._plain = plain
@@ -218,5 +235,9 @@ class Composites:
                     return describe(self._steps, params.target, params.words, ranked)
             raise TypeError(f"{type(params).__name__} is not a composite operation")
 
-        value = await run_locally(operation, answer, caller=caller, limit_s=options.get("timeout_s"))
+        limit_s = options.get("timeout_s")
+        if limit_s is None and self._rules:
+            # Each step may have to wait for an approval.
+            limit_s = operation.deadline_ms / 1000 + _step_count(params) * self._rules.extra_s
+        value = await run_locally(operation, answer, caller=caller, limit_s=limit_s)
         return value.plain() if self._plain and isinstance(value, Composed) else value

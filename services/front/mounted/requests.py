@@ -206,6 +206,7 @@ class MountedRequests:
             token=token,
             level=level,
             asks=True,
+            approves=True,
             answers=answers,
             interval_s=PROGRESS_S,
         )

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import trio
 
+from linckia.proto.approvals import QUESTION
 from linckia.proto.errors import Cancelled, Forbidden, InvalidParams, OperationError
 from linckia.proto.json_types import JsonObject
 from linckia.proto.mcp import CAPABILITIES, CAPABILITY_OF, INPUTS, MISSING_CAPABILITY
@@ -67,6 +68,7 @@ class CallRequests:
         token: the client's progress token; None if it wants no progress.
         level: the lowest level of log lines that the client wants; None for no log lines.
         asks: whether the operation declared `asks=True`.
+        approves: whether the client may be asked to approve the call.
         answers: what the client has answered so far, by name (2026-07-28).
         interval_s: shortest time between two progress notifications; in between, later ones replace earlier ones.
     """
@@ -79,6 +81,7 @@ class CallRequests:
         token: str | int | None = None,
         level: str | None = None,
         asks: bool = False,
+        approves: bool = False,
         answers: Mapping[str, Any] | None = None,
         interval_s: float = PROGRESS_INTERVAL_S,
     ) -> None:
@@ -87,6 +90,7 @@ class CallRequests:
         self._token = token
         self._level = LEVELS.index(level) if level in LEVELS else len(LEVELS)
         self._asks = asks
+        self._approves = approves
         self._answers = dict(answers or {})
         self._interval_s = interval_s
         self._asked = 0
@@ -141,7 +145,8 @@ class CallRequests:
     async def ask(self, method: str, params: JsonObject) -> JsonObject:
         if method == CAPABILITIES:
             return dict(self._client.capabilities)
-        if not self._asks:
+        is_approval = method == INPUTS and params.get("inputs", {}).keys() == {QUESTION}
+        if not (self._approves if is_approval else self._asks):
             raise Forbidden("the operation asks the client but does not declare `asks=True`")
         if method == INPUTS:
             inputs = params.get("inputs", {})

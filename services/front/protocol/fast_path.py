@@ -106,6 +106,10 @@ class FastPath:
     def _takes(self, operation: Operation[object]) -> bool:
         if operation.asks or operation.name in self._surface.custom_headers:
             return False
+        rules = self._server.rules
+        if rules and (_is_composite(operation) or rules.choose(operation)):
+            # The client may be asked to approve it.
+            return False
         return not operation.is_content or _is_composite(operation)
 
     async def answer(self, call: ToolCall, client: CallClient, nursery: trio.Nursery, level: str | None) -> Answer:

@@ -22,11 +22,13 @@ from mcp_types import INVALID_PARAMS
 from msgspec import UNSET
 
 from linckia.proto import grants
+from linckia.proto.approvals import ApprovalSettings, Rules
 from linckia.proto.dispatch import Dispatcher
 from linckia.proto.json_types import JsonObject
 from linckia.proto.keys import META
 from linckia.proto.operation import Operation, Params, Role
 from linckia.proto.ops import Table
+from linckia.proto.surfaces.steps import NAMES
 from linckia.proto.surfaces.surface import Surface
 from linckia.services.front.mounted.mounted import Mounted
 from linckia.services.front.mounted.surface import MountSurface
@@ -77,8 +79,10 @@ class SurfaceServer:
         scratchpads: Scratchpads,
         prompts: FilePrompts,
         mounted: Mounted,
+        rules: Rules | None = None,
     ) -> None:
         self.surface = surface
+        self.rules = rules or Rules(ApprovalSettings())
         self.mounted = mounted
         self.dispatcher = dispatcher
         self._table = table
@@ -230,17 +234,24 @@ class SurfaceServer:
         raw = ctx.params or {}
         answers = merged_answers(state, raw.get("inputResponses"))
         meta = raw.get("_meta") or {}
+        client = HandlerClient(ctx)
         client_requests = CallRequests(
-            HandlerClient(ctx),
+            client,
             request_of(ctx).nursery,
             token=progress_token_from_params(raw),
             level=reporting_level(ctx),
             asks=operation.asks,
+            approves=self._approves(operation, modern=client.modern),
             answers=answers,
         )
         return await calls.perform(
             self.dispatcher, operation, params, client_requests, meta.get("traceparent"), key=meta.get(META, UNSET)
         )
+
+    def _approves(self, operation: Operation[object], *, modern: bool) -> bool:
+        """Whether the client may be asked to approve the call, or a step of it."""
+        # If a call ends with a question, the client makes it again, but its other steps have already been executed.
+        return bool(self.rules) and (not modern or operation.name not in NAMES)
 
     async def _complete_argument(self, ctx: Context, params: types.CompleteRequestParams) -> Any:
         ref, argument = params.ref, params.argument

@@ -1,0 +1,126 @@
+"""The gate in front of the services: calls that the settings choose wait until a person has approved them.
+
+The gate is in the kernel, since a front may be taken over. The service `approvals` keeps what is pending and asks; if
+it is down, such calls wait or fail, and none is let through.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import trio
+from msgspec import structs
+
+from linckia.kernel.generation import MAX_SEARCHED_BYTES, RoutedCall
+from linckia.kernel.router.record import KERNEL, who
+from linckia.proto import errors, frames, grants
+from linckia.proto.approvals import TOOLS_CALL, Rules
+from linckia.proto.errors import Executed, Forbidden, LinckiaError
+from linckia.proto.mounts import MountRequest
+from linckia.proto.operation import CLIENT, operation_of
+from linckia.proto.ops.approvals import ApprovalWait, Decision
+
+SHOWN_BYTES = 4_096
+"""How much of parameters that are too long to be sent is shown."""
+
+
+class _Tool(msgspec.Struct):
+    method: str = ""
+    name: str = ""
+
+
+_tool: Callable[[bytes], _Tool] = frames.reader(_Tool)
+
+
+class Gate:
+    """Has calls wait for their approval.
+
+    Args:
+        call: `Router.call`.
+    """
+
+    def __init__(self, rules: Rules, call: Callable[..., Awaitable[object]]) -> None:
+        self._rules = rules
+        self._call = call
+
+    def holds(self, call: RoutedCall) -> bool:
+        """Return whether this call has to wait."""
+        if call.caller != CLIENT:
+            return False
+        tool: str | None = ""
+        if self._rules.depends_on_tool(call.op):
+            tool = _tool_of(call.params)
+        return self._rules.choose(call.op, tool)
+
+    async def approved(self, call: RoutedCall) -> None:
+        """Wait until the call is approved; its deadline counts from then.
+
+        Raises:
+            Forbidden: it was denied.
+            LinckiaError: the service `approvals` could not be asked.
+        """
+        began, settings = trio.current_time(), self._rules.settings
+        # The grant is the client's, which says nothing about this call.
+        with grants.lifted():
+            try:
+                answer = await self._call(
+                    operation_of(ApprovalWait),
+                    await self._asked(call),
+                    caller=KERNEL,
+                    timeout_s=self._rules.extra_s,
+                    trace=call.trace,
+                    client_requests=call.client_requests if settings.elicit else None,
+                )
+            except LinckiaError as error:
+                text = f"{call.op.name} needs an approval: {error}"
+                raise errors.from_failure(
+                    structs.replace(error.failure, message=text[: errors.MESSAGE_CHARS], executed=Executed.NO)
+                ) from None
+        decision = msgspec.convert(answer, Decision)
+        now = trio.current_time()
+        call.approval, call.decided_by, call.held_s = decision.id, decision.by, now - began
+        if not decision.approved:
+            why = f": {decision.reason}" if decision.reason else ""
+            raise Forbidden(f"{call.op.name} was denied by {decision.by}{why}")
+        call.deadline = now + call.limit_s
+
+    async def _asked(self, call: RoutedCall) -> ApprovalWait:
+        settings, params, digest = self._rules.settings, bytes(call.params), ""
+        size = len(params)
+        if size > MAX_SEARCHED_BYTES:
+            # Hashing the largest takes a quarter of a second.
+            digest = await trio.to_thread.run_sync(_digest, params)
+            params = params[:SHOWN_BYTES]
+        return ApprovalWait(
+            wait=call.span,
+            operation=call.op.name,
+            is_mounted=call.op.params is MountRequest,
+            who=who(call)[:500],
+            session=call.session,
+            source="" if call.mandate is None else call.mandate.source[:500],
+            target=call.target,
+            params=params,
+            size=size,
+            digest=digest,
+            key=getattr(call, "key", ""),
+            timeout_s=settings.timeout_s,
+            allow_on_time_out=settings.default == "allow",
+            elicit=settings.elicit and call.client_requests is not None,
+        )
+
+
+def _digest(params: bytes) -> str:
+    return hashlib.blake2b(params, digest_size=32).hexdigest()
+
+
+def _tool_of(params: bytes) -> str | None:
+    """Return the tool in a request for a mounted server; "" if it calls none, None if that cannot be seen."""
+    if len(params) > MAX_SEARCHED_BYTES:
+        return None
+    try:
+        found = _tool(bytes(params))
+    except msgspec.DecodeError:
+        return None
+    return found.name if found.method == TOOLS_CALL else ""

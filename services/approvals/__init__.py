@@ -1,0 +1,1 @@
+"""Keeps the calls of clients that wait for a person, and the decisions."""

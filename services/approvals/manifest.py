@@ -1,0 +1,24 @@
+"""The manifest of `approvals` for the kernel."""
+
+from __future__ import annotations
+
+from linckia.proto.approvals import SERVICE
+from linckia.proto.manifest import STALL_S, Keep, Manifest, Store
+
+SCHEMA_VERSION = 1
+
+MANIFESTS = (
+    Manifest(
+        name=SERVICE,
+        order=15,
+        stall_s=STALL_S,
+        # Tools of mounted servers may have to wait too.
+        essential=True,
+        # It starts with the first call that waits.
+        lazy=True,
+        rests=True,
+        # Calls that wait are in flight; it refuses more than `store.MAX_PENDING` of them itself.
+        in_flight=4096,
+        stores=(Store("approvals.db", Keep.SOURCE, schema=SCHEMA_VERSION),),
+    ),
+)
