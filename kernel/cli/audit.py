@@ -92,8 +92,11 @@ def in_words(entry: AuditEntry) -> str:
     peer = f" from {entry.peer}" if entry.peer not in ("", entry.who) else ""
     message = f": {entry.message}" if entry.message else ""
     source = f" by {entry.source}" if entry.source else ""
+    held = "" if entry.held_ms is None else f" ({entry.held_ms / 1000:.0f} s for approval {entry.approval})"
+    # The message of a call that was denied says by whom.
+    decided = f" (approved by {entry.decided_by})" if entry.decided_by and entry.outcome != "forbidden" else ""
     line = (
         f"{at} {entry.who}{peer}{source} {entry.operation} {entry.target} -> {entry.outcome}{maybe}{message}"
-        f"{times}{took}"
+        f"{times}{took}{held}{decided}"
     )
     return escaped(line)

@@ -290,7 +290,22 @@ Revoking a token takes effect at once, also in open sessions.
 """
 
 
+APPROVE_EPILOG = """\
+examples:
+  linckia approve                              list the calls that wait, and what each would do
+  linckia approve 4f2a91                       let one through
+  linckia approve 4f2a91 --deny --reason 'not on a Friday'
+
+`[approvals]` in the settings says which calls wait.
+"""
+
+
 def _access(command: AddCommand) -> None:
+    approve = command("approve", "approve", "list the calls that wait for an approval, or decide", APPROVE_EPILOG)
+    approve.add_argument("id", metavar="ID", nargs="?", help="the call to decide about (default: list them)")
+    approve.add_argument("--deny", action="store_true", help="deny it instead")
+    approve.add_argument("--reason", metavar="TEXT", help="the reason, which the client gets if it is denied")
+    add_json(approve)
     token = command("token", "token", "create, list or revoke tokens for clients over HTTP", TOKEN_EPILOG)
     token.add_argument("action", choices=("create", "list", "revoke"), help="what to do")
     token.add_argument("name", metavar="NAME", nargs="?", help="the token to create or revoke")

@@ -58,13 +58,13 @@ class Gateway:
         nursery: trio.Nursery,
         version: str,
         prompts: FilePrompts,
-        rules: Rules,
+        rules: Rules | None = None,
     ) -> None:
         self.table = table
         self.dispatcher = dispatcher
         self.events = events
         self.version = version
-        self.rules = rules
+        self.rules = rules or Rules(ApprovalSettings())
         self.prompts = prompts
         self.scratchpads = Scratchpads()
         self.notifier = Notifier()
@@ -155,7 +155,6 @@ async def open_gateway(
 ) -> AsyncIterator[Gateway]:
     """Open a gateway to the operations of `table`; its tasks end with the context."""
     async with trio.open_nursery() as nursery:
-        rules = rules or Rules(ApprovalSettings())
         gateway = Gateway(table, dispatcher, events, nursery, version, FilePrompts(prompt_folders), rules)
         nursery.start_soon(gateway.load)
         yield gateway

@@ -1,0 +1,82 @@
+"""`linckia approve`: calls of clients that wait for a person, and the person's decision."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+
+from linckia.kernel.cli import Usage
+from linckia.kernel.cli.terminal import connect, say, show_json
+from linckia.proto.json_types import JsonObject
+
+PREVIEW_CHARS = 400
+
+_NOBODY = "operator"
+
+
+def approve(arguments: argparse.Namespace) -> int:
+    """List what waits, or decide about one call. Raises Usage, ControlError."""
+    if arguments.id is None and (arguments.deny or arguments.reason):
+        raise Usage("--deny and --reason need the ID of the call, which `linckia approve` shows")
+    if arguments.id is None:
+        return _list(arguments)
+    with connect(arguments) as client:
+        about = _about(client.call("approval_list", {"recent": 0}), arguments.id)
+        done = client.call(
+            "approval_decide",
+            {
+                "id": arguments.id,
+                "approve": not arguments.deny,
+                "reason": arguments.reason or "",
+                "who": _user(),
+                **about,
+            },
+        )
+    if arguments.json:
+        show_json(done)
+    else:
+        say(done["message"])
+    return 0
+
+
+def _about(found: JsonObject, id_: str) -> JsonObject:
+    """Return what the call is about, so that the audit log has it with the decision."""
+    for each in found["pending"]:
+        if each["id"] == id_:
+            return {"operation": each["tool"] or each["operation"], "asker_name": each["asker"]}
+    return {}
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser() or _NOBODY
+    except (OSError, KeyError):
+        return _NOBODY
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    with connect(arguments) as client:
+        found = client.call("approval_list", {})
+    if arguments.json:
+        show_json(found)
+        return 0
+    if not found["pending"]:
+        say("No call waits for an approval.")
+        return 0
+    for each in found["pending"]:
+        name, source = each["tool"] or each["operation"], f" for {each['source']}" if each["source"] else ""
+        gone = "" if each["waiting"] else "; the call no longer waits, a repetition finds the decision"
+        then = "allowed" if each["on_time_out"] == "allow" else "denied"
+        say(
+            [(each["id"], "bold"), f"  {name} of {each['asker']}{source}"],
+            f"    {each['target']}" if each["target"] else "    (no target)",
+            f"    {_cut(each['preview'])}",
+            (f"    {then} in {each['left_s']:.0f} s if nobody decides{gone}", "dim"),
+        )
+    say("", "Decide with `linckia approve ID`, or `linckia approve ID --deny --reason TEXT`.")
+    return 0
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split("\n"))
+    return line if len(line) <= PREVIEW_CHARS else f"{line[: PREVIEW_CHARS - 1]}…"
