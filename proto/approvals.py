@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.mounts import MountRequest, is_name
+from linckia.proto.mounts import TOOLS_CALL, MountRequest, is_name
 from linckia.proto.operation import CLIENT, Access, Operation
 from linckia.proto.suggestions import nearest
 
@@ -30,8 +30,6 @@ MOUNT: Final = "mount:"
 """Prefix of a mounted server's name: every tool of that server that does not only read."""
 TOOLS: Final = "mcp."
 """Prefix of patterns for tools of mounted servers: `mcp.SERVER.TOOL`, with the server's own names of its tools."""
-
-TOOLS_CALL: Final = "tools/call"
 
 QUESTION: Final = "approval"
 """Name of the question by which a client's own user is asked."""
@@ -112,9 +110,9 @@ class Rules:
         return tool != "" and any(fnmatchcase(name, pattern) for pattern in self._tools)
 
 
-def tool_of(request: MountRequest) -> str:
-    """Return the tool that a request calls; "" if it calls none."""
-    return request.name if request.method == TOOLS_CALL else ""
+def tool_of(method: str, name: str) -> str | None:
+    """Return the tool that a `MountRequest` calls; "" if it calls none, None if it does not say which."""
+    return (name or None) if method == TOOLS_CALL else ""
 
 
 def check(require: Iterable[str], operations: Iterable[Operation[Any]], mounts: Collection[str]) -> None:

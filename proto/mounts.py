@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Raw, UnsetType
 
+from linckia.proto.errors import InvalidParams
 from linckia.proto.json_types import Layer
 from linckia.proto.operation import CLIENT, OPERATOR, Access, Operation, Params, Role
 
@@ -40,6 +41,11 @@ CHANGED: Final = "mcp.mount_changed"
 
 UPDATED: Final = "mcp.mount_resource_updated"
 """Topic of the event that a resource of a mount has changed; the body is a `MountResourceUpdated`."""
+
+TOOLS_CALL: Final = "tools/call"
+
+MAX_NAME_CHARS: Final = 4096
+"""Longer names of tools, prompts and URIs are cut in `MountRequest.name`."""
 
 PROGRESS_S: Final = 0.01
 """Shortest time between two reports of progress that are passed on; a server may report each of its steps."""
@@ -130,7 +136,7 @@ class MountRequest(Params["MountReply"], frozen=True, kw_only=True):
     """A request for a mounted server, as MCP defines it."""
 
     method: Annotated[str, Meta(max_length=128)]
-    name: Annotated[str, Meta(max_length=4096)] = ""
+    name: Annotated[str, Meta(max_length=MAX_NAME_CHARS)] = ""
     """The tool, prompt or URI, for the audit log."""
     params: bytes = b"{}"
     """JSON object: the request's parameters, without the members of `_meta` that belong to the connection."""
@@ -147,6 +153,24 @@ class MountRequest(Params["MountReply"], frozen=True, kw_only=True):
         given = msgspec.json.decode(self.params, type=dict[str, Raw])
         kept = {name: bytes(value) for name, value in sorted(given.items()) if name != "_meta"}
         return msgspec.msgpack.encode([self.method, self.name, kept])
+
+    def check(self) -> None:
+        """Check that `name` is the tool in `params`, since approvals and the audit log depend on it."""
+        if self.method != TOOLS_CALL or not self.name:
+            return
+        try:
+            called = _called(self.params).name
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidParams(f"`params` is not a call of a tool: {error}", field="params") from None
+        if called[: len(self.name)] != self.name or len(called) > len(self.name) < MAX_NAME_CHARS:
+            raise InvalidParams(f"`name` is {self.name!r}, but `params` call {called[:200]!r}", field="name")
+
+
+class _Called(msgspec.Struct):
+    name: str = ""
+
+
+_called = msgspec.json.Decoder(_Called).decode
 
 
 class MountReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

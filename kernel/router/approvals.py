@@ -16,7 +16,7 @@ from msgspec import structs
 from linckia.kernel.generation import MAX_SEARCHED_BYTES, RoutedCall
 from linckia.kernel.router.record import KERNEL, who
 from linckia.proto import errors, frames, grants
-from linckia.proto.approvals import TOOLS_CALL, Rules
+from linckia.proto.approvals import Rules, tool_of
 from linckia.proto.errors import Executed, Forbidden, LinckiaError
 from linckia.proto.mounts import MountRequest
 from linckia.proto.operation import CLIENT, operation_of
@@ -123,4 +123,4 @@ def _tool_of(params: bytes) -> str | None:
         found = _tool(bytes(params))
     except msgspec.DecodeError:
         return None
-    return found.name if found.method == TOOLS_CALL else ""
+    return tool_of(found.method, found.name)

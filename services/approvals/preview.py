@@ -12,7 +12,7 @@ import msgspec
 
 from linckia.proto import frames
 from linckia.proto.approvals import TOOLS, tool_of
-from linckia.proto.mounts import MountRequest
+from linckia.proto.mounts import TOOLS_CALL, MountRequest
 from linckia.proto.ops.approvals import ApprovalWait
 
 PREVIEW_CHARS = 4_000
@@ -40,7 +40,7 @@ def mounted(asked: ApprovalWait) -> MountRequest | None:
 def tool(asked: ApprovalWait) -> str:
     """Return the tool of a mounted server, as the settings name it; "" if it is not known."""
     request = mounted(asked)
-    if request is None or not tool_of(request):
+    if request is None or not tool_of(request.method, request.name):
         return ""
     # The operation is named SERVICE.KIND, and the service after the server.
     server = asked.operation.partition(".")[0].removeprefix("mcp_")
@@ -76,7 +76,7 @@ def shown(asked: ApprovalWait) -> str:
         return _cut(f"{asked.size} bytes: {_text(asked.params)}", PREVIEW_CHARS)
     if (request := mounted(asked)) is not None:
         params = _of_request(request)
-        value = params.get("arguments", {}) if isinstance(params, dict) and tool_of(request) else params
+        value = params.get("arguments", {}) if isinstance(params, dict) and request.method == TOOLS_CALL else params
     return _cut(msgspec.json.encode(_plain(value, 0)).decode(errors="replace"), PREVIEW_CHARS)
 
 

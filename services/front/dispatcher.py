@@ -100,7 +100,7 @@ class LinkDispatcher(Dispatcher):
             routed = operation.routed
             # What the front calls for itself is not the client's call.
             key = current_idempotency_key.get() if caller != SERVICE else ""
-            tool = tool_of(params) if isinstance(params, MountRequest) else ""
+            tool = tool_of(params.method, params.name) if isinstance(params, MountRequest) else ""
             waits = bool(self.rules) and caller == CLIENT and self.rules.choose(routed, tool)
             answer = await self._outgoing.raw(
                 routed.name, frames.pack_body(params), parent=self._parent, trace=options.get("trace") or "",

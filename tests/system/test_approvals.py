@@ -16,7 +16,9 @@ import tomlkit
 from linckia.kernel.audit import AuditEntry, entries, files_of
 from linckia.proto.control.client import CallFailed
 from tests.system.cli.clients import StdioClient, command, data_directory, linckia, stdio_client
-from tests.system.running import RunningKernel, running, wait_until
+from tests.system.mounting import small
+from tests.system.running import HTTP, RunningKernel, running, wait_until
+from tests.system.tokens import Answer, HttpClient, create
 
 SERVICES = ("approvals", "echo", "yaml")
 
@@ -40,7 +42,7 @@ def asking(
     (folder / "data" / "linckia.toml").write_text(tomlkit.dumps({"approvals": settings, "mcp": mcp or {}}))
     with (
         data_directory(folder / "data") as data,
-        running(data, [folder / "root"], services=services, options=options) as kernel,
+        running(data, [folder / "root"], services=services, options=options, token=options == HTTP) as kernel,
     ):
         yield kernel
 
@@ -284,3 +286,59 @@ def test_only_the_operator_decides(kernel: RunningKernel) -> None:
         assert "error" in answer
     with pytest.raises(CallFailed, match="no approval has the id"):
         kernel.call("approval_decide", {"id": "nothing", "approve": True})
+
+
+def test_tools_of_mounted_servers_wait(tmp_path: Path) -> None:
+    kinds = ["mcp.one.e*", "mcp.one.append"]
+    services = (*SERVICES, "mounts")
+    with asking(tmp_path, services=services, mcp={"one": small()}, require=kinds) as kernel:
+        target = tmp_path / "appended"
+        with stdio_client(kernel.data_dir, "--surface", "one") as client:
+            client.initialize()
+            client.request(1, "tools/list")
+            assert not client.call(2, "write", path=str(target))["isError"]
+            # A tool that only reads waits too, if the settings name it.
+            for number, tool, arguments in (
+                (3, "echo", {"text": "hi"}),
+                (4, "append", {"path": str(target), "text": "!"}),
+            ):
+                ask(client, number, tool, arguments)
+                (waiting,) = pending(kernel)
+                assert waiting["tool"] == f"mcp.one.{tool}"
+                assert json.loads(waiting["preview"]) == arguments
+                command(kernel.data_dir, "approve", waiting["id"])
+                assert not client.receive(1)[number]["result"]["isError"]
+        assert target.read_text() == "written!\n"
+        decided = wait_for(kernel, operation="approval_decide")
+        assert "operation=mcp.one." in decided.target
+
+
+def test_tools_that_change_something_wait_if_all_of_a_server_do(tmp_path: Path) -> None:
+    services = (*SERVICES, "mounts")
+    with asking(tmp_path, services=services, mcp={"one": small()}, require=["mount:one"]) as kernel:
+        with stdio_client(kernel.data_dir, "--surface", "one") as client:
+            client.initialize()
+            client.request(1, "tools/list")
+            assert not client.call(2, "echo", text="hi")["isError"]
+            ask(client, 3, "write", {"path": str(tmp_path / "written")})
+            (waiting,) = pending(kernel)
+            command(kernel.data_dir, "approve", waiting["id"], "--deny")
+            assert "denied" in failure(client.receive(1)[3])
+        assert not (tmp_path / "written").exists()
+
+
+def test_a_token_s_limits_come_first_and_its_name_is_shown(tmp_path: Path) -> None:
+    with asking(tmp_path, options=HTTP, require=["write"]) as kernel:
+        reader, writer = create(kernel, "reader", "--read-only"), create(kernel, "writer")
+        refused = HttpClient(kernel, reader).tool("noyalib_set", change(kernel, 4))
+        assert "may only read" in refused.text
+        assert not kernel.call("approval_list")["pending"]
+        answers: list[Answer] = []
+        client = HttpClient(kernel, writer)
+        thread = threading.Thread(target=lambda: answers.append(client.tool("noyalib_set", change(kernel, 4))))
+        thread.start()
+        (waiting,) = pending(kernel, asker="writer")
+        command(kernel.data_dir, "approve", waiting["id"])
+        thread.join(60)
+        assert "error" not in answers[0].json
+        assert "retries: 4" in file_of(kernel).read_text()

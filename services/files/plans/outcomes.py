@@ -207,10 +207,10 @@ class OutcomeRunner:
         if mandate is None:
             return NO_MANDATE
         call = KernelCall(mandate=mandate, entry=values_of(entry))
-        timeout_s = TABLE[outcome.tool].deadline_ms / 1000
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                await self._core.env.call(call, timeout_s=timeout_s)
+                # The kernel applies the operation's deadline, which begins once the call is approved.
+                await self._core.env.call(call)
                 return None
             except (Unavailable, Overloaded) as error:
                 if attempt == ATTEMPTS or error.failure.executed is not Executed.NO:

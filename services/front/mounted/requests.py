@@ -19,7 +19,7 @@ from msgspec import Raw, UnsetType
 from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
 from linckia.proto.json_types import JsonObject
 from linckia.proto.keys import META
-from linckia.proto.mounts import PROGRESS_S, READ, MountReply, MountRequest, operations_of
+from linckia.proto.mounts import MAX_NAME_CHARS, PROGRESS_S, READ, MountReply, MountRequest, operations_of
 from linckia.proto.operation import Operation
 from linckia.services.front.mounted.catalogue import Catalogue
 from linckia.services.front.mounted.content import bounded
@@ -212,7 +212,7 @@ class MountedRequests:
         )
         asked = MountRequest(
             method=passed.method,
-            name=passed.name[:4096],
+            name=passed.name[:MAX_NAME_CHARS],
             params=_encode(_without_connection(params)),
             answers=_encode(answers) if answers else b"",
             capabilities=_encode(capabilities),
