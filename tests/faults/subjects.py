@@ -15,6 +15,7 @@ import msgspec
 from PIL import Image
 
 from linckia.proto.errors import LinckiaError, OperationError
+from linckia.proto.ops.approvals import ApprovalListParams, ApprovalWait
 from linckia.proto.ops.documents.change import DocumentsAdd
 from linckia.proto.ops.documents.reading import DocumentsGet, DocumentsList
 from linckia.proto.ops.events import EventAdd, EventKind, EventsRead
@@ -27,6 +28,7 @@ from linckia.proto.ops.retrieve import Group, Item, RetrieveGroups, RetrievePut,
 from linckia.proto.ops.transcripts import TranscriptHistories
 from linckia.proto.ops.transcripts_intake import TranscriptIngest
 from linckia.proto.ops.watch import WatchStatus, WatchSubscribe
+from linckia.services.approvals.main import open_service as open_approvals
 from linckia.services.decode.main import open_service as open_decode
 from linckia.services.documents.main import open_service as open_documents
 from linckia.services.events.main import open_service as open_events
@@ -198,6 +200,18 @@ async def seen_events(bench: Bench, root: Path) -> set[int]:
     events = (await bench.call(EventsRead(after=0, kinds=[EventKind.TASK]))).events
     assert all(each.subject == f"arm {each.details['n']}" for each in events)
     return {each.details["n"] for each in events}
+async def write_approvals(bench: Bench, root: Path, n: int) -> None:
+    # Its time is over at once, so that it is decided.
+    call = ApprovalWait(
+        wait=f"w{n}", operation=f"n{n}", who="ci", params=b"\x80", size=1, timeout_s=0.001, allow_on_time_out=True
+    )
+    assert (await bench.call(call, caller="kernel")).approved
+
+
+async def seen_approvals(bench: Bench, root: Path) -> set[int]:
+    found = await bench.call(ApprovalListParams(recent=500), caller="operator")
+    assert all(each.state == "approved" and each.by for each in found.recent)
+    return {int(each.operation[1:]) for each in found.recent}
 
 
 SUBJECTS: Mapping[str, Subject] = {
@@ -213,6 +227,7 @@ SUBJECTS: Mapping[str, Subject] = {
         Subject("events", {"events": open_events}, write_events, seen_events),
         Subject("watch", {"watch": open_watch}, write_watch, seen_watch, fed=True),
         Subject("media", {"decode": open_decode, "media": open_media}, write_media, seen_media),
+        Subject("approvals", {"approvals": open_approvals}, write_approvals, seen_approvals),
     )
 }
 

@@ -222,4 +222,4 @@ def test_the_folders_that_a_service_follows_are_its_own_and_the_watchers(tmp_pat
 
 def test_only_what_mounted_servers_need_is_served_if_the_settings_say_so() -> None:
     pools = catalog.pools(catalog.ENTRIES, {}, rest_after_s=60, standbys=True, only_essential=True)
-    assert set(pools) == {"front", "mounts"}
+    assert set(pools) == {"approvals", "front", "mounts"}

@@ -15,6 +15,7 @@ from linckia.kernel.router.instance import Limits
 from linckia.kernel.router.record import AuditLog
 from linckia.kernel.router.router import Router
 from linckia.proto import frames, ops
+from linckia.proto.approvals import Rules
 from linckia.proto.channel import Channel
 from linckia.proto.errors import OperationError
 from linckia.proto.frames import Hello, Written
@@ -43,11 +44,13 @@ class Rig:
         speakers: Sequence[str],
         fronts: Sequence[str],
         audit: AuditLog | None = None,
+        rules: Rules | None = None,
     ) -> None:
         self.table = ops.load(["tests.unit.router.ops"])
         self.router = Router(
-            self.table, {"speaker": limits, "relay": Limits(8, 8)}, {"speaker": speakers}, fronts=fronts, audit=audit
-        )
+            self.table, {"speaker": limits, "relay": Limits(8, 8)}, {"speaker": speakers}, fronts=fronts, audit=audit,
+            rules=rules,
+        )  # fmt: skip
         self.outgoing: dict[str, Outgoing] = {}
         """How each service makes its calls."""
         self.nursery = nursery
@@ -199,9 +202,10 @@ async def rig(
     audit: AuditLog | None = None,
     wait_s: float | None = None,
     grow_after_s: float | None = None,
+    rules: Rules | None = None,
 ) -> AsyncIterator[Rig]:
     async with trio.open_nursery() as nursery:
-        made = Rig(nursery, Limits(in_flight, queue, wait_s, grow_after_s), speakers, fronts, audit)
+        made = Rig(nursery, Limits(in_flight, queue, wait_s, grow_after_s), speakers, fronts, audit, rules)
         await nursery.start(made.router.run)
         if up:
             for name in speakers:

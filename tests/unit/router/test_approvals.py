@@ -1,0 +1,41 @@
+"""The router lets no call through that waits for an approval."""
+
+from __future__ import annotations
+
+import pytest
+
+from linckia.kernel.audit import AuditEntry
+from linckia.proto.approvals import ApprovalSettings, Rules
+from linckia.proto.errors import Executed, Unavailable
+from tests.unit.router.ops import Say, Write
+from tests.unit.router.rig import call, rig
+
+RULES = Rules(ApprovalSettings(require=("test.write",)))
+
+
+class Log:
+    """Keeps what is recorded."""
+
+    def __init__(self) -> None:
+        self.entries: list[AuditEntry] = []
+
+    def record(self, entry: AuditEntry) -> None:
+        self.entries.append(entry)
+
+    refused = record
+
+
+async def test_without_the_service_that_asks_no_chosen_call_is_made() -> None:
+    log = Log()
+    async with rig(rules=RULES, audit=log) as r:
+        with pytest.raises(Unavailable, match=r"test\.write needs an approval: service approvals") as caught:
+            await call(r, Write(text="one"))
+        assert caught.value.failure.executed is Executed.NO
+        assert r.seen == []
+        assert [entry.outcome for entry in log.entries] == ["unavailable"]
+
+
+async def test_other_calls_and_those_of_the_operator_do_not_wait() -> None:
+    async with rig(rules=RULES) as r:
+        assert (await call(r, Say(text="one")))["text"] == "one"
+        assert (await call(r, Write(text="two"), caller="operator"))["text"] == "two"
