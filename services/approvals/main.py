@@ -55,11 +55,18 @@ class Approvals:
     async def wait(self, params: ops.ApprovalWait, ctx: Context) -> ops.Decision:
         row = await self._admit(params)
         try:
+            failure: LinckiaError | None = None
             async with trio.open_nursery() as nursery:
                 if params.elicit and row.state == store.PENDING:
                     nursery.start_soon(self._ask, row, params, ctx)
-                await self._decided(row)
+                try:
+                    await self._decided(row)
+                except LinckiaError as error:
+                    # Outside of the nursery, which would wrap it.
+                    failure = error
                 nursery.cancel_scope.cancel()
+            if failure is not None:
+                raise failure
             # A decision that is given to a call counts for no other one.
             done = await self._database.write(partial(store.use, id_=row.id))
         finally:
@@ -121,14 +128,14 @@ class Approvals:
         }
         try:
             answers = await ctx.ask_client(INPUTS, {"inputs": {QUESTION: question}})
-        except LinckiaError:
-            # It cannot be asked, or has gone.
-            return
-        answer = answers.get(QUESTION)
-        action = answer.get("action") if isinstance(answer, dict) else None
-        if action in ("accept", "decline"):
-            decide = partial(store.decide, id_=row.id, approve=action == "accept", reason="")
-            await self._write(partial(decide, by=f"the user of {params.who}", now_ns=time.time_ns()))
+            answer = answers.get(QUESTION)
+            action = answer.get("action") if isinstance(answer, dict) else None
+            if action in ("accept", "decline"):
+                decide = partial(store.decide, id_=row.id, approve=action == "accept", reason="")
+                await self._write(partial(decide, by=f"the user of {params.who}", now_ns=time.time_ns()))
+        except LinckiaError as error:
+            # It cannot be asked, or has gone, or the disk is full: others can still decide.
+            ctx.log("debug", f"the client did not decide: {error}")
 
     @handles(ops.ApprovalDecide)
     async def decide(self, params: ops.ApprovalDecide, ctx: Context) -> ops.Decided:

@@ -130,7 +130,9 @@ def admit(db: apsw.Connection, asked: Row, live: Collection[str], now_ns: int) -
         None,
     )
     if found is not None:
-        db.execute("UPDATE approval SET waiter=? WHERE id=?", (asked.waiter, found.id))
+        # If the time of a call that waits was over while the service was down, the default decides about it.
+        state = PENDING if found.state == EXPIRED else found.state
+        db.execute("UPDATE approval SET waiter=?, state=? WHERE id=?", (asked.waiter, state, found.id))
         return found
     ((total, own),) = db.execute("SELECT count(*), sum(asker=?) FROM approval WHERE state=?", (asked.asker, PENDING))
     if total >= MAX_PENDING or (own or 0) >= MAX_PENDING_EACH:
