@@ -1,6 +1,6 @@
 """The service `approvals`: calls of clients that wait for a person, and the person's decisions.
 
-The kernel asks it about each call that the settings choose, and passes on only what is approved. Pending approvals are
+The kernel asks it about each call that the settings choose, and passes on only approved calls. Pending approvals are
 on disk, so they outlive every process; a call that is repeated after a death finds its own.
 """
 
@@ -32,7 +32,7 @@ ASKED_CHARS = 1_500
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Open the service; it is ready once the database is open."""
     path = env.data_dir / "approvals.db"
-    # What was shown of the parameters goes with the approval.
+    # Deleted parameters are overwritten, since they may be secret.
     pragmas = {"secure_delete": 1}
     database = await env.opened(
         Database, path, store.SCHEMA, kind=Kind.SOURCE, readers=2, pragmas=pragmas, on_damage=env.damaged

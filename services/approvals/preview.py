@@ -88,7 +88,7 @@ def _of_request(request: MountRequest) -> object:
 
 
 def _plain(value: object, depth: int) -> object:
-    """Return a value that can be encoded as JSON, with long texts cut and without what is not set."""
+    """Return a value that can be encoded as JSON, with long texts cut and without nulls."""
     match value:
         case str():
             return _cut(value, VALUE_CHARS)

@@ -170,7 +170,7 @@ def expire(db: apsw.Connection, live: Collection[str], now_ns: int) -> None:
 
 
 def decide(db: apsw.Connection, id_: str, *, approve: bool, by: str, reason: str, now_ns: int) -> Row | None:
-    """Decide a pending approval. Returns it as it is now; None if there is none with this id."""
+    """Decide a pending approval. Returns its current state; None if the id is unknown."""
     db.execute(
         "UPDATE approval SET state=?, decided_ns=?, by=?, reason=? WHERE id=? AND state=?",
         (APPROVED if approve else DENIED, now_ns, by, reason, id_, PENDING),

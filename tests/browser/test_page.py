@@ -183,6 +183,7 @@ def places(kernel: RunningKernel) -> dict[str, str]:
         "system/retrieve/log": "retrieve.log",
         "system/retrieve/calls": "retrieve_search",
         "system/retrieve/setup": "Supervision",
+        "approvals": "No call waits.",
         "calls": "search_everything",
         f"calls/{searched.headers['linckia-trace']}": "retrieve_search",
         "calls/slow": "recorded since",

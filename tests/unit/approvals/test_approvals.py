@@ -162,9 +162,9 @@ async def test_the_first_decision_counts(tmp_path: Path) -> None:
         call = Waiting()
         nursery.start_soon(call.run, bench, asked("1"))
         one = await until(bench, waiting=True)
-        for wrong in ({"operation": "other"}, {"asker_name": "cd"}):
+        for field, name in (("operation", "other"), ("asker_name", "cd")):
             with pytest.raises(InvalidParams, match="is about"):
-                await decide(bench, one.id, **wrong)
+                await bench.call(ApprovalDecide(id=one.id, approve=True, **{field: name}), caller="operator")
         await decide(bench, one.id, approve=False, operation="delete", asker_name="ci")
         await decide(bench, one.id, approve=False)
         with pytest.raises(OperationError, match="was denied by eva"):
