@@ -200,6 +200,8 @@ async def seen_events(bench: Bench, root: Path) -> set[int]:
     events = (await bench.call(EventsRead(after=0, kinds=[EventKind.TASK]))).events
     assert all(each.subject == f"arm {each.details['n']}" for each in events)
     return {each.details["n"] for each in events}
+
+
 async def write_approvals(bench: Bench, root: Path, n: int) -> None:
     # Its time is over at once, so that it is decided.
     call = ApprovalWait(
