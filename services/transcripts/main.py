@@ -107,6 +107,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     redactor = redactor_of(settings)
     strip = Stripper(settings.strip_tags)
     database = await env.opened(open_database, env.data_dir / "transcripts.db", env.damaged)
+    env.keeps_keys_in(database)
     feed = TurnFeed(env, database, strip)
     ingest = Ingest(database, redactor, strip, feed.outbox.hurry)
     importing = Importing(database, ingest)
