@@ -140,7 +140,8 @@ class KeyStore:
         except Answered as answered:
             return answered.body
         except LinckiaError as error:
-            if error.failure.executed is Executed.NO and not resumes:
+            if call.is_marked and not resumes and error.failure.executed is Executed.NO:
+                call.ended = True
                 await self.database().write(lambda db: keyed.forget(db, call))
             raise
         finally:

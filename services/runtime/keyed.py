@@ -77,6 +77,7 @@ class KeyedCall:
         answer: the answer that this attempt has stored.
         file: the answer of an attempt that is about to replace a file, or has done so.
         shape: makes the answer of the result of the next change.
+        is_marked: whether this attempt has stored that the call has an effect.
         is_repeated: whether an earlier attempt was interrupted after it had begun.
         steps: outcomes of the parts that an earlier attempt completed.
         ended: whether the handler has ended; tasks that it started may still run with this call as their context.
@@ -89,6 +90,7 @@ class KeyedCall:
     answer: bytes | None = None
     file: bytes | None = None
     shape: Callable[[Any], object] | None = None
+    is_marked: bool = False
     is_repeated: bool = False
     steps: dict[str, bytes] = field(default_factory=dict)
     ended: bool = False
@@ -150,6 +152,7 @@ def put(db: apsw.Connection, call: KeyedCall, body: bytes | None) -> None:
     if found is None:
         values = (call.key, call.operation, call.digest, time.time_ns(), body)
         db.execute("INSERT OR REPLACE INTO keyed_call VALUES(?,?,?,?,?)", values)
+        call.is_marked = True
         if db.last_insert_rowid() % PURGE_EVERY == 0:
             purge(db)
     elif found.answer is not None and call.answer is None:

@@ -587,3 +587,27 @@ async def small_append(w: World) -> Prepared:
         return differs(_read(path), "line\n")
 
     return Prepared({"path": path, "text": "line"}, check)
+
+
+# Tasks
+
+
+@scenario("task_start")
+async def task_start(w: World) -> Prepared:
+    file = w.file("a:\n  - x\n")
+
+    async def check(answer: Any) -> str:
+        ended = await w.ask("task_wait", id=answer["id"], timeout_s=60)
+        return differs(ended["state"], "completed") or differs(_read(file), "a:\n  - x\n  - y\n")
+
+    return Prepared({"operation": "yaml_append", "arguments": {"file": file, "path": "a", "value": "y"}}, check)
+
+
+@scenario("task_cancel")
+async def task_cancel(w: World) -> Prepared:
+    made = await w.ask("task_start", operation="mcp_echo", arguments={"message": w.name})
+
+    async def check(answer: Any) -> str:
+        return differs(answer["state"] in ("cancelled", "completed"), True)
+
+    return Prepared({"id": made["id"]}, check)
