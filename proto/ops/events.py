@@ -109,7 +109,7 @@ class Added(msgspec.Struct, frozen=True, kw_only=True):
     repeated: Annotated[bool, Meta(description="Whether it had been added before")] = False
 
 
-@internal.write("event_add", idempotent=True, deadline_s=30)
+@internal.write("event_add", idempotent=True, deadline_s=30, callers=(KERNEL, OPERATOR, "tasks"))
 class EventAdd(Params[Added], frozen=True, kw_only=True):
     """Add an event. The caller chooses its `id`; adding it again changes nothing, so it may be repeated until it is
     answered."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.errors import Executed
+from linckia.proto.errors import Executed, InvalidParams
 from linckia.proto.later import LaterCall
 from linckia.proto.operation import Family, Params
 
@@ -18,6 +18,9 @@ tool = Family(SERVICE)
 
 TaskId = Annotated[str, Meta(max_length=64, description="Id of the task")]
 TaskState = Literal["working", "completed", "failed", "cancelled"]
+Text64 = Annotated[str, Meta(max_length=64)]
+Text128 = Annotated[str, Meta(max_length=128)]
+Missed = Literal["once", "each", "skip"]
 
 
 class TaskProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,3 +103,57 @@ class TaskCancel(Params[Task], frozen=True, kw_only=True):
     """Cancel a task. What it has done already remains done; a task that has ended stays as it is."""
 
     id: TaskId
+
+
+class Timer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call that is made later, once or again and again; each run is a task whose id begins with the timer's."""
+
+    id: str
+    operation: str
+    next: Annotated[str, Meta(description="Next run, RFC 3339")]
+    cron: str = ""
+    time_zone: str = ""
+    missed: Missed = "once"
+
+
+class TimerList(msgspec.Struct, frozen=True, kw_only=True):
+    """Your timers, the next one first."""
+
+    timers: list[Timer]
+
+
+@tool.write("schedule", idempotent=False, deadline_s=30, within_roots=True)
+class Schedule(Params[Timer], frozen=True, kw_only=True):
+    """Have a call made later: once (`at`), or by a cron expression (`cron`). Each run is a task and takes effect once;
+    task_list shows the runs."""
+
+    operation: Annotated[str, Meta(max_length=128, description="Name of the operation")]
+    arguments: Annotated[dict[str, Any], Meta(description="Its arguments")] = {}
+    at: Annotated[Text64 | None, Meta(description="RFC 3339, or a time from now: 2h, 3 days")] = None
+    cron: Annotated[Text128 | None, Meta(description="Minute, hour, day, month, weekday: 0 3 * * *")] = None
+    time_zone: Annotated[str, Meta(max_length=64, description="Of `cron`, such as Europe/Berlin")] = "UTC"
+    missed: Annotated[
+        Missed, Meta(description="Runs missed while Linckia was off: made up for `once`, all (`each`), or not (`skip`)")
+    ] = "once"
+
+    def check(self) -> None:
+        if (self.at is None) == (self.cron is None):
+            raise InvalidParams("give either `at` or `cron`", field="at")
+
+    def later_calls(self) -> Iterable[LaterCall]:
+        return (LaterCall(self.operation, self.arguments),)
+
+    def later_source(self) -> str:
+        return f"timer {self.operation}"
+
+
+@tool.read("schedule_list", deadline_s=10, within_roots=True)
+class ScheduleList(Params[TimerList], frozen=True, kw_only=True):
+    """List your timers."""
+
+
+@tool.destroy("schedule_cancel", idempotent=True, deadline_s=10, within_roots=True)
+class ScheduleCancel(Params[Timer], frozen=True, kw_only=True):
+    """Remove a timer. Runs that have begun go on."""
+
+    id: Annotated[str, Meta(max_length=64, description="Id of the timer")]

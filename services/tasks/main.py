@@ -32,9 +32,11 @@ from linckia.proto.json_types import JsonObject
 from linckia.proto.keys import KEPT_S
 from linckia.proto.later import LaterCall
 from linckia.proto.operation import operation_of
+from linckia.proto.ops.events import EventAdd, EventKind
 from linckia.proto.ops.kernel import KernelCall, KernelCalled, KernelMandate
 from linckia.proto.ops.tasks import (
     SERVICE,
+    Schedule,
     Task,
     TaskCancel,
     TaskGet,
@@ -47,7 +49,9 @@ from linckia.proto.ops.tasks import (
 from linckia.services.runtime.database import Database, Kind
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 from linckia.services.tasks import store
+from linckia.services.tasks.owners import owner_of
 from linckia.services.tasks.store import Unfinished
+from linckia.services.tasks.timers import Timers
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 15.0
 
@@ -72,7 +76,11 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     env.keeps_keys_in(database)
     tasks = Tasks(env, database, settings)
     await tasks.resume()
-    yield Handlers(tasks)
+    timers = Timers(database, tasks)
+    await timers.resume()
+    env.background.start_soon(timers.run)
+    env.background.start_soon(tell_ends, env, database, tasks)
+    yield Handlers(tasks, timers)
 
 
 class _Running:
@@ -107,33 +115,41 @@ class Tasks:
         self._kept_ns = int(settings.kept_s * NS)
         self._turns = trio.CapacityLimiter(settings.at_once)
         self._running: dict[str, _Running] = {}
+        self.ended = trio.Event()
+        """Set at the end of a task; `tell_ends` replaces it."""
+        self.timers = 0
         self._table = ops.load()
-        self._show()
+        self.show()
 
     async def resume(self) -> None:
         """Go on with the tasks that have not ended."""
         with contextlib.suppress(LinckiaError):
             await self._database.write(lambda db: store.purge(db, self._kept_ns))
         for task in await self._database.read(store.unfinished):
-            self._begin(task)
+            self.begin(task)
 
     @handles(TaskStart)
     async def start(self, params: TaskStart, ctx: Context) -> Task:
-        self._check(params)
-        (mandate,) = await ctx.call(KernelMandate(calls=[LaterCall(params.operation, params.arguments)]))
+        mandate = await self.mandate(params, ctx)
         task = Unfinished(secrets.token_hex(8), params.operation, mandate)
 
         def change(db: apsw.Connection) -> Task:
             store.purge(db, self._kept_ns)
-            return store.insert(db, task, _owner(ctx))
+            return store.insert(db, task, owner_of(ctx))
 
         made = await self._database.answer(change)
-        self._begin(task)
+        self.begin(task)
         return made
+
+    async def mandate(self, params: TaskStart | Schedule, ctx: Context) -> str:
+        """Have the kernel seal the call. Raises InvalidParams if it could not be made."""
+        self._check(params)
+        (mandate,) = await ctx.call(KernelMandate(calls=[LaterCall(params.operation, params.arguments)]))
+        return mandate
 
     @handles(TaskGet)
     async def get(self, params: TaskGet, ctx: Context) -> Task:
-        found = await self._database.read(lambda db: store.find(db, params.id, _owner(ctx)))
+        found = await self._database.read(lambda db: store.find(db, params.id, owner_of(ctx)))
         running = self._running.get(found.id)
         if running is None or found.state != "working":
             return found
@@ -141,7 +157,7 @@ class Tasks:
 
     @handles(TaskListParams)
     async def listing(self, params: TaskListParams, ctx: Context) -> TaskList:
-        found = await self._database.read(lambda db: store.select(db, _owner(ctx), params.state, params.limit))
+        found = await self._database.read(lambda db: store.select(db, owner_of(ctx), params.state, params.limit))
         return msgspec.structs.replace(found, tasks=[self._shown(task) for task in found.tasks])
 
     def _shown(self, task: Task) -> Task:
@@ -178,9 +194,9 @@ class Tasks:
     @handles(TaskCancel)
     async def cancel(self, params: TaskCancel, ctx: Context) -> Task:
         def change(db: apsw.Connection) -> Task:
-            store.find(db, params.id, _owner(ctx))
+            store.find(db, params.id, owner_of(ctx))
             store.end(db, params.id, "cancelled")
-            return store.find(db, params.id, _owner(ctx))
+            return store.find(db, params.id, owner_of(ctx))
 
         found = await self._database.answer(change)
         if (running := self._running.get(params.id)) is not None:
@@ -188,7 +204,7 @@ class Tasks:
             await running.ended.wait()
         return found
 
-    def _check(self, params: TaskStart) -> None:
+    def _check(self, params: TaskStart | Schedule) -> None:
         """Raise InvalidParams or UnknownOperation if the call could not be made."""
         try:
             operation = self._table.find(params.operation)
@@ -200,11 +216,12 @@ class Tasks:
 
     # Carrying out
 
-    def _begin(self, task: Unfinished) -> None:
+    def begin(self, task: Unfinished) -> None:
+        """Carry out a stored task, unless that has begun already."""
         if task.id in self._running:
             return
         running = self._running[task.id] = _Running()
-        self._show()
+        self.show()
         self._env.background.start_soon(self._run, task, running)
 
     async def _run(self, task: Unfinished, running: _Running) -> None:
@@ -215,7 +232,8 @@ class Tasks:
         finally:
             del self._running[task.id]
             running.ended.set()
-            self._show()
+            self.ended.set()
+            self.show()
 
     async def _carry_out(self, task: Unfinished, running: _Running) -> None:
         pause_s = FIRST_PAUSE_S
@@ -246,13 +264,35 @@ class Tasks:
         called: KernelCalled = frames.read_body(body, KernelCalled)
         return await trio.to_thread.run_sync(_as_json, called.body)
 
-    def _show(self) -> None:
-        self._env.info(working=str(len(self._running)) if self._running else "none")
+    def show(self) -> None:
+        """Show whether the service has work, so that it must not rest."""
+        work = [f"{len(self._running)} tasks"] * bool(self._running) + [f"{self.timers} timers"] * bool(self.timers)
+        self._env.info(working=", ".join(work) or "none")
 
 
-def _owner(ctx: Context) -> str:
-    """Return whose tasks a client sees: those of its token. All clients without one are the user of this machine."""
-    return "" if ctx.grant is None else ctx.grant.name
+async def tell_ends(env: Environment, database: Database, tasks: Tasks) -> None:
+    """Add the end of each task to the event log, at least once."""
+    await env.after_the_rush()
+    pause_s = FIRST_PAUSE_S
+    while True:
+        tasks.ended = trio.Event()
+        try:
+            while told := await database.read(store.untold):
+                for each in told:
+                    await env.call(
+                        EventAdd(
+                            id=each.id, kind=EventKind.TASK, subject=each.id, what=each.state, who=each.owner,
+                            at=each.ended_ns / NS, details={"operation": each.operation},
+                        )
+                    )  # fmt: skip
+                ids = [(each.id,) for each in told]
+                await database.write(lambda db, ids=ids: db.executemany("UPDATE task SET told=1 WHERE id=?", ids))  # type: ignore[misc]  # mypy does not infer a lambda with a default
+            pause_s = FIRST_PAUSE_S
+        except LinckiaError:
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LAST_PAUSE_S)
+            continue
+        await tasks.ended.wait()
 
 
 def _as_json(body: bytes) -> bytes:

@@ -27,13 +27,26 @@ SCHEMA = Schema(
         started_ns INTEGER NOT NULL,
         ended_ns INTEGER,
         result BLOB,
-        failure BLOB
+        failure BLOB,
+        told INTEGER NOT NULL DEFAULT 0
     );
     CREATE INDEX task_owner ON task(owner, number);
     CREATE INDEX task_ended ON task(ended_ns);
+    CREATE INDEX task_untold ON task(number) WHERE told=0 AND state<>'working';
+    CREATE TABLE timer(
+        id TEXT PRIMARY KEY,
+        owner TEXT NOT NULL,
+        operation TEXT NOT NULL,
+        mandate TEXT NOT NULL,
+        cron TEXT NOT NULL,
+        time_zone TEXT NOT NULL,
+        missed TEXT NOT NULL,
+        next_s INTEGER NOT NULL
+    );
+    CREATE INDEX timer_next ON timer(next_s);
     """,
 )
-"""`result` is JSON, `failure` an encoded `Failure`."""
+"""`result` is JSON, `failure` an encoded `Failure`; `told` says whether the event log has the task's end."""
 
 _COLUMNS = "id, operation, state, started_ns, ended_ns, result, failure"
 
@@ -91,9 +104,25 @@ def end(
     )
 
 
+class Ended(NamedTuple):
+    """A task whose end is not in the event log yet."""
+
+    id: str
+    owner: str
+    operation: str
+    state: str
+    ended_ns: int
+
+
+def untold(db: apsw.Connection) -> list[Ended]:
+    """Return ended tasks that the event log does not have."""
+    query = "SELECT id, owner, operation, state, ended_ns FROM task WHERE told=0 AND state<>'working' LIMIT 100"
+    return [Ended(*row) for row in db.execute(query)]
+
+
 def purge(db: apsw.Connection, kept_ns: int) -> None:
     """Remove the tasks that ended longer than `kept_ns` ago."""
-    db.execute("DELETE FROM task WHERE ended_ns < ?", (time.time_ns() - kept_ns,))
+    db.execute("DELETE FROM task WHERE ended_ns < ? AND told", (time.time_ns() - kept_ns,))
 
 
 def _task(

@@ -611,3 +611,29 @@ async def task_cancel(w: World) -> Prepared:
         return differs(answer["state"] in ("cancelled", "completed"), True)
 
     return Prepared({"id": made["id"]}, check)
+
+
+async def _timers(w: World, id_: str) -> int:
+    return sum(each["id"] == id_ for each in (await w.ask("schedule_list"))["timers"])
+
+
+def _timer(w: World) -> dict[str, Any]:
+    return {"operation": "mcp_echo", "arguments": {"message": w.name}, "cron": "0 0 1 1 *"}
+
+
+@scenario("schedule")
+async def schedule(w: World) -> Prepared:
+    async def check(answer: Any) -> str:
+        return differs(await _timers(w, answer["id"]), 1)
+
+    return Prepared(_timer(w), check)
+
+
+@scenario("schedule_cancel")
+async def schedule_cancel(w: World) -> Prepared:
+    made = await w.ask("schedule", **_timer(w))
+
+    async def check(answer: Any) -> str:
+        return differs((answer["id"], await _timers(w, made["id"])), (made["id"], 0))
+
+    return Prepared({"id": made["id"]}, check)

@@ -12,7 +12,7 @@ import pytest
 
 from linckia.proto.control.client import CallFailed, Client
 from tests.system.cli.clients import data_directory, stdio_client
-from tests.system.running import RunningKernel, running
+from tests.system.running import RunningKernel, running, wait_until
 
 SERVICES = ("front", "files", "watch", "tasks", "yaml", "echo")
 FOLDERS, FILES = 120, 60
@@ -114,3 +114,21 @@ def test_a_cancelled_task_stops_its_operation(data: Path, root: Path) -> None:
         assert cancelled["state"] == waited(kernel, id_)["state"]
         assert cancelled["state"] in ("cancelled", "completed")
         assert kernel.call("task_list")["tasks"][0]["state"] == cancelled["state"]
+
+
+def test_a_timer_runs_once_although_its_service_and_the_kernel_are_killed(data: Path, root: Path) -> None:
+    file = root / "list.yaml"
+    with kernel_of(data, root) as kernel:
+        call = {"operation": "yaml_append", "arguments": {"file": str(file), "path": "a", "value": "y"}}
+        timer = kernel.call("schedule", {**call, "at": "2s"})
+        every = kernel.call("schedule", {**call, "cron": "0 0 1 1 *", "missed": "skip"})
+        assert [each["id"] for each in kernel.call("schedule_list")["timers"]] == [timer["id"], every["id"]]
+        os.kill(kernel.service("tasks")["pid"], signal.SIGKILL)
+        kernel.process.send_signal(signal.SIGKILL)
+        kernel.process.wait()
+    with kernel_of(data, root) as kernel:
+        (ran,) = wait_until(lambda: kernel.call("task_list")["tasks"], 60)
+        assert waited(kernel, ran["id"])["state"] == "completed"
+        assert file.read_text() == "a:\n  - x\n  - y\n"
+        assert kernel.call("schedule_cancel", {"id": every["id"]})["id"] == every["id"]
+        assert kernel.call("schedule_list") == {"timers": []}
