@@ -7,6 +7,7 @@ import os
 import re
 import struct
 import sys
+import threading
 import time
 import zlib
 from collections.abc import Iterator
@@ -110,7 +111,9 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     server.write_text(MOUNTED)
     data = folder / "data"
     data.mkdir(mode=0o700)
-    settings = f'[mcp.weather]\ncommand = "{sys.executable}"\nargs = ["{server}"]\n'
+    settings = (
+        f'[approvals]\nrequire = ["noyalib_set"]\n[mcp.weather]\ncommand = "{sys.executable}"\nargs = ["{server}"]\n'
+    )
     (data / "linckia.toml").write_text(settings)
     with running(data, [root], options=HTTP, token=True) as kernel:
         fill(kernel, folder, root)
@@ -243,6 +246,46 @@ def test_every_view_shows_its_data_and_is_accessible(
             visitor.page.screenshot(path=str(Path(PICTURES) / f"{name}.png"))
     assert violations == {}
     assert visitor.complaints == []
+
+
+def test_a_call_that_waits_is_approved_or_denied_by_its_buttons(kernel: RunningKernel, browser: Any) -> None:
+    visitor = Visitor(browser)
+    visitor.sign_in(kernel)
+    visitor.go("approvals")
+    visitor.sees("No call waits.")
+    file = Path(kernel.status()["roots"][0]) / "settings.yaml"
+    file.write_text("retries: 1\n")
+    client = HttpClient(kernel, kernel.status()["token"])
+    answers: list[str] = []
+
+    def change(value: int) -> threading.Thread:
+        arguments = {"file": str(file), "path": "retries", "value": str(value)}
+        thread = threading.Thread(target=lambda: answers.append(client.tool("noyalib_set", arguments).text))
+        thread.start()
+        return thread
+
+    waiting = change(2)
+    visitor.sees("noyalib_set")
+    visitor.sees("the call waits")
+    violations = axe_violations(visitor.page)
+    visitor.page.get_by_role("button", name="Approve noyalib_set").click()
+    waiting.join(20)
+    assert file.read_text() == "retries: 2\n"
+    visitor.sees("approved")
+    waiting = change(3)
+    visitor.page.get_by_label("Reason").fill("enough retries")
+    visitor.page.get_by_role("button", name="Deny noyalib_set").click()
+    waiting.join(20)
+    assert "denied by operator's page: enough retries" in answers[-1]
+    assert file.read_text() == "retries: 2\n"
+    assert violations == []
+    assert visitor.complaints == []
+
+
+def axe_violations(page: Any) -> list[str]:
+    from axe_playwright_python.sync_playwright import Axe
+
+    return [each["id"] for each in Axe().run(page).response["violations"]]
 
 
 def test_a_service_restarted_by_its_button_and_a_killed_one_return(kernel: RunningKernel, browser: Any) -> None:
