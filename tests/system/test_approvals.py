@@ -327,6 +327,31 @@ def test_tools_that_change_something_wait_if_all_of_a_server_do(tmp_path: Path) 
         assert not (tmp_path / "written").exists()
 
 
+def test_a_call_of_a_plan_waits(tmp_path: Path) -> None:
+    services = (*SERVICES, "files", "compare", "watch")
+    with asking(tmp_path, services=services, require=["noyalib_set"]) as kernel:
+        folder = file_of(kernel).parent
+        kernel.call("index", {"path": str(folder), "async": False}, timeout_s=60)
+        arguments = {"file": "{{entry.path}}", "path": "retries", "value": "4"}
+        plan = {
+            "name": "more",
+            "sources": [{"type": "filesystem.index", "config": {"path": str(folder)}}],
+            "outcomes": [{"type": "tool", "tool": "noyalib_set", "arguments": arguments}],
+        }
+        kernel.call("plan-create", plan)
+        kernel.call("plan-execute", {"name": "more"})
+        (waiting,) = pending(kernel)
+        assert (waiting["asker"], waiting["source"]) == ("operator", "plan more")
+        command(kernel.data_dir, "approve", waiting["id"])
+
+        def execution() -> dict[str, Any] | None:
+            found: dict[str, Any] = kernel.call("plan-get", {"name": "more"})["executions"][0]
+            return found if found["status"] != "running" else None
+
+        assert wait_until(execution)["outcomes_applied"] == 1
+        assert "retries: 4" in file_of(kernel).read_text()
+
+
 def test_a_token_s_limits_come_first_and_its_name_is_shown(tmp_path: Path) -> None:
     with asking(tmp_path, options=HTTP, require=["write"]) as kernel:
         reader, writer = create(kernel, "reader", "--read-only"), create(kernel, "writer")

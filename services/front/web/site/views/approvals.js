@@ -4,7 +4,7 @@ import { operator } from "../api.js";
 import { Action, Facts, Failure, Nothing, Table, Time, Title, bytes, span } from "../ui.js";
 
 export const title = "Approvals";
-export const order = 15;
+export const order = 85;
 
 const INTERVAL_MS = 1500;
 const nameOf = (each) => each.tool || each.operation;
