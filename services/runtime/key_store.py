@@ -147,11 +147,13 @@ class KeyStore:
         finally:
             keyed.current.reset(token)
             if call.file is not None:
+                # Whatever else happens, the file is replaced.
                 self._replaced[call.key] = call
-                self._settle_soon()
-        # The answer is on disk before anyone gets it.
         if body not in (call.answer, call.file):
+            # The answer is on disk before anyone gets it.
             await self.database().write(lambda db: keyed.finish(db, call, body))
+            self._replaced.pop(call.key, None)
+        self._settle_soon()
         return body
 
     def _known(self, call: KeyedCall, *, resumes: bool) -> bytes | None:
@@ -171,7 +173,7 @@ class KeyStore:
     # Files
 
     def _settle_soon(self) -> None:
-        if not self._settling:
+        if self._replaced and not self._settling:
             self._settling = True
             self._background.start_soon(self._settle)
 

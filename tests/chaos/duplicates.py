@@ -147,6 +147,8 @@ class Prepared:
     check: Check
     tool: str = ""
     """The tool that carries it; by default the operation itself."""
+    may_be_refused: bool = False
+    """Whether all copies may fail without an effect."""
 
 
 Prepare = Callable[[World], Awaitable[Prepared]]
@@ -252,6 +254,8 @@ class Run:
         kinds = Counter(said.kind for said in answers)
         if set(kinds) == {"maybe_executed"}:
             self.tally.unsure[name] += 1
+            return
+        if prepared.may_be_refused and set(kinds) == {"operation"}:
             return
         if set(kinds) != {"ok"}:
             bad = next(said for said in answers if not said.ok)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,7 @@ def test_a_time_of_day_is_that_of_the_time_zone_also_when_clocks_change() -> Non
         ({"at": "2001-01-01T00:00:00Z"}, "at"),
     ],
 )
-def test_a_time_that_never_comes_is_refused_by_its_field(given: dict[str, str], field: str) -> None:
+def test_a_time_that_never_comes_is_refused_by_its_field(given: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidParams) as caught:
         first_time(Schedule(operation="mcp_echo", **given), at("2026-03-01T00:00:00+00:00"))
     assert caught.value.failure.field == field

@@ -22,7 +22,7 @@ from linckia.proto.validation import json_schema
 from tests.unit.front.operations import TABLE
 from tests.unit.front.wire import connected, gateway_in_process
 
-LIMITS = {"core": (4_000, 4_000), "all": (15_200, 25_300), "compact": (1_000, 1_000)}
+LIMITS = {"core": (4_000, 4_000), "all": (16_000, 26_800), "compact": (1_000, 1_000)}
 """Tokens of a surface's list, without and with the schemas of results."""
 
 TOOL_LIMIT, TOOL_WITH_RESULT_LIMIT, INSTRUCTIONS_LIMIT = 600, 1_200, 300

@@ -198,3 +198,20 @@ async def test_the_content_of_a_file_says_whether_a_call_that_was_interrupted_ch
     async with process(tmp_path) as bench:
         assert await bench.call("k", work=work) == frames.pack_body(4)
         assert file.read_bytes() == b"one!"
+
+
+async def test_the_answer_that_was_given_is_the_one_that_is_repeated(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"one")
+
+    async def work() -> bytes:
+        await trio.to_thread.run_sync(
+            lambda: rewrite(str(file), Roots([tmp_path]), lambda data: data + b"!", answer=lambda _: "not indexed")
+        )
+        return frames.pack_body("indexed")
+
+    async with process(tmp_path) as bench:
+        assert [await bench.call("k", work=work) for _ in range(5)] == [frames.pack_body("indexed")] * 5
+    async with process(tmp_path) as bench:
+        assert await bench.call("k", work=work) == frames.pack_body("indexed")
+        assert file.read_bytes() == b"one!"

@@ -24,6 +24,7 @@ from linckia.proto.ops.files.queries import QueryList
 from linckia.proto.ops.files.sets import ResourceSetCreate, ResourceSetList
 from linckia.proto.ops.transcripts import TranscriptHistories, TranscriptList
 from linckia.proto.ops.transcripts_intake import TranscriptImport, TranscriptImportState
+from linckia.services.approvals.store import SCHEMA as APPROVALS
 from linckia.services.documents.store import tables as documents_schema
 from linckia.services.events.event_database import SCHEMA as EVENTS
 from linckia.services.files.store import schema as files_schema
@@ -272,6 +273,6 @@ def test_the_format_rises_with_every_schema(tmp_path: Path) -> None:
     for database in (watched, of_graph):
         database.close()
     of_documents = (documents_schema.PACKS, documents_schema.INDEX)
-    fixed = (*of_documents, NOTES, MEDIA, COLLECTIONS, TRANSCRIPTS, MEMORIES, EVENTS, TASKS)
+    fixed = (*of_documents, NOTES, MEDIA, COLLECTIONS, TRANSCRIPTS, MEMORIES, EVENTS, TASKS, APPROVALS)
     versions = [schema.version for schema in fixed] + [files_schema.VERSION]
     assert sum(versions) + version_of(watched.path) + version_of(of_graph.path) == data_format.FORMAT
