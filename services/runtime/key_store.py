@@ -188,7 +188,7 @@ class KeyStore:
 
                 await self.database().write(change)
                 for key in replaced:
-                    del self._replaced[key]
+                    self._replaced.pop(key, None)
         except LinckiaError as error:
             _log.warning("answers to calls with idempotency keys are stored later: %s", error)
         finally:
