@@ -104,7 +104,7 @@ class Gate:
             params=params,
             size=size,
             digest=digest,
-            key=getattr(call, "key", ""),
+            key=call.key,
             timeout_s=settings.timeout_s,
             allow_on_time_out=settings.default == "allow",
             elicit=settings.elicit and call.client_requests is not None,

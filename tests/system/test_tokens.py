@@ -20,7 +20,7 @@ from tests.system.tokens import Answer, HttpClient, create, token_command
 
 SERVICES = (
     "echo", "yaml", "files", "compare", "watch", "media", "decode", "knowledge", "documents", "retrieve", "graph",
-    "transcripts", "fetch", "events",
+    "transcripts", "fetch", "events", "tasks",
 )  # fmt: skip
 WITHOUT_FILES = frozenset({"embed", "rerank"})
 """Services that are left out here, since they take seconds to load: they see no path and keep nothing."""
@@ -243,7 +243,9 @@ def test_no_operation_answers_a_token_of_one_root_with_anything_of_another(
     assert admitted - answered == FAIL_HERE
 
 
-FAIL_HERE = {"files_node_thumbnail", "scratchpad_read", "session"}
+FAIL_HERE = {
+    "files_node_thumbnail", "scratchpad_read", "session", "task_get", "task_wait", "task_cancel", "schedule_cancel",
+}  # fmt: skip
 """A text has no thumbnail, no answer was long enough to be kept, and no action was named."""
 
 

@@ -81,6 +81,8 @@ def special(root: str) -> dict[str, dict[str, Any]]:
         "update_memory": {"id": "0" * 12, "text": "zebra"},
         "forget": {"id": "0" * 12},
         "session": {},
+        "task_start": {"operation": "mcp_echo", "arguments": {"message": "zebra"}},
+        "schedule": {"operation": "mcp_echo", "arguments": {"message": "zebra"}, "at": "1 h"},
     }  # fmt: skip
 
 
