@@ -26,14 +26,15 @@ from linckia.kernel.settings import (
     LayerSettings,
     Root,
     check,
+    check_names,
     from_environment,
     from_file,
     from_flags,
     from_other_names,
     with_short_tables,
 )
+from linckia.proto import approvals, extras
 from linckia.proto import backup as backups
-from linckia.proto import extras
 from linckia.proto.approvals import ApprovalSettings
 from linckia.proto.control.address import find_data_dir, given_data_dir
 from linckia.proto.front import (
@@ -62,7 +63,7 @@ MIN_BACKUP_S = 60
 PLAIN = ("read_only", "log_level", "own_users", "standbys", "rest_after_s", "only_mounts")
 """Settings that are used as they are written."""
 
-TABLES = ("approvals", "audit", "chaos")
+TABLES = ("audit", "chaos")
 """Tables whose settings are merged one by one."""
 
 
@@ -179,7 +180,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         denied=places,
         denied_patterns=tuple(patterns),
         http=served,
-        approvals=msgspec.convert(tables["approvals"], ApprovalSettings),
+        approvals=_approvals(services.get(approvals.SERVICE, {})),
         audit=msgspec.convert(tables["audit"], AuditSettings),
         backup=backup,
         chaos_module=_injector(msgspec.convert(tables["chaos"], ChaosSettings)),
@@ -191,6 +192,19 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         **prompts,
         **plain,
     )
+
+
+def _approvals(table: Layer) -> ApprovalSettings:
+    """Return the settings that the router applies. Raises ConfigError."""
+    # Every service may have these.
+    own = {name: value for name, value in table.items() if name not in ("enabled", "disk_limit_bytes")}
+    check_names(own, ApprovalSettings, f"{approvals.SERVICE}.", "settings")
+    try:
+        return msgspec.convert(own, ApprovalSettings)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$.")
+        name = where.rstrip("`")
+        raise ConfigError(f"settings: {approvals.SERVICE}.{name}: {what[0].lower()}{what[1:]}") from None
 
 
 def _injector(chaos: ChaosSettings) -> str | None:

@@ -19,7 +19,6 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.approvals import ApprovalSettings
 from linckia.proto.cluster import Placed
 from linckia.proto.front import DEFAULT_PORT, Http
 from linckia.proto.json_types import Layer
@@ -134,7 +133,6 @@ class LayerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether each service in use has a standby process that replaces it when it dies."""
     rest_after_s: Annotated[float, Meta(ge=0)] = REST_AFTER_S
     """Seconds without a call after which a service that only answers calls has no process; 0: it always has one."""
-    approvals: ApprovalSettings = ApprovalSettings()
     audit: AuditSettings = AuditSettings()
     backup: BackupSettings | None = None
     """The schedule of backups; null: no backups are made."""

@@ -85,8 +85,8 @@ class Rules:
 
         Args:
             operation: as the kernel knows it (`Operation.routed`).
-            tool: the tool that the call is for, if `depends_on_tool`; "" for a request that is no call of a tool; None
-                if it is not known, which counts as a tool that waits.
+            tool: the tool of a mounted server that is called, if `depends_on_tool`; "" for other requests. None stands
+                for an unknown tool, which waits.
         """
         if operation.params is MountRequest:
             return self._by_kind(operation) or (bool(self._tools) and self._by_tool(operation, tool))

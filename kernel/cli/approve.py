@@ -5,23 +5,25 @@ from __future__ import annotations
 import argparse
 import getpass
 
-from linckia.kernel.cli import Usage
+from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.terminal import connect, say, show_json
+from linckia.proto.control.client import CallFailed, Client
 from linckia.proto.json_types import JsonObject
 
 PREVIEW_CHARS = 400
 
 _NOBODY = "operator"
+_NONE = "No call waits for an approval."
 
 
 def approve(arguments: argparse.Namespace) -> int:
-    """List what waits, or decide about one call. Raises Usage, ControlError."""
+    """List what waits, or decide about one call. Raises Usage, Failed, ControlError."""
     if arguments.id is None and (arguments.deny or arguments.reason):
         raise Usage("--deny and --reason need the ID of the call, which `linckia approve` shows")
     if arguments.id is None:
         return _list(arguments)
     with connect(arguments) as client:
-        about = _about(client.call("approval_list", {"recent": 0}), arguments.id)
+        about = _about(_found(client), arguments.id)
         done = client.call(
             "approval_decide",
             {
@@ -37,6 +39,17 @@ def approve(arguments: argparse.Namespace) -> int:
     else:
         say(done["message"])
     return 0
+
+
+def _found(client: Client) -> JsonObject:
+    """Return what is pending. Raises Failed: the settings choose no calls."""
+    try:
+        found: JsonObject = client.call("approval_list", {})
+    except CallFailed as error:
+        if error.failure.get("kind") == "unknown_operation":
+            raise Failed("no call has to wait: set `require` in [approvals] of the settings, and restart") from None
+        raise
+    return found
 
 
 def _about(found: JsonObject, id_: str) -> JsonObject:
@@ -56,12 +69,12 @@ def _user() -> str:
 
 def _list(arguments: argparse.Namespace) -> int:
     with connect(arguments) as client:
-        found = client.call("approval_list", {})
+        found = _found(client)
     if arguments.json:
         show_json(found)
         return 0
     if not found["pending"]:
-        say("No call waits for an approval.")
+        say(_NONE)
         return 0
     for each in found["pending"]:
         name, source = each["tool"] or each["operation"], f" for {each['source']}" if each["source"] else ""

@@ -1,7 +1,7 @@
 """The gate in front of the services: calls that the settings choose wait until a person has approved them.
 
-The gate is in the kernel, since a front may be taken over. The service `approvals` keeps what is pending and asks; if
-it is down, such calls wait or fail, and none is let through.
+The gate is in the kernel, since a front may be taken over. The service `approvals` stores pending approvals and asks
+people; while it is down, such calls wait or fail.
 """
 
 from __future__ import annotations

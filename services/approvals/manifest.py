@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from linckia.proto.approvals import SERVICE
-from linckia.proto.manifest import STALL_S, Keep, Manifest, Store
+from linckia.proto.manifest import STALL_S, Keep, Manifest, ShortTable, Store
 
 SCHEMA_VERSION = 1
 
@@ -12,6 +12,8 @@ MANIFESTS = (
         name=SERVICE,
         order=15,
         stall_s=STALL_S,
+        table=ShortTable(SERVICE),
+        needs_setting="require",
         # Tools of mounted servers may have to wait too.
         essential=True,
         # It starts with the first call that waits.

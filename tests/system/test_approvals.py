@@ -279,6 +279,19 @@ def test_a_wrong_entry_is_refused_at_the_start(tmp_path: Path) -> None:
     assert "did you mean noyalib_set?" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("timeout_s = 0", "approvals.timeout_s: expected `float` >= 1.0"),
+        ('default = "maybe"', "approvals.default: invalid enum value 'maybe'"),
+        ("elicits = true", "approvals.elicits is not a setting; did you mean elicit?"),
+    ],
+)
+def test_a_wrong_setting_is_named(tmp_path: Path, setting: str, said: str) -> None:
+    (tmp_path / "linckia.toml").write_text(f"[approvals]\n{setting}\n")
+    assert said in linckia(tmp_path, "serve", "--no-http").stderr
+
+
 def test_only_the_operator_decides(kernel: RunningKernel) -> None:
     with stdio_client(kernel.data_dir) as client:
         client.initialize()

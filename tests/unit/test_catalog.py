@@ -104,9 +104,10 @@ def test_an_impossible_size_is_refused_with_what_is_possible(wrong: object) -> N
 
 def test_a_service_that_may_be_left_out_is_left_out_where_the_settings_say_so() -> None:
     every = {entry.service for entry in catalog.ENTRIES}
-    assert {entry.service for entry in served({"telemetry": {"endpoint": "http://127.0.0.1:4318"}})} == every
+    given = {"telemetry": {"endpoint": "http://127.0.0.1:4318"}, "approvals": {"require": ["write"]}}
+    assert {entry.service for entry in served(given)} == every
     left = served({"transcripts": {"enabled": False}, "yaml": {"enabled": False}})
-    assert every - {entry.service for entry in left} == {"transcripts", "telemetry"}
+    assert every - {entry.service for entry in left} == {"transcripts", "telemetry", "approvals"}
 
 
 def test_torch_is_loaded_only_for_who_computes_by_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -222,4 +223,4 @@ def test_the_folders_that_a_service_follows_are_its_own_and_the_watchers(tmp_pat
 
 def test_only_what_mounted_servers_need_is_served_if_the_settings_say_so() -> None:
     pools = catalog.pools(catalog.ENTRIES, {}, rest_after_s=60, standbys=True, only_essential=True)
-    assert set(pools) == {"approvals", "front", "mounts"}
+    assert set(pools) == {"front", "mounts"}

@@ -16,9 +16,8 @@ from linckia.proto.manifest import Keep
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-WORDS = {"memory", "approvals"}
-"""Names of services that are words of the operating system's too (a cause of death, and a controller of cgroups), or of
-the settings: a table that the router applies."""
+WORDS = {"memory"}
+"""Names of services that are words of the operating system's too: a cause of death, and a controller of cgroups."""
 
 SYSTEM = manifests.built_in()
 FILES = sorted((REPOSITORY / "services").glob("*/manifest.py"))

@@ -32,7 +32,10 @@ function useApprovals() {
         const list = await operator("approval_list", { recent: 50 });
         if (!ended) set({ list });
       } catch (error) {
-        if (!ended) set((before) => ({ list: before.list, error }));
+        if (ended) return;
+        // The operation is missing if the settings choose nothing.
+        if (/unknown operation/.test(error.message)) return set({ list: { pending: [], recent: [] } });
+        set((before) => ({ list: before.list, error }));
         if (error.status === 401 || error.status === 403) return;
       }
       if (!ended) timer = setTimeout(read, INTERVAL_MS);
