@@ -104,7 +104,10 @@ def test_an_impossible_size_is_refused_with_what_is_possible(wrong: object) -> N
 
 def test_a_service_that_may_be_left_out_is_left_out_where_the_settings_say_so() -> None:
     every = {entry.service for entry in catalog.ENTRIES}
-    given = {"telemetry": {"endpoint": "http://127.0.0.1:4318"}, "approvals": {"require": ["write"]}}
+    given: dict[str, dict[str, object]] = {
+        "telemetry": {"endpoint": "http://127.0.0.1:4318"},
+        "approvals": {"require": ["write"]},
+    }
     assert {entry.service for entry in served(given)} == every
     left = served({"transcripts": {"enabled": False}, "yaml": {"enabled": False}})
     assert every - {entry.service for entry in left} == {"transcripts", "telemetry", "approvals"}
