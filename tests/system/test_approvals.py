@@ -19,6 +19,7 @@ from tests.system.cli.clients import StdioClient, command, data_directory, linck
 from tests.system.mounting import small
 from tests.system.running import HTTP, RunningKernel, running, wait_until
 from tests.system.tokens import Answer, HttpClient, create
+from tests.unit.front.wire import META
 
 SERVICES = ("approvals", "echo", "yaml")
 
@@ -380,3 +381,20 @@ def test_a_token_s_limits_come_first_and_its_name_is_shown(tmp_path: Path) -> No
         thread.join(60)
         assert "error" not in answers[0].json
         assert "retries: 4" in file_of(kernel).read_text()
+
+
+def test_a_client_without_a_handshake_is_asked_by_its_answer(tmp_path: Path) -> None:
+    with asking(tmp_path, options=HTTP, require=["write"]) as kernel:
+        client = HttpClient(kernel, create(kernel, "modern"))
+        meta = {**META, "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
+        call: dict[str, Any] = {"name": "noyalib_set", "arguments": change(kernel, 4), "_meta": meta}
+        asked = client.rpc("tools/call", call).json["result"]
+        assert asked["resultType"] == "input_required"
+        assert asked["inputRequests"]["approval"]["method"] == "elicitation/create"
+        (waiting,) = pending(kernel, waiting=False)
+        answers = {"approval": {"action": "accept", "content": {}}}
+        again = {**call, "inputResponses": answers, "requestState": asked["requestState"]}
+        assert "error" not in client.rpc("tools/call", again).json
+        assert "retries: 4" in file_of(kernel).read_text()
+        (decided,) = kernel.call("approval_list")["recent"]
+        assert (decided["id"], decided["by"]) == (waiting["id"], "the user of modern")
