@@ -6,7 +6,9 @@ import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
+import apsw
 import trio
 from msgspec import structs
 
@@ -149,17 +151,17 @@ class WriteOperations:
                     failed = await self._carry_out(
                         structs.replace(renaming, keyed=keyed.record(answer)), note_down=True
                     )
-                rewritten = [path for path in answer.files if path not in failed]
-                answer = structs.replace(answer, files=rewritten, left=[*plan.left, *failed])
+                    rewritten = [path for path in answer.files if path not in failed]
+                    answer = structs.replace(answer, files=rewritten, left=[*plan.left, *failed])
+                    if ctx.key:
+                        # The journal has it so far, and is removed even if the caller leaves now.
+                        await self._database.answer(partial(_constant, answer))
                 with trio.move_on_after(WRITER_PATIENCE_S):
                     await self._ingest.follow_renaming(renaming.source, renaming.target)
                     id_ = await self._index_current(answer.path)
                     answer = structs.replace(answer, id=id_, indexed=bool(id_))
                     for path in rewritten:
                         await self._index_current(path)
-                if ctx.key:
-                    # Before the journal is removed, which has it so far.
-                    await self._database.answer(lambda _: answer)
                 return answer
             finally:
                 with trio.CancelScope(shield=True):
@@ -279,6 +281,10 @@ class WriteOperations:
         title = markdown.own_title(files.decode(data)) or markdown.stem(new.path)
         move, linking = await self._database.read(lambda db: plan_move(db, node, new, title, self._roots))
         return await trio.to_thread.run_sync(_plan, move, linking, self._roots, limiter=self._writing)
+
+
+def _constant(answer: NoteRenamed, _: apsw.Connection) -> NoteRenamed:
+    return answer
 
 
 def _answered(done: Rewritten, *, is_new: bool = False) -> NoteWritten:
