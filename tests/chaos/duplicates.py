@@ -288,8 +288,8 @@ class Run:
                 if kernel is not None and kernel.poll() is None:
                     self._system.look()
                     kernel.kill()
+                    # `System.keep` starts the next one.
                     await trio.to_thread.run_sync(kernel.wait)
-                    self._system.start()
             else:
                 found = await self._system.service(what)
                 if found is None or not found.get("pid"):
