@@ -39,6 +39,8 @@ class Mandate(msgspec.Struct, frozen=True, array_like=True):
     grant: Grant | None
     token: str
     call: LaterCall
+    session: str = ""
+    """The client's session, so that the call counts as one of it."""
 
 
 _read: Callable[[bytes], Mandate] = frames.reader(Mandate)
@@ -56,8 +58,10 @@ class Mandates:
         self._key = key
         self._token_of = token_of
 
-    def seal(self, asked: Params[Any], wanted: Iterable[LaterCall], who: str, grant: Grant | None) -> list[str]:
-        """Return a mandate for each of the `wanted` calls, which client `who` requests with `asked`.
+    def seal(
+        self, asked: Params[Any], wanted: Iterable[LaterCall], who: str, grant: Grant | None, session: str = ""
+    ) -> list[str]:
+        """Return a mandate for each of the `wanted` calls, which client `who` requests with `asked` in a session.
 
         Raises:
             Forbidden: the client did not request one of them.
@@ -70,7 +74,7 @@ class Mandates:
         for each in wanted:
             if (call := calls.get(frames.encode(each))) is None:
                 raise Forbidden(f"{each.operation} may not be called later: the client did not ask for that call")
-            body = frames.encode(Mandate(asked.later_source(), who, grant, digest, call))
+            body = frames.encode(Mandate(asked.later_source(), who, grant, digest, call, session))
             sealed.append(base64.b64encode(self._mac(body) + body).decode())
         return sealed
 

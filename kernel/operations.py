@@ -37,8 +37,8 @@ from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.grants import TokenTable
 from linckia.proto.http import CONTENT_PATH
 from linckia.proto.later import filled
-from linckia.proto.mounts import MountTable
-from linckia.proto.operation import CLIENT, OPERATOR, Params, Role, operation_of
+from linckia.proto.mounts import TOOLS_CALL, MountRequest, MountTable
+from linckia.proto.operation import CLIENT, OPERATOR, Operation, Params, Role, operation_of
 from linckia.proto.ops import kernel as ops
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -397,18 +397,20 @@ class KernelOperations:
         if len(asked.params) > MAX_DECODED_BYTES:
             raise InvalidParams(f"{asked.op.name}: parameters of more than {MAX_DECODED_BYTES} bytes")
         given = frames.read_body(asked.params, asked.op.params)
-        return self.mandates.seal(given, params.calls, who(asked), asked.grant)
+        if params.complete:
+            for call in params.calls:
+                self._later(call.operation, call.arguments)
+        return self.mandates.seal(given, params.calls, who(asked), asked.grant, asked.session)
 
     async def _call(self, params: ops.KernelCall, caller: str) -> ops.KernelCalled:
         mandate = self.mandates.opened(params.mandate)
-        operation = self.router.table.find(mandate.call.operation)
-        # The kernel's own operations control services; the front's need the client's connection.
-        if not operation.admits(CLIENT) or operation.service in (ops.SERVICE, FRONT) or operation.role not in _TOOLS:
-            raise Forbidden(f"{operation.name} may not be called on behalf of a client")
-        arguments = filled(mandate.call.arguments, params.entry, "arguments")
+        arguments = mandate.call.arguments
+        if params.entry is not None:
+            arguments = filled(arguments, params.entry, "arguments")
+        operation, given = self._later(mandate.call.operation, arguments)
         asking = answering.get()
         value = await self.router.call(
-            operation, operation.parse(arguments), caller=CLIENT, mandate=mandate, key=params.key, written=True,
+            operation, given, caller=CLIENT, mandate=mandate, key=params.key, written=True,
             client_requests=None if asking is None or asking.progress is None else Reports(asking.progress),
         )  # fmt: skip
         if isinstance(value, Undecoded):
@@ -416,10 +418,28 @@ class KernelOperations:
         value = frames.Written(bytes(value)) if isinstance(value, msgspec.Raw) else value
         return ops.KernelCalled(body=frames.pack_body(value))
 
+    def _later(self, name: str, arguments: Mapping[str, object]) -> tuple[Operation[Any], Params[Any]]:
+        """Return an operation that is called on behalf of a client, and its parameters.
+
+        Raises:
+            UnknownOperation, Forbidden, InvalidParams: such a call cannot be made.
+        """
+        operation = self.router.table.find(name)
+        is_tool = operation.role in _TOOLS or (operation.params is MountRequest and _names_tool(arguments))
+        # The kernel's own operations control services; the front's need the client's connection.
+        if not operation.admits(CLIENT) or operation.service in (ops.SERVICE, FRONT) or not is_tool:
+            raise Forbidden(f"{operation.name} may not be called on behalf of a client")
+        return operation, operation.parse(arguments)
+
     def _processes_of(self, name: str) -> list[str]:
         """Return the names of a service's processes, or `name` itself if it is a process. Raises InvalidParams."""
         lane = self.router.lane(self.supervisor.known(name))
         return list(lane.instances) if name == lane.service else [name]
+
+
+def _names_tool(arguments: Mapping[str, object]) -> bool:
+    """Whether the arguments of a `MountRequest` are a call of a tool."""
+    return arguments.get("method") == TOOLS_CALL
 
 
 def _as(tp: type[S], report: msgspec.Struct, **known: int | None) -> S:

@@ -166,6 +166,7 @@ class Router:
             grant=grants.current.get() if mandate is None else mandate.grant,
             target=described(params),
             mandate=mandate,
+            session="" if mandate is None else mandate.session,
             span=self.calls.new_span(),
             parent_span=frames.parent_span(trace or ""),
         )

@@ -242,6 +242,7 @@ class KernelMandate(Params[list[str]], frozen=True, kw_only=True):
     """Seal calls to be made later with the rights of the client being served."""
 
     calls: Annotated[list[LaterCall], Meta(max_length=MAX_LATER_CALLS)]
+    complete: Annotated[bool, Meta(description="They have no placeholders, so their arguments can be checked")] = False
 
 
 class KernelCalled(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,7 +257,9 @@ class KernelCall(Params[KernelCalled], frozen=True, kw_only=True):
     service's. Operations of the kernel itself cannot be called this way."""
 
     mandate: Annotated[str, Meta(description="From `kernel_mandate`")]
-    entry: Annotated[dict[str, str | int], Meta(description="Values of the placeholders in its arguments")]
+    entry: Annotated[
+        dict[str, str | int] | None, Meta(description="Values of the placeholders in its arguments; null: it has none")
+    ] = None
     key: Annotated[str, Meta(max_length=256, description="Idempotency key of the call; empty for none")] = ""
 
 

@@ -20,6 +20,7 @@ TaskId = Annotated[str, Meta(max_length=64, description="Id of the task")]
 TaskState = Literal["working", "completed", "failed", "cancelled"]
 Text64 = Annotated[str, Meta(max_length=64)]
 Text128 = Annotated[str, Meta(max_length=128)]
+Wait = Annotated[float, Meta(gt=0, le=600)]
 Missed = Literal["once", "each", "skip"]
 
 
@@ -31,12 +32,15 @@ class TaskProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     message: str | None = None
 
 
-class TaskFailure(msgspec.Struct, frozen=True, kw_only=True):
+class TaskFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a task failed; `executed` says whether its work may have been done."""
 
     kind: str
     message: str
     executed: Executed
+    field: Annotated[str, Meta(description="The parameter that is wrong")] = ""
+    code: int | None = None
+    details: dict[str, str] = {}
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,7 +99,7 @@ class TaskWait(Params[Task], frozen=True, kw_only=True):
     """Wait until a task has ended, and return it with its result; after `timeout_s`, as it is by then."""
 
     id: TaskId
-    timeout_s: Annotated[float, Meta(gt=0, le=600, description="How long to wait")] = 50.0
+    timeout_s: Annotated[Wait | None, Meta(description="Seconds; by default `after_s` of the settings, 50")] = None
 
 
 @tool.write("task_cancel", idempotent=True, deadline_s=30, within_roots=True)

@@ -11,13 +11,27 @@ import re
 import urllib.parse
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 import msgspec
 
 from linckia.proto.front import SERVICE
 from linckia.proto.json_types import JsonObject
-from linckia.proto.operation import ALL, CLIENT, COMPACT, CORE, REFERENCES, Access, Operation, Resource, Role
+from linckia.proto.operation import (
+    ALL,
+    CLIENT,
+    COMPACT,
+    CORE,
+    REFERENCES,
+    Access,
+    Operation,
+    Params,
+    Resource,
+    Role,
+    operation_of,
+)
 from linckia.proto.ops import Table, front
+from linckia.proto.ops.tasks import TaskGet
 from linckia.proto.surfaces import schemas
 from linckia.proto.surfaces.describe import shown
 from linckia.proto.surfaces.steps import Steps
@@ -32,6 +46,10 @@ class Surface:
     """The capabilities that clients are offered, if they do not follow from the lists."""
     server_info: JsonObject | None = None
     """How the server presents itself, if not as Linckia."""
+    has_tasks: bool = False
+    """Whether clients can use tasks here."""
+    callable: Mapping[str, Operation[object]] = {}
+    """Whatever clients may call here, as a tool or otherwise, of Linckia's own."""
     is_known: bool = True
     """Whether its lists are known already."""
 
@@ -44,6 +62,12 @@ class Surface:
         """Steps that the composite tools can run here."""
         self._fill(table)
 
+    def mounted_call(self, name: str, arguments: JsonObject) -> tuple[Operation[Any], Params[Any]] | None:
+        """Return the operation that calls a tool of a mounted server here, and its parameters; None if there is no such
+        tool."""
+        tool = self.called.get(name)
+        return (tool.routed, tool.parse(arguments)) if tool is not None and tool.is_foreign else None
+
     def update(self, table: Table) -> None:
         """Replace everything on it by the operations of another table."""
         self.steps.update(table)
@@ -54,6 +78,8 @@ class Surface:
         for cached in ("listed_tools", "listed_prompts", "listed_resources", "listed_templates", "custom_headers"):
             self.__dict__.pop(cached, None)
         here = [op for op in table.values() if op.admits(CLIENT) and (self.is_whole or name in op.surfaces)]
+        self.callable = {op.name: op for op in here}
+        self.has_tasks = operation_of(TaskGet).name in self.callable
         self.tools: Mapping[str, Operation[object]] = {op.name: op for op in here if op.role is Role.TOOL}
         self.called = {**self.tools, **{name: op for op in self.tools.values() for name in op.former}}
         """The tools by all names that a call may use."""

@@ -31,6 +31,7 @@ from linckia.services.front.mounted.mounted import Mounted
 from linckia.services.front.prompts import FilePrompts, Folder
 from linckia.services.front.protocol.notifier import Notifier
 from linckia.services.front.scratchpad import Scratchpads
+from linckia.services.front.tasks import LongCalls
 from linckia.services.front.tool_search import ToolSearches, ToolVectors, embed_through
 
 if TYPE_CHECKING:
@@ -120,7 +121,8 @@ class Gateway:
         return self.surface(name)
 
     def _create(self, surface: Surface, kind: type[SurfaceServer]) -> SurfaceServer:
-        composites = Composites(self.dispatcher, surface.steps, self.searches, rules=self.rules)
+        long_calls = LongCalls(self.dispatcher, surface.mounted_call, self.rules, waits=surface.has_tasks)
+        composites = Composites(long_calls, surface.steps, self.searches, rules=self.rules)
         return kind(
             surface, self.table, composites, self.notifier, self.version, self.scratchpads, self.prompts, self.mounted,
             self.rules,

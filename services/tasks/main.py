@@ -18,9 +18,10 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from linckia.proto import frames, ops
+from linckia.proto import frames
 from linckia.proto.errors import (
     Cancelled,
+    Forbidden,
     InvalidParams,
     LinckiaError,
     Overloaded,
@@ -35,8 +36,9 @@ from linckia.proto.operation import operation_of
 from linckia.proto.ops.events import EventAdd, EventKind
 from linckia.proto.ops.kernel import KernelCall, KernelCalled, KernelMandate
 from linckia.proto.ops.tasks import (
-    SERVICE,
     Schedule,
+    ScheduleCancel,
+    ScheduleList,
     Task,
     TaskCancel,
     TaskGet,
@@ -48,7 +50,7 @@ from linckia.proto.ops.tasks import (
 )
 from linckia.services.runtime.database import Database, Kind
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
-from linckia.services.tasks import store
+from linckia.services.tasks import mounted, store
 from linckia.services.tasks.owners import owner_of
 from linckia.services.tasks.store import Unfinished
 from linckia.services.tasks.timers import Timers
@@ -57,11 +59,18 @@ FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 15.0
 
 NS = 10**9
 
+_OWN = frozenset(
+    operation_of(params).name
+    for params in (TaskStart, TaskGet, TaskListParams, TaskWait, TaskCancel, Schedule, ScheduleList, ScheduleCancel)
+)
+"""Operations that cannot be tasks: tasks that wait for others could use up all turns."""
+
 
 class TasksSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings table `[services.tasks]`."""
+    """The settings table `[tasks]`."""
 
     kept_s: Annotated[float, Meta(ge=60, description="How long the result of a task is kept after its end")] = KEPT_S
+    after_s: Annotated[float, Meta(gt=0, le=600, description="How long clients wait for a long call")] = 50.0
     at_once: Annotated[int, Meta(ge=1, le=64, description="How many tasks run at the same time; others wait")] = 16
 
 
@@ -112,13 +121,13 @@ class Tasks:
     def __init__(self, env: Environment, database: Database, settings: TasksSettings) -> None:
         self._env = env
         self._database = database
+        self._after_s = settings.after_s
         self._kept_ns = int(settings.kept_s * NS)
         self._turns = trio.CapacityLimiter(settings.at_once)
         self._running: dict[str, _Running] = {}
         self.ended = trio.Event()
         """Set at the end of a task; `tell_ends` replaces it."""
         self.timers = 0
-        self._table = ops.load()
         self.show()
 
     async def resume(self) -> None:
@@ -131,7 +140,7 @@ class Tasks:
     @handles(TaskStart)
     async def start(self, params: TaskStart, ctx: Context) -> Task:
         mandate = await self.mandate(params, ctx)
-        task = Unfinished(secrets.token_hex(8), params.operation, mandate)
+        task = Unfinished(secrets.token_hex(16), mounted.name_of(params), mandate, mounted.is_mounted(params))
 
         def change(db: apsw.Connection) -> Task:
             store.purge(db, self._kept_ns)
@@ -142,9 +151,14 @@ class Tasks:
         return made
 
     async def mandate(self, params: TaskStart | Schedule, ctx: Context) -> str:
-        """Have the kernel seal the call. Raises InvalidParams if it could not be made."""
-        self._check(params)
-        (mandate,) = await ctx.call(KernelMandate(calls=[LaterCall(params.operation, params.arguments)]))
+        """Have the kernel check and seal the call. Raises InvalidParams if it could not be made."""
+        if params.operation in _OWN:
+            raise InvalidParams(f"`operation`: {params.operation} cannot be a task itself", field="operation")
+        call = LaterCall(params.operation, params.arguments)
+        try:
+            (mandate,) = await ctx.call(KernelMandate(calls=[call], complete=True))
+        except (Forbidden, UnknownOperation) as error:
+            raise InvalidParams(f"`operation`: {error}", field="operation") from None
         return mandate
 
     @handles(TaskGet)
@@ -168,7 +182,7 @@ class Tasks:
     async def wait(self, params: TaskWait, ctx: Context) -> Task:
         asked = TaskGet(id=params.id)
         found = await self.get(asked, ctx)
-        with trio.move_on_after(params.timeout_s):
+        with trio.move_on_after(self._after_s if params.timeout_s is None else params.timeout_s):
             while found.state == "working" and (running := self._running.get(found.id)) is not None:
                 await self._follow(running, ctx)
                 found = await self.get(asked, ctx)
@@ -203,16 +217,6 @@ class Tasks:
             running.scope.cancel()
             await running.ended.wait()
         return found
-
-    def _check(self, params: TaskStart | Schedule) -> None:
-        """Raise InvalidParams or UnknownOperation if the call could not be made."""
-        try:
-            operation = self._table.find(params.operation)
-        except UnknownOperation as error:
-            raise InvalidParams(f"`operation`: {error}", field="operation") from None
-        if operation.service == SERVICE:
-            raise InvalidParams(f"`operation`: {operation.name} cannot be a task itself", field="operation")
-        operation.parse(params.arguments)
 
     # Carrying out
 
@@ -258,11 +262,12 @@ class Tasks:
     async def _call(self, task: Unfinished, running: _Running) -> bytes:
         op = operation_of(KernelCall)
         body = await self._env.outgoing.raw(
-            op.name, frames.pack_body(KernelCall(mandate=task.mandate, entry={}, key=task.id)),
+            op.name, frames.pack_body(KernelCall(mandate=task.mandate, key=task.id)),
             limit_s=op.deadline_ms / 1000, client_requests=running,
         )  # fmt: skip
         called: KernelCalled = frames.read_body(body, KernelCalled)
-        return await trio.to_thread.run_sync(_as_json, called.body)
+        result = await trio.to_thread.run_sync(_as_json, called.body)
+        return mounted.result_in(result) if task.is_mounted else result
 
     def show(self) -> None:
         """Show whether the service has work, so that it must not rest."""

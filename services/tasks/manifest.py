@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linckia.proto.manifest import GIB, STALL_S, Keep, Manifest, Store
+from linckia.proto.manifest import GIB, STALL_S, Keep, Manifest, ShortTable, Store
 
 SCHEMA_VERSION = 1
 
@@ -15,6 +15,7 @@ MANIFESTS = (
         rests=True,
         # Not while a task runs.
         rests_while=("working", "none"),
+        table=ShortTable("tasks"),
         stores=(Store("tasks.db", Keep.SOURCE, schema=SCHEMA_VERSION),),
     ),
 )

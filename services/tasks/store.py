@@ -23,6 +23,7 @@ SCHEMA = Schema(
         owner TEXT NOT NULL,
         operation TEXT NOT NULL,
         mandate TEXT NOT NULL,
+        is_mounted INTEGER NOT NULL,
         state TEXT NOT NULL,
         started_ns INTEGER NOT NULL,
         ended_ns INTEGER,
@@ -38,6 +39,7 @@ SCHEMA = Schema(
         owner TEXT NOT NULL,
         operation TEXT NOT NULL,
         mandate TEXT NOT NULL,
+        is_mounted INTEGER NOT NULL,
         cron TEXT NOT NULL,
         time_zone TEXT NOT NULL,
         missed TEXT NOT NULL,
@@ -46,7 +48,8 @@ SCHEMA = Schema(
     CREATE INDEX timer_next ON timer(next_s);
     """,
 )
-"""`result` is JSON, `failure` an encoded `Failure`; `told` says whether the event log has the task's end."""
+"""`result` is JSON, `failure` an encoded `Failure`; `told` says whether the event log has the task's end.
+`is_mounted`: the call goes to a mounted server, and its result is that server's reply."""
 
 _COLUMNS = "id, operation, state, started_ns, ended_ns, result, failure"
 
@@ -57,13 +60,14 @@ class Unfinished(NamedTuple):
     id: str
     operation: str
     mandate: str
+    is_mounted: bool
 
 
 def insert(db: apsw.Connection, task: Unfinished, owner: str) -> Task:
     """Store a new task and return it."""
     db.execute(
-        "INSERT INTO task(id, owner, operation, mandate, state, started_ns) VALUES(?,?,?,?,'working',?)",
-        (task.id, owner, task.operation, task.mandate, time.time_ns()),
+        "INSERT INTO task(id, owner, operation, mandate, is_mounted, state, started_ns) VALUES(?,?,?,?,?,'working',?)",
+        (task.id, owner, task.operation, task.mandate, task.is_mounted, time.time_ns()),
     )
     return find(db, task.id, owner)
 
@@ -88,8 +92,10 @@ def select(db: apsw.Connection, owner: str, state: str | None, limit: int) -> Ta
 def unfinished(db: apsw.Connection) -> list[Unfinished]:
     """Return all tasks that have not ended."""
     return [
-        Unfinished(*row)
-        for row in db.execute("SELECT id, operation, mandate FROM task WHERE state='working' ORDER BY number")
+        Unfinished(id_, operation, mandate, bool(is_mounted))
+        for id_, operation, mandate, is_mounted in db.execute(
+            "SELECT id, operation, mandate, is_mounted FROM task WHERE state='working' ORDER BY number"
+        )
     ]
 
 
@@ -132,7 +138,10 @@ def _task(
     failed = None
     if failure is not None:
         found = msgspec.json.decode(failure, type=Failure)
-        failed = TaskFailure(kind=found.kind.value, message=found.message, executed=found.executed)
+        failed = TaskFailure(
+            kind=found.kind.value, message=found.message, executed=found.executed, field=found.field or "",
+            code=found.code, details=found.data,
+        )  # fmt: skip
     return Task(
         id=id_, operation=operation, state=state, started=rfc3339(started_ns),
         ended="" if ended_ns is None else rfc3339(ended_ns),

@@ -22,7 +22,7 @@ from linckia.proto.ops.tasks import Schedule, ScheduleCancel, ScheduleList, Task
 from linckia.services.runtime import times
 from linckia.services.runtime.database import Database
 from linckia.services.runtime.handlers import Context, handles
-from linckia.services.tasks import store
+from linckia.services.tasks import mounted, store
 from linckia.services.tasks.owners import owner_of
 from linckia.services.tasks.store import Unfinished
 
@@ -124,9 +124,9 @@ class Timers:
 
         def change(db: apsw.Connection) -> Timer:
             db.execute(
-                "INSERT INTO timer VALUES(?,?,?,?,?,?,?,?)",
-                (id_, owner_of(ctx), params.operation, mandate, params.cron or "", params.time_zone, params.missed,
-                 next_s),
+                "INSERT INTO timer VALUES(?,?,?,?,?,?,?,?,?)",
+                (id_, owner_of(ctx), mounted.name_of(params), mandate, mounted.is_mounted(params), params.cron or "",
+                 params.time_zone, params.missed, next_s),
             )  # fmt: skip
             return _find(db, id_, owner_of(ctx))
 
@@ -176,13 +176,14 @@ class Timers:
     def _take(self, db: apsw.Connection) -> list[Unfinished]:
         """Store the runs that are due as tasks, with the next time of their timers."""
         now_s = self._clock()
-        query = "SELECT id, owner, operation, mandate, next_s, cron, time_zone, missed FROM timer WHERE next_s <= ?"
+        columns = "id, owner, operation, mandate, is_mounted, next_s, cron, time_zone, missed"
+        query = f"SELECT {columns} FROM timer WHERE next_s <= ?"
         taken = []
         rows: list[Any] = db.execute(query, (now_s,)).fetchall()
-        for id_, owner, operation, mandate, next_s, cron, time_zone, missed in rows:
+        for id_, owner, operation, mandate, is_mounted, next_s, cron, time_zone, missed in rows:
             found = due(next_s, cron, time_zone, missed, now_s)
             for at in found.runs:
-                task = Unfinished(f"{id_}-{at}", operation, mandate)
+                task = Unfinished(f"{id_}-{at}", operation, mandate, bool(is_mounted))
                 store.insert(db, task, owner)
                 taken.append(task)
             if found.next_s is None:

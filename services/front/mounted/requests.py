@@ -27,7 +27,7 @@ from linckia.services.front.mounted.names import MountedNames
 from linckia.services.front.mounted.surface import MountSurface
 from linckia.services.front.mounted.tools import MountedTool
 from linckia.services.front.protocol import sdk
-from linckia.services.front.protocol.calls import as_error, perform, unknown_tool
+from linckia.services.front.protocol.calls import as_error, handle_result, perform, unknown_tool
 from linckia.services.front.protocol.client_requests import CallClient, CallRequests, InputRequired, merged_answers
 from linckia.services.front.protocol.failures import as_failure, as_tool_result
 from linckia.services.front.protocol.messages import (
@@ -41,6 +41,8 @@ from linckia.services.front.protocol.messages import (
 )
 from linckia.services.front.protocol.server import SurfaceServer
 from linckia.services.front.protocol.session import Request
+from linckia.services.front.tasks import META as TASK_META
+from linckia.services.front.tasks import TaskHandle, Wanted, wanted_by
 
 LISTS = {
     "tools/list": "tools",
@@ -71,6 +73,7 @@ class _Meta(msgspec.Struct):
     capabilities: dict[str, Any] | UnsetType = msgspec.field(default=msgspec.UNSET, name=f"{_PREFIX}clientCapabilities")
     level: str | None = msgspec.field(default=None, name=f"{_PREFIX}logLevel")
     key: Any = msgspec.field(default=msgspec.UNSET, name=META)
+    task: Any = msgspec.field(default=None, name=TASK_META)
 
 
 class _Passed(msgspec.Struct):
@@ -226,6 +229,7 @@ class MountedRequests:
                 client_requests,
                 meta.traceparent,
                 key=meta.key,
+                tasks=wanted_by(meta.task, {}, modern=False) if passed.method == TOOLS_CALL else Wanted.RESULT,
                 written=True,
             )
         except InputRequired as required:
@@ -234,6 +238,8 @@ class MountedRequests:
             return self._result(request, {"resultType": Raw(b'"input_required"'), **encoded})
         except Exception as error:  # noqa: BLE001  # the edge: a defect is this call's answer, and is logged
             return self._failed(request, passed, error)
+        if isinstance(value, TaskHandle):
+            return self._result(request, {name: Raw(_encode(member)) for name, member in handle_result(value).items()})
         await self._subscribed(request, passed)
         return self._replied(request, passed, asked, value)
 

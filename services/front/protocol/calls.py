@@ -31,6 +31,7 @@ from linckia.services.front.protocol.failures import as_data, code_of, message_o
 from linckia.services.front.protocol.messages import INTERNAL_ERROR, INVALID_PARAMS
 from linckia.services.front.protocol.session import using_idempotency_key
 from linckia.services.front.scratchpad import shortened
+from linckia.services.front.tasks import META, TaskHandle, Wanted, wanting
 
 MAX_VALUES = 100
 """The protocol's limit for one completion."""
@@ -49,6 +50,7 @@ async def perform(
     traceparent: object,
     *,
     key: object = UNSET,
+    tasks: Wanted = Wanted.RESULT,
     written: bool = False,
 ) -> object:
     """Call `operation` for a client and return its value; cancellation cancels the handler.
@@ -56,6 +58,7 @@ async def perform(
     Args:
         traceparent: the client's, unchecked; an invalid one is ignored.
         key: the client's idempotency key, unchecked, if the request has one.
+        tasks: whether the client asks for, or understands, a task (`TaskHandle`) instead of the value.
         written: whether the value may be returned as JSON (`msgspec.Raw`).
 
     Raises:
@@ -64,7 +67,8 @@ async def perform(
     """
     trace = traceparent if isinstance(traceparent, str) and _TRACEPARENT.fullmatch(traceparent) else None
     try:
-        with client_requests.scope, contextlib.nullcontext() if key is UNSET else using_idempotency_key(key):
+        keyed = contextlib.nullcontext() if key is UNSET else using_idempotency_key(key)
+        with client_requests.scope, keyed, wanting(tasks, operation):
             value = await dispatcher.call(
                 operation, params, trace=trace, client_requests=client_requests, written=written
             )
@@ -105,12 +109,37 @@ def tool_result(surface: Surface, operation: Operation[object], params: Params[o
     """Return the value as the result of `tools/call` on a surface, in wire form."""
     if isinstance(value, Composed):
         return value.wire()
+    if isinstance(value, TaskHandle):
+        return handle_result(value)
     if operation.is_content:
         return {"isError": False, **plain(value)}
     text, structured = tool_parts(surface, operation, params, value)
     return {
         "content": [{"type": "text", "text": text}],
         "structuredContent": _decode(structured),
+        "isError": False,
+    }
+
+
+def handle_result(handle: TaskHandle) -> JsonObject:
+    """Return the result of a tool whose client asked for a task. It has no structured content, since that would have to
+    have the form of the tool's own results."""
+    task: JsonObject = msgspec.to_builtins(handle.task)
+    return {
+        "content": [{"type": "text", "text": _encode(task).decode()}],
+        "isError": False,
+        "_meta": {META: task},
+    }
+
+
+def whole_result(operation: Operation[object], value: object) -> JsonObject:
+    """Like `tool_result`, but never shortened."""
+    if operation.is_content:
+        return {"isError": False, **plain(value)}
+    text = value.get(operation.text) if operation.text is not None and isinstance(value, dict) else None
+    return {
+        "content": [{"type": "text", "text": text if isinstance(text, str) else _encode(value).decode()}],
+        "structuredContent": {"result": value} if operation.wraps_result else value,
         "isError": False,
     }
 

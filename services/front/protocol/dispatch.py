@@ -70,6 +70,8 @@ class MessageDispatcher:
         if not is_call(request.envelope):
             return None
         call = self._fast_path.recognise(request.envelope, modern=session.modern)
+        if call is not None and call.may_be_task:
+            return None
         if call is None or request.headers is None or _agree(request.headers, call):
             return call
         return None

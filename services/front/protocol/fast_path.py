@@ -29,6 +29,8 @@ from linckia.services.front.protocol.client_requests import CallClient, CallRequ
 from linckia.services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
 from linckia.services.front.protocol.messages import TOOLS_CALL, Answer, Envelope, RequestId, error_message
 from linckia.services.front.protocol.server import SurfaceServer
+from linckia.services.front.tasks import META as TASK_META
+from linckia.services.front.tasks import declares, is_long
 
 _PREFIX = "io.modelcontextprotocol/"
 
@@ -42,6 +44,7 @@ class _Meta(msgspec.Struct, gc=False):
     info: Raw | UnsetType = msgspec.field(default=UNSET, name=f"{_PREFIX}clientInfo")
     level: str | UnsetType = msgspec.field(default=UNSET, name=f"{_PREFIX}logLevel")
     key: Any = msgspec.field(default=UNSET, name=META)
+    task: Any = msgspec.field(default=None, name=TASK_META)
 
 
 class _Params(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -63,6 +66,13 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     # As the client sent them, unchecked.
     capabilities: Mapping[str, Any] = {}
     key: object = UNSET
+    task: object = None
+
+    @property
+    def may_be_task(self) -> bool:
+        """Whether the answer may be a task, which the SDK sends."""
+        long_ = self.modern and is_long(self.operation) and declares(self.capabilities)
+        return self.task is not None or long_
 
 
 _decode_params = msgspec.json.Decoder(_Params).decode
@@ -96,12 +106,16 @@ class FastPath:
         if not modern:
             if not isinstance(meta.version, UnsetType):
                 return None
-            return ToolCall(request_id, operation, arguments, False, token, None, meta.traceparent, key=meta.key)
+            return ToolCall(
+                request_id, operation, arguments, False, token, None, meta.traceparent, key=meta.key, task=meta.task
+            )
         level = None if isinstance(meta.level, UnsetType) else meta.level
         capabilities = _capabilities(meta, level)
         if capabilities is None:
             return None
-        return ToolCall(request_id, operation, arguments, True, token, level, meta.traceparent, capabilities, meta.key)
+        return ToolCall(
+            request_id, operation, arguments, True, token, level, meta.traceparent, capabilities, meta.key, meta.task
+        )
 
     def _takes(self, operation: Operation[object]) -> bool:
         if operation.asks or operation.name in self._surface.custom_headers:

@@ -20,6 +20,7 @@ from linckia.services.front import skill_files
 from linckia.services.front.protocol.client_requests import LEVELS
 from linckia.services.front.protocol.messages import RequestId, result_message
 from linckia.services.front.protocol.session import McpSession
+from linckia.services.front.tasks import EXTENSION
 
 NAME = "linckia"
 TITLE = "Linckia"
@@ -118,6 +119,8 @@ def offered(surface: Surface) -> JsonObject:
         capabilities["resources"] = {"subscribe": True, "listChanged": True}
     if whole:
         capabilities["extensions"] = {skill_files.EXTENSION: skill_files.SETTINGS}
+    if surface.has_tasks:
+        capabilities.setdefault("extensions", {})[EXTENSION] = {}
     return capabilities
 
 

@@ -34,10 +34,11 @@ from linckia.services.front.mounted.mounted import Mounted
 from linckia.services.front.mounted.surface import MountSurface
 from linckia.services.front.mounted.tools import MountedTool
 from linckia.services.front.prompts import SHOWN_ON, FilePrompts
-from linckia.services.front.protocol import calls, skills
+from linckia.services.front.protocol import calls, skills, tasks
 from linckia.services.front.protocol.client_requests import LEVELS, CallRequests, InputRequired, merged_answers
 from linckia.services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
 from linckia.services.front.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, Greeter, lists_of, offered
+from linckia.services.front.protocol.messages import TOOLS_CALL
 from linckia.services.front.protocol.notifier import Notifier
 from linckia.services.front.protocol.sdk import (
     Context,
@@ -49,6 +50,8 @@ from linckia.services.front.protocol.sdk import (
     subscription_bus,
 )
 from linckia.services.front.scratchpad import Scratchpads
+from linckia.services.front.tasks import META as TASK_META
+from linckia.services.front.tasks import TaskHandle, Wanted, declares, wanted_by
 
 _LEGACY_RESOURCE_NOT_FOUND = -32002
 """Error code of the revisions before 2026-07-28; later ones use -32602."""
@@ -129,6 +132,8 @@ class SurfaceServer:
             )
         if surface.is_whole:
             skills.install(self.sdk)
+        if surface.has_tasks:
+            tasks.install(self.sdk, surface, dispatcher)
         # Replaces the SDK's span per message: the router propagates the client's trace context itself.
         self.sdk.middleware[:] = [
             RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience=NAME),
@@ -190,6 +195,8 @@ class SurfaceServer:
         async def call() -> JsonObject:
             parsed = operation.parse(params.arguments or {})
             value = await self._perform(ctx, operation, parsed, params.request_state)
+            if isinstance(value, TaskHandle) and _declares_tasks(ctx):
+                return tasks.created(value.task)
             return calls.tool_result(self.surface, operation, parsed, value)
 
         return await _answered(ctx, operation, call())
@@ -244,9 +251,13 @@ class SurfaceServer:
             approves=self._approves(operation, modern=client.modern),
             answers=answers,
         )
+        wants = Wanted.RESULT
+        if ctx.method == TOOLS_CALL:
+            wants = wanted_by(meta.get(TASK_META), client.capabilities, modern=client.modern)
         return await calls.perform(
-            self.dispatcher, operation, params, client_requests, meta.get("traceparent"), key=meta.get(META, UNSET)
-        )
+            self.dispatcher, operation, params, client_requests, meta.get("traceparent"), key=meta.get(META, UNSET),
+            tasks=wants,
+        )  # fmt: skip
 
     def _approves(self, operation: Operation[object], *, modern: bool) -> bool:
         """Whether the client may be asked to approve the call, or a step of it."""
@@ -313,6 +324,10 @@ class SurfaceServer:
         session.state.unsubscribe(str(params.uri))
         await session.changed()
         return types.EmptyResult()
+
+
+def _declares_tasks(ctx: Context) -> bool:
+    return is_modern(ctx) and declares(tasks.capabilities_of(ctx))
 
 
 def _page(key: str, items: list[JsonObject], params: types.PaginatedRequestParams | None) -> JsonObject:

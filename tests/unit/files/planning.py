@@ -91,7 +91,7 @@ class Kernel:
         @handlers.handle(KernelCall)
         async def call(params: KernelCall, ctx: Context) -> KernelCalled:
             asked = msgspec.json.decode(params.mandate, type=LaterCall)
-            arguments = filled(asked.arguments, params.entry, "arguments")
+            arguments = filled(asked.arguments, params.entry or {}, "arguments")
             self.calls.append((asked.operation, arguments))
             if self.pause is not None:
                 self.paused.set()
