@@ -398,6 +398,9 @@ class KernelOperations:
             raise InvalidParams(f"{asked.op.name}: parameters of more than {MAX_DECODED_BYTES} bytes")
         given = frames.read_body(asked.params, asked.op.params)
         if params.complete:
+            if asked.mandate is not None:
+                # No front has seen its parameters, and so none has checked which mounted tools they name.
+                raise Forbidden("a call that is made later cannot ask for further ones")
             for call in params.calls:
                 self._later(call.operation, call.arguments)
         return self.mandates.seal(given, params.calls, who(asked), asked.grant, asked.session)

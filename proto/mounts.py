@@ -248,6 +248,12 @@ def service_of(mount: str) -> str:
     return PREFIX + mount.replace("-", "_")
 
 
+def is_route(operation: str) -> bool:
+    """Return whether an operation carries the requests of a mount."""
+    service, dot, _ = operation.partition(".")
+    return bool(dot) and service.startswith(PREFIX)
+
+
 def is_name(text: str) -> bool:
     """Return whether a mount may be named so."""
     return re.fullmatch(NAME_PATTERN, text) is not None

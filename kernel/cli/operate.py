@@ -19,8 +19,13 @@ POLL_S = 0.02
 
 
 def call(arguments: argparse.Namespace) -> int:
-    """Print the result on stdout as JSON, and progress on stderr. Raises Usage, ControlError."""
+    """Print the result on stdout as JSON, and progress on stderr; or the id of a task. Raises Usage, ControlError."""
     params = _params(arguments.params)
+    if arguments.task:
+        with connect(arguments) as client:
+            asked = {"operation": arguments.name, "arguments": params}
+            say(client.call("task_start", asked, timeout_s=arguments.timeout, key=arguments.key)["id"])
+        return 0
     with connect(arguments) as client, Bars(arguments.name) as show:
         result = client.call(arguments.name, params, timeout_s=arguments.timeout, on_progress=show, key=arguments.key)
     show_json(result)

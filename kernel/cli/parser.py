@@ -184,6 +184,7 @@ def _calls(command: AddCommand) -> None:
     call.add_argument("name", metavar="NAME", help="an operation, as listed by `linckia tools`")
     call.add_argument("params", metavar="JSON", nargs="?", default="{}", help="its parameters; - reads them from stdin")
     call.add_argument("--timeout", metavar="SECONDS", type=seconds_option, help="replaces the operation's own deadline")
+    call.add_argument("--task", action="store_true", help="start it as a task that goes on by itself, and print its id")
     call.add_argument(
         "--key", default="", help="idempotency key: repeating the call with it within 24 hours changes nothing more"
     )

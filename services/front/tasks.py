@@ -20,6 +20,7 @@ from linckia.proto.dispatch import CallOptions, Dispatcher
 from linckia.proto.errors import Executed, Failure, InvalidParams, Kind, LinckiaError, OperationError, from_failure
 from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.json_types import JsonObject
+from linckia.proto.mounts import is_route
 from linckia.proto.operation import CLIENT, Operation, Params, operation_of
 from linckia.proto.ops.kernel import SERVICE as KERNEL
 from linckia.proto.ops.tasks import Schedule, Task, TaskCancel, TaskFailure, TaskStart, TaskWait
@@ -99,7 +100,7 @@ class LongCalls(Dispatcher):
     """A dispatcher that makes long calls of clients as tasks.
 
     Args:
-        waits: whether clients know the tools of tasks, so that they can be told to call `task_wait`.
+        waits: whether clients know the tools of tasks, so that an error can name `task_wait`.
         mounted: returns the operation that calls a tool of a mounted server, and its parameters for these arguments;
             None if there is no such tool.
         rules: which calls wait for an approval, for which their clients may be asked, so that they are no tasks.
@@ -141,6 +142,9 @@ class LongCalls(Dispatcher):
     def _routed(self, params: TaskStart | Schedule) -> TaskStart | Schedule:
         """Replace the name of a tool of a mounted server, which only fronts know."""
         found = self._mounted(params.operation, params.arguments)
+        if found is None and is_route(params.operation):
+            # A tool's hints and the settings of its server choose the operation, not the client.
+            raise InvalidParams("`operation`: give the name of a tool of the mounted server", field="operation")
         if found is None:
             return params
         route, request = found

@@ -7,14 +7,13 @@ from typing import Any
 import msgspec
 
 from linckia.proto.errors import OperationError
-from linckia.proto.mounts import PREFIX
+from linckia.proto.mounts import PREFIX, is_route
 from linckia.proto.ops.tasks import Schedule, TaskStart
 
 
 def is_mounted(asked: TaskStart | Schedule) -> bool:
     """Whether the call is a request to a mounted server, as fronts make of the name of a tool."""
-    service, dot, _ = asked.operation.partition(".")
-    return bool(dot) and service.startswith(PREFIX)
+    return is_route(asked.operation)
 
 
 def name_of(asked: TaskStart | Schedule) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from linckia.proto.control.client import CallFailed
+from tests.system.cli.clients import stdio_client
 from tests.system.mounting import call, mounted, small, write
 from tests.system.running import RunningKernel, wait_until
 
@@ -178,3 +180,43 @@ def test_a_server_that_is_not_called_rests_until_the_next_call(tmp_path: Path) -
 def test_an_eager_server_that_is_added_starts_without_a_call(kernel: RunningKernel) -> None:
     reload(kernel, one=small(), two=small(start="eager"))
     wait_until(lambda: kernel.service("mcp_two")["state"] == "ready")
+
+
+def test_a_tool_can_be_a_task_by_its_own_name_only(tmp_path: Path) -> None:
+    services = ("front", "mounts", "tasks")
+    with mounted(tmp_path / "data", {"one": small()}, services=services, all_ready=False) as kernel:
+        assert call(kernel, "one", "echo", text="known") == "known"
+        with stdio_client(kernel.data_dir, "--surface", "all", services=",".join(services)) as client:
+            client.initialize()
+            numbers = itertools.count(1)
+
+            def result_of(asked: dict[str, Any]) -> dict[str, Any]:
+                answer = client.request(next(numbers), "tools/call", **asked)
+                found: dict[str, Any] = answer["result"]
+                return found
+
+            def listed() -> bool:
+                tools = client.request(next(numbers), "tools/list")["result"]["tools"]
+                return "one_append" in {tool["name"] for tool in tools}
+
+            wait_until(listed, 60)
+            file = tmp_path / "file"
+            arguments = {"path": str(file), "text": "x"}
+            as_task = result_of({"name": "one_append", "arguments": arguments, "_meta": {"io.linckia/task": True}})
+            started = [as_task["_meta"]["io.linckia/task"]]
+            asked = {"operation": "one_append", "arguments": arguments}
+            started.append(result_of({"name": "task_start", "arguments": asked})["structuredContent"])
+            for task in started:
+                assert task["operation"] == "one_append"
+                waited = result_of({"name": "task_wait", "arguments": {"id": task["id"], "timeout_s": 60}})
+                ended = waited["structuredContent"]
+                assert (ended["state"], ended["result"]["isError"]) == ("completed", False)
+            assert file.read_text() == "x\nx\n"
+
+            request = {"method": "tools/call", "name": "append", "params": "e30="}
+            for kind in ("read", "change"):
+                refused = result_of(
+                    {"name": "task_start", "arguments": {"operation": f"mcp_one.{kind}", "arguments": request}}
+                )
+                assert refused["isError"]
+                assert "give the name of a tool" in refused["content"][0]["text"]
