@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from linckia.proto.control.client import CallFailed, Client
-from tests.system.cli.clients import data_directory, stdio_client
+from tests.system.cli.clients import data_directory, linckia, stdio_client
 from tests.system.running import RunningKernel, running, wait_until
 
 SERVICES = ("front", "files", "watch", "tasks", "yaml", "echo")
@@ -132,3 +132,18 @@ def test_a_timer_runs_once_although_its_service_and_the_kernel_are_killed(data: 
         assert file.read_text() == "a:\n  - x\n  - y\n"
         assert kernel.call("schedule_cancel", {"id": every["id"]})["id"] == every["id"]
         assert kernel.call("schedule_list") == {"timers": []}
+
+
+def test_the_command_line_starts_a_task_and_prints_its_id(data: Path, root: Path) -> None:
+    with kernel_of(data, root) as kernel:
+        found = linckia(data, "call", "mcp_echo", '{"message": "hello"}', "--task")
+        assert found.returncode == 0, found.stderr
+        ended = waited(kernel, found.stdout.strip())
+        assert (ended["operation"], ended["result"]) == ("mcp_echo", {"message": "hello"})
+
+
+def test_arguments_that_look_like_placeholders_stay_as_they_are(data: Path, root: Path) -> None:
+    with kernel_of(data, root) as kernel:
+        arguments = {"message": "{{entry.path}}"}
+        id_ = kernel.call("task_start", {"operation": "mcp_echo", "arguments": arguments})["id"]
+        assert waited(kernel, id_)["result"] == arguments
