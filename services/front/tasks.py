@@ -151,8 +151,8 @@ class LongCalls(Dispatcher):
         return msgspec.structs.replace(params, operation=route.name, arguments=msgspec.to_builtins(request))
 
     async def _start(self, operation: Operation[Any], params: Params[Any], options: CallOptions) -> Task:
-        start = TaskStart(operation=operation.routed.name, arguments=msgspec.to_builtins(params))
-        return await self._call(start, trace=options.get("trace"))
+        asked = {"operation": operation.routed.name, "arguments": msgspec.to_builtins(params)}
+        return await self._call(operation_of(TaskStart), asked, trace=options.get("trace"))
 
     async def _as_task(self, operation: Operation[Any], params: Params[Any], options: CallOptions) -> object:
         """Return the result of a long call, or a task if it takes longer than the client waits."""
@@ -163,15 +163,15 @@ class LongCalls(Dispatcher):
                 raise
             # It makes no task, for a reason that may not concern the call itself.
             return await self._dispatcher.call(operation, params, **options)
-        timeout_s = SHORT_WAIT_S if wanted.get() is Wanted.EITHER else None
+        limit = {"timeout_s": SHORT_WAIT_S} if wanted.get() is Wanted.EITHER else {}
         try:
             task = await self._call(
-                TaskWait(id=task.id, timeout_s=timeout_s), trace=options.get("trace"),
+                operation_of(TaskWait), {"id": task.id, **limit}, trace=options.get("trace"),
                 client_requests=options.get("client_requests"),
             )  # fmt: skip
         except trio.Cancelled:
             with trio.move_on_after(_CANCEL_S, shield=True), contextlib.suppress(LinckiaError):
-                await self._call(TaskCancel(id=task.id))
+                await self._call(operation_of(TaskCancel), {"id": task.id})
             raise
         except LinckiaError:
             # The task goes on, whatever became of the wait.
@@ -187,8 +187,11 @@ class LongCalls(Dispatcher):
             executed=Executed.MAYBE, data={"task": task.id},
         )  # fmt: skip
 
-    async def _call(self, params: Params[Task], **options: Unpack[CallOptions]) -> Task:
-        value = await self._dispatcher.call(operation_of(params), params, **options)
+    async def _call(
+        self, operation: Operation[Task], arguments: Mapping[str, object], **options: Unpack[CallOptions]
+    ) -> Task:
+        """Make a call of the client, with arguments that it could have given."""
+        value = await self._dispatcher.call(operation, operation.parse(arguments), **options)
         return msgspec.convert(value, Task)
 
 

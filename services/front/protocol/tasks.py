@@ -21,7 +21,7 @@ from linckia.proto.dispatch import Dispatcher
 from linckia.proto.errors import LinckiaError
 from linckia.proto.json_types import JsonObject
 from linckia.proto.mcp import MISSING_CAPABILITY
-from linckia.proto.operation import Params, operation_of
+from linckia.proto.operation import Operation, operation_of
 from linckia.proto.ops.tasks import Task, TaskCancel, TaskGet
 from linckia.proto.surfaces.surface import Surface
 from linckia.services.front.protocol import calls
@@ -44,15 +44,15 @@ def install(sdk: Server[JsonObject], surface: Surface, dispatcher: Dispatcher) -
     """Serve the methods of the extension."""
 
     async def get(ctx: Context, params: TaskParams) -> JsonObject:
-        return {**_COMPLETE, **detailed(surface, await _called(dispatcher, TaskGet(id=params.task_id)))}
+        return {**_COMPLETE, **detailed(surface, await _called(dispatcher, operation_of(TaskGet), params.task_id))}
 
     async def cancel(ctx: Context, params: TaskParams) -> JsonObject:
-        await _called(dispatcher, TaskCancel(id=params.task_id))
+        await _called(dispatcher, operation_of(TaskCancel), params.task_id)
         return dict(_COMPLETE)
 
     async def update(ctx: Context, params: TaskParams) -> JsonObject:
         # Tasks ask their clients nothing, so there is nothing to do with answers.
-        await _called(dispatcher, TaskGet(id=params.task_id))
+        await _called(dispatcher, operation_of(TaskGet), params.task_id)
         return dict(_COMPLETE)
 
     sdk.extensions[EXTENSION] = {}
@@ -126,9 +126,9 @@ def _for_declaring_clients(method: str, handler: _Handler) -> Callable[[Context,
     return checked
 
 
-async def _called(dispatcher: Dispatcher, params: Params[Task]) -> Task:
+async def _called(dispatcher: Dispatcher, operation: Operation[Task], task_id: str) -> Task:
     try:
-        return msgspec.convert(await dispatcher.call(operation_of(params), params), Task)
+        return msgspec.convert(await dispatcher.call(operation, operation.parse({"id": task_id})), Task)
     except LinckiaError as error:
         failed = calls.as_error(error.failure)
         if error.failure.field is not None:
