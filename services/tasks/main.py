@@ -57,6 +57,9 @@ from linckia.services.tasks.timers import Timers
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 15.0
 
+UNREADABLE_PAUSE_S = 60.0
+"""Pause after the database could not be read; each attempt is logged."""
+
 NS = 10**9
 
 _OWN = frozenset(
@@ -86,7 +89,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     tasks = Tasks(env, database, settings)
     await tasks.resume()
     timers = Timers(database, tasks)
-    await timers.resume()
+    with contextlib.suppress(LinckiaError):
+        await timers.resume()
     env.background.start_soon(timers.run)
     env.background.start_soon(tell_ends, env, database, tasks)
     yield Handlers(tasks, timers)
@@ -131,11 +135,24 @@ class Tasks:
         self.show()
 
     async def resume(self) -> None:
-        """Go on with the tasks that have not ended."""
+        """Go on with the tasks that have not ended. If they cannot be read, the service still serves what it can, and
+        tries again later."""
         with contextlib.suppress(LinckiaError):
             await self._database.write(lambda db: store.purge(db, self._kept_ns))
+        try:
+            await self._resume()
+        except LinckiaError:
+            self._env.background.start_soon(self._resume_later)
+
+    async def _resume(self) -> None:
         for task in await self._database.read(store.unfinished):
             self.begin(task)
+
+    async def _resume_later(self) -> None:
+        while True:
+            await trio.sleep(UNREADABLE_PAUSE_S)
+            with contextlib.suppress(LinckiaError):
+                return await self._resume()
 
     @handles(TaskStart)
     async def start(self, params: TaskStart, ctx: Context) -> Task:

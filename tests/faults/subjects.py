@@ -25,6 +25,7 @@ from linckia.proto.ops.knowledge import KnowledgeIngest, ListDirectoryStructure
 from linckia.proto.ops.media import MediaInspect
 from linckia.proto.ops.memory import ListMemories, Remember
 from linckia.proto.ops.retrieve import Group, Item, RetrieveGroups, RetrievePut, RetrieveSearch
+from linckia.proto.ops.tasks import TaskListParams, TaskStart
 from linckia.proto.ops.transcripts import TranscriptHistories
 from linckia.proto.ops.transcripts_intake import TranscriptIngest
 from linckia.proto.ops.watch import WatchStatus, WatchSubscribe
@@ -39,9 +40,11 @@ from linckia.services.media.main import open_service as open_media
 from linckia.services.memory.main import open_service as open_memory
 from linckia.services.retrieve.main import open_service as open_retrieve
 from linckia.services.runtime.handlers import OpenService
+from linckia.services.tasks.main import open_service as open_tasks
 from linckia.services.transcripts.main import open_service as open_transcripts
 from linckia.services.watch.main import open_service as open_watch
 from tests.in_process import Bench
+from tests.unit.files.planning import Kernel
 
 
 @dataclass(frozen=True)
@@ -216,6 +219,16 @@ async def seen_approvals(bench: Bench, root: Path) -> set[int]:
     return {int(each.operation[1:]) for each in found.recent}
 
 
+async def write_tasks(bench: Bench, root: Path, n: int) -> None:
+    await bench.call(TaskStart(operation=f"arm{n}"))
+
+
+async def seen_tasks(bench: Bench, root: Path) -> set[int]:
+    tasks = (await bench.call(TaskListParams(limit=500))).tasks
+    assert all((each.state == "working") == (each.ended == "") for each in tasks)
+    return {int(each.operation.removeprefix("arm")) for each in tasks}
+
+
 SUBJECTS: Mapping[str, Subject] = {
     each.name: each
     for each in (
@@ -230,6 +243,7 @@ SUBJECTS: Mapping[str, Subject] = {
         Subject("watch", {"watch": open_watch}, write_watch, seen_watch, fed=True),
         Subject("media", {"decode": open_decode, "media": open_media}, write_media, seen_media),
         Subject("approvals", {"approvals": open_approvals}, write_approvals, seen_approvals),
+        Subject("tasks", {"kernel": Kernel().open, "tasks": open_tasks}, write_tasks, seen_tasks),
     )
 }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from linckia.proto import ops
+from linckia.proto import frames, ops
 from linckia.proto.errors import InvalidParams, OperationError
 from linckia.proto.later import LaterCall, filled
 from linckia.proto.operation import Params
@@ -98,7 +98,7 @@ class Kernel:
                 await self.pause.wait()
             if self.fails(arguments):
                 raise OperationError("that one cannot be done")
-            return KernelCalled(body=b"")
+            return KernelCalled(body=frames.pack_body({}))
 
         @handlers.handle(KernelMandate)
         async def mandate(params: KernelMandate, ctx: Context) -> list[str]:
