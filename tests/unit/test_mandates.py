@@ -1,0 +1,47 @@
+"""A mandate holds what its client asked for, and no service can make or change one."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from linckia.kernel.mandates import Mandate, Mandates
+from linckia.proto import frames
+from linckia.proto.errors import Forbidden
+from linckia.proto.grants import Grant
+from linckia.proto.later import LaterCall
+from linckia.proto.ops.tasks import TaskStart
+
+ASKED = TaskStart(operation="mcp_echo", arguments={"message": "x"})
+CALL = LaterCall("mcp_echo", {"message": "x"})
+
+
+def mandates() -> Mandates:
+    return Mandates(b"key", lambda name: None)
+
+
+def test_a_mandate_has_the_call_its_client_and_its_session() -> None:
+    (sealed,) = mandates().seal(ASKED, [CALL], "stdio", Grant("ann"), "session 1")
+    assert mandates().opened(sealed) == Mandate("task mcp_echo", "stdio", Grant("ann"), "", CALL, "session 1")
+
+
+def test_calls_that_the_client_did_not_ask_for_are_not_sealed() -> None:
+    for call in (LaterCall("mcp_echo", {"message": "y"}), LaterCall("other", {"message": "x"})):
+        with pytest.raises(Forbidden, match="did not ask"):
+            mandates().seal(ASKED, [call], "stdio", None)
+
+
+def test_a_changed_mandate_is_refused() -> None:
+    (sealed,) = mandates().seal(ASKED, [CALL], "stdio", None)
+    changed = bytearray(base64.b64decode(sealed))
+    changed[-1] ^= 1
+    with pytest.raises(Forbidden):
+        mandates().opened(base64.b64encode(changed).decode())
+
+
+def test_a_mandate_of_an_earlier_version_has_no_session() -> None:
+    made = mandates()
+    body = frames.encode(["plan p", "stdio", None, "", {"operation": "mcp_echo", "arguments": {"message": "x"}}])
+    sealed = base64.b64encode(made._mac(body) + body).decode()  # as that version sealed it
+    assert made.opened(sealed) == Mandate("plan p", "stdio", None, "", CALL)
