@@ -147,3 +147,25 @@ def test_arguments_that_look_like_placeholders_stay_as_they_are(data: Path, root
         arguments = {"message": "{{entry.path}}"}
         id_ = kernel.call("task_start", {"operation": "mcp_echo", "arguments": arguments})["id"]
         assert waited(kernel, id_)["result"] == arguments
+
+
+def test_calls_of_a_plan_start_no_tasks(data: Path, root: Path) -> None:
+    with kernel_of(data, root) as kernel:
+        kernel.call("index", {"path": str(root), "async": False}, timeout_s=60)
+        asked = {"operation": "mcp_one.read", "arguments": {"method": "tools/call"}}
+        plan = {
+            "name": "sly",
+            "sources": [{"type": "filesystem.index", "config": {"path": str(root)}}],
+            "outcomes": [{"type": "tool", "tool": "task_start", "arguments": asked}],
+        }
+        kernel.call("plan-create", plan)
+        kernel.call("plan-execute", {"name": "sly"})
+
+        def execution() -> dict[str, Any] | None:
+            found: dict[str, Any] = kernel.call("plan-get", {"name": "sly"})["executions"][0]
+            return found if found["status"] != "running" else None
+
+        found = wait_until(execution, 60)
+        assert found["outcomes_applied"] == 0
+        assert "cannot ask for further ones" in str(found)
+        assert kernel.call("task_list")["total"] == 0
