@@ -24,6 +24,7 @@ from linckia.proto.mounts import is_route
 from linckia.proto.operation import CLIENT, Operation, Params, operation_of
 from linckia.proto.ops.kernel import SERVICE as KERNEL
 from linckia.proto.ops.tasks import Schedule, Task, TaskCancel, TaskFailure, TaskStart, TaskWait
+from linckia.services.front.protocol.session import current_idempotency_key
 
 META: Final = "io.linckia/task"
 """Member of `_meta`: in a request, true asks for a task; in a result, it is the task."""
@@ -137,7 +138,10 @@ class LongCalls(Dispatcher):
         return await self._dispatcher.call(operation, params, **options)
 
     def _is_long(self, operation: Operation[object]) -> bool:
-        return is_long(operation) and not self._rules.choose(operation)
+        # With a key, every attempt must take the same way, even if tasks are unavailable for a while. The client can
+        # repeat the call instead.
+        has_key = current_idempotency_key.get() != ""
+        return is_long(operation) and not has_key and not self._rules.choose(operation)
 
     def _routed(self, params: TaskStart | Schedule) -> TaskStart | Schedule:
         """Replace the name of a tool of a mounted server, which only fronts know."""
