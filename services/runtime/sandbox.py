@@ -63,6 +63,8 @@ _DEVICES = ("/dev/null", "/dev/urandom", "/dev/random")
 """Without /dev/shm and /tmp, where leftover files fill memory or disk that others need, and without /dev/zero, whose
 shared memory is not counted anywhere."""
 _GPU_DEVICES = "nvidia*"
+_THREADS = "/proc/self/task"
+"""CUDA names its threads by writing to their `comm`, and does not start if that is refused."""
 _DEVICES_OF_PROGRAMS = ("/dev/zero", "/dev/full", "/dev/tty", "/dev/ptmx", "/dev/pts", "/dev/shm")
 """What programs may write in addition: memory and files that they leave there are theirs."""
 
@@ -169,6 +171,8 @@ def _restrict_files(version: int, limits: Confinement, data_dir: Path) -> None:
             _allow(ruleset, path, _READ & handled)
         for path in (str(data_dir), *devices, *limits.write):
             _allow(ruleset, path, written)
+        if limits.gpu:
+            _allow(ruleset, _THREADS, (_WRITE_FILE | _TRUNCATE) & handled)
         checked(libc().syscall(_LANDLOCK_RESTRICT_SELF, ruleset, ctypes.c_uint32(0)), "landlock_restrict_self")
     finally:
         os.close(ruleset)

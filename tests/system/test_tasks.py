@@ -150,12 +150,13 @@ def test_arguments_that_look_like_placeholders_stay_as_they_are(data: Path, root
 
 
 def test_calls_of_a_plan_start_no_tasks(data: Path, root: Path) -> None:
+    folder = root / "folder-0"
     with kernel_of(data, root) as kernel:
-        kernel.call("index", {"path": str(root), "async": False}, timeout_s=60)
+        kernel.call("index", {"path": str(folder), "async": False}, timeout_s=60)
         asked = {"operation": "mcp_one.read", "arguments": {"method": "tools/call"}}
         plan = {
             "name": "sly",
-            "sources": [{"type": "filesystem.index", "config": {"path": str(root)}}],
+            "sources": [{"type": "filesystem.index", "config": {"path": str(folder)}}],
             "outcomes": [{"type": "tool", "tool": "task_start", "arguments": asked}],
         }
         kernel.call("plan-create", plan)

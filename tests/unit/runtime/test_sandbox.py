@@ -16,7 +16,15 @@ needs_landlock = pytest.mark.skipif(not sandbox.landlock_version(), reason="this
 needs_seccomp = pytest.mark.skipif(not sandbox.has_seccomp(), reason="no seccomp for this processor")
 
 
-def confined(tmp_path: Path, body: str, *, before: str = "", network: bool = False, connections: bool = False) -> str:
+def confined(
+    tmp_path: Path,
+    body: str,
+    *,
+    before: str = "",
+    network: bool = False,
+    connections: bool = False,
+    gpu: bool = False,
+) -> str:
     """Run `body` in a confined process; `folder` is readable, `root` writable, `outside` neither."""
     for name in ("data", "folder", "root", "outside"):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -29,7 +37,7 @@ from linckia.services.runtime.sandbox import confine
 base = Path({str(tmp_path)!r})
 data, folder, root, outside = (base / n for n in ("data", "folder", "root", "outside"))
 {textwrap.dedent(before)}
-purposes = dict(network={network}, connections={connections})
+purposes = dict(network={network}, connections={connections}, gpu={gpu})
 confine(Confinement(read=(str(folder),), write=(str(root),), **purposes), data)
 
 def refused(action):
@@ -69,6 +77,36 @@ def test_only_the_folders_given_can_be_read_or_written(tmp_path: Path) -> None:
         """,
     )
     assert out == "held"
+
+
+@needs_landlock
+@pytest.mark.parametrize("gpu", [False, True])
+def test_threads_can_be_named_by_their_files_if_there_is_a_gpu(tmp_path: Path, gpu: bool) -> None:
+    """CUDA does so, and does not start otherwise."""
+    out = confined(
+        tmp_path,
+        """
+        import threading
+
+        over = threading.Event()
+        thread = threading.Thread(target=over.wait)
+        thread.start()
+
+        def name(process="self"):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            fd = os.open(f"/proc/{process}/task/{thread.native_id}/comm", flags, 0o666)
+            os.write(fd, b"cuda")
+            os.close(fd)
+
+        print("refused" if refused(name) else Path(f"/proc/self/task/{thread.native_id}/comm").read_text().strip())
+        over.set()
+        parent = f"/proc/{os.getppid()}/task/{os.getppid()}/comm"
+        assert refused(lambda: Path(parent).write_text("x"))
+        assert refused(lambda: Path("/proc/self/oom_score_adj").write_text("1000"))
+        """,
+        gpu=gpu,
+    )
+    assert out == ("cuda" if gpu else "refused")
 
 
 @needs_landlock
