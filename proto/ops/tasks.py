@@ -142,7 +142,7 @@ class Schedule(Params[Timer], frozen=True, kw_only=True):
 
     def check(self) -> None:
         if (self.at is None) == (self.cron is None):
-            raise InvalidParams("give either `at` or `cron`", field="at")
+            raise InvalidParams("parameter `at`: give either `at` or `cron`", field="at")
 
     def later_calls(self) -> Iterable[LaterCall]:
         return (LaterCall(self.operation, self.arguments),)

@@ -20,7 +20,8 @@ MANIFESTS = (
         lazy=True,
         rests=True,
         # Calls that wait are in flight; it refuses more than `store.MAX_PENDING` of them itself.
-        in_flight=4096,
+        in_flight=1200,
+        threads=1300,
         stores=(Store("approvals.db", Keep.SOURCE, schema=SCHEMA_VERSION),),
     ),
 )

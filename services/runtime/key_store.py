@@ -59,6 +59,8 @@ class KeyStore:
         self._replaced: dict[str, KeyedCall] = {}
         """Calls whose file has been replaced, and whose intention is still to be settled."""
         self._settling = False
+        self.recovered = trio.Event()
+        """Set once `recover` is done; until then no call may change a file."""
 
     def keep_in(self, database: Database) -> None:
         """Keep the keys in this database, which must have been opened with `keeps_keys`."""
@@ -66,9 +68,9 @@ class KeyStore:
 
     async def recover(self) -> None:
         """Find out whether files were replaced that calls of an earlier process were about to replace."""
-        if self._database is None and not (self._folder / FILE).exists():
-            return
-        await trio.to_thread.run_sync(self._recover)
+        if self._database is not None or (self._folder / FILE).exists():
+            await trio.to_thread.run_sync(self._recover)
+        self.recovered.set()
 
     def close(self) -> None:
         """Close the service's own database of keys, if it was opened."""

@@ -116,7 +116,8 @@ class ServiceLoop:
                     self._install(handlers)
                     if env.keys is not None:
                         opened.push_async_callback(trio.to_thread.run_sync, env.keys.close)
-                        await env.keys.recover()
+                        # Not awaited: background tasks would make calls before this service is ready.
+                        calls.start_soon(env.keys.recover)
                     self._nursery = calls
                     try:
                         self._channel.post(frames.Ready(env.shown))
@@ -259,8 +260,11 @@ class ServiceLoop:
         async def work() -> bytes:
             return frames.pack_body(await served.handler(params, context))
 
-        keys = self._env.keys if call.key and self._env is not None else None
+        keys = None if self._env is None else self._env.keys
         if keys is None or served.operation.access is Access.READ:
+            return await work()
+        await keys.recovered.wait()
+        if not call.key:
             return await work()
         identity = params.identity()
         identity = call.params if identity is None else identity

@@ -54,6 +54,7 @@ ONE_OF: dict[str, dict[str, Any]] = {
     "rename_note": {"id": "x"},
     "update_memory": {"text": "x"},
     "forget": {"id": "x"},
+    "schedule": {"cron": "0 3 * * *"},
 }
 """Of operations that take one of several parameters, one of them."""
 

@@ -63,6 +63,12 @@ WORKLOADS = {
             lambda n: ("query", {"steps": [{"op": "mcp.echo", "params": {"message": f"message {n}"}}]}),
             lambda n, result: result == {"message": f"message {n}"},
         ),
+        Workload("tasks", lambda n: ("task_list", {"limit": 1 + n % 500}), lambda n, result: result["total"] == 0),
+        Workload(
+            "events",
+            lambda n: ("events_read", {"after": 0, "limit": 1 + n % 100, "wait_s": 0}),
+            lambda n, result: "next" in result,
+        ),
         Workload(
             "yaml",
             lambda n: ("noyalib_get", {"file": "settings.yaml", "path": "server.host"}),
