@@ -5,8 +5,10 @@
 - Throughput over passages of mixed lengths through `embed_texts`, and its share of the first limit. The peer is
   sentence-transformers in fp32, its default, and in bf16; both take turns.
 - The time of a query, alone and while passages are embedded: it should wait for one batch at most.
+- Passages per second by their length and by the texts of a call, beside the same service on the CPU.
+- How long callers wait after the process is killed.
 
-    scripts/bench gpu [--passages N] [--rounds N]
+    scripts/bench gpu [--passages N] [--rounds N] [--seconds S]
 
 Without a GPU, or torch with CUDA, it says so and ends.
 """
@@ -24,10 +26,12 @@ import torch
 
 from linckia.proto import extras
 from linckia.proto.control.client import Client
+from linckia.proto.gpu import GPU
+from linckia.proto.machine import usable_cores
 from linckia.services.embed.backends import Backend
 from linckia.services.embed.weights import resolve
 from linckia.services.runtime.models.gpu import opened
-from tests.bench.embed_peers import SentenceTransformers, corpus, kernel_with, mixed, through_the_service
+from tests.bench.embed_peers import CALLS, SentenceTransformers, corpus, kernel_with, mixed, through_the_service
 from tests.system.running import RunningKernel
 
 GIB = 1024**3
@@ -36,6 +40,10 @@ MATRIX = 8192
 """Rows and columns of the matrices: large enough to use a whole card, 400 MB for three."""
 
 QUERIES = 100
+
+WORDS_A_TEXT = (8, 64, 200)
+TEXTS_A_CALL = (1, 8, 64, 512)
+KILLS = 5
 
 
 def missing() -> str:
@@ -89,10 +97,63 @@ def query_ms(kernel: RunningKernel, texts: list[str]) -> str:
     return f"p50 {statistics.median(times):.1f} ms, p99 {statistics.quantiles(times, n=100)[98]:.1f} ms"
 
 
+def rate(kernel: RunningKernel, text: str, texts_a_call: int, seconds: float) -> float:
+    """Return passages per second, with `CALLS` calls in flight."""
+    done = [0] * CALLS
+    give_up = time.perf_counter() + seconds
+
+    def work(number: int) -> None:
+        with Client(kernel.data_dir) as client:
+            while time.perf_counter() < give_up:
+                client.call("embed_texts", {"texts": [text] * texts_a_call, "kind": "passage"}, timeout_s=120)
+                done[number] += texts_a_call
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(CALLS)]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(done) / (time.perf_counter() - began)
+
+
+def rates(kernel: RunningKernel, text: str, seconds: float) -> dict[tuple[int, int], float]:
+    """Return `rate` by the words of a text and the texts of a call."""
+    texts = {words: " ".join(text.split()[:words]) for words in WORDS_A_TEXT}
+    for each in texts.values():
+        rate(kernel, each, TEXTS_A_CALL[-1], 0)
+    return {
+        (words, count): rate(kernel, each, count, seconds) for words, each in texts.items() for count in TEXTS_A_CALL
+    }
+
+
+def print_rates(on_gpu: dict[tuple[int, int], float], on_cpu: dict[tuple[int, int], float], cpu: str) -> None:
+    print(f"  passages/s through the service by words and texts a call, GPU / CPU ({cpu}, {usable_cores()} cores)")
+    for words in WORDS_A_TEXT:
+        cells = [f"{on_gpu[words, n]:,.0f} / {on_cpu[words, n]:,.0f}" for n in TEXTS_A_CALL]
+        print(f"    {words:3} words: " + "; ".join(f"{n}: {cell}" for n, cell in zip(TEXTS_A_CALL, cells, strict=True)))
+
+
+def recovery(kernel: RunningKernel) -> str:
+    """Kill the process repeatedly, and return how long a caller waited for the next answer."""
+    waits = []
+    with Client(kernel.data_dir) as client:
+        for _ in range(KILLS):
+            client.call("embed_texts", {"texts": ["sea star"], "kind": "query"}, timeout_s=120)
+            kernel.kill("embed")
+            began = time.perf_counter()
+            client.call("embed_texts", {"texts": ["sea star"], "kind": "query"}, timeout_s=120)
+            waits.append(time.perf_counter() - began)
+    service = kernel.service("embed")
+    where = f"{service['mode']}, {service['rss_bytes'] / GIB:.1f} GiB resident"
+    return f"median {statistics.median(waits):.2f} s, longest {max(waits):.2f} s of {KILLS} ({where})"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measures embedding on a GPU.")
     parser.add_argument("--passages", type=int, default=8192)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each length and size")
     asked = parser.parse_args()
     if why := missing():
         sys.exit(f"scripts/bench gpu: nothing can be measured: {why}")
@@ -128,6 +189,13 @@ def main() -> None:
         bulk.start()
         print(f"  query while passages are embedded: {query_ms(kernel, texts[:QUERIES])}")
         bulk.join()
+        on_gpu = rates(kernel, texts[0] * 20, asked.seconds)
+        print(f"  wait for an answer after a kill: {recovery(kernel)}")
+        print(f"  {kernel.service('embed')['info'].get(GPU, 'no figures of the GPU')}")
+    with kernel_with(Backend.ONNX, "auto") as kernel:
+        on_cpu = rates(kernel, texts[0] * 20, asked.seconds)
+        print_rates(on_gpu, on_cpu, " in ".join(map(kernel.service("embed")["info"].get, ("backend", "precision"))))
+        print(f"  query on the CPU: {query_ms(kernel, texts[:QUERIES])}")
     for peer in peers.values():
         peer.close()
 
