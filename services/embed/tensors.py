@@ -76,7 +76,7 @@ def read_tensors(paths: Sequence[Path]) -> dict[str, StoredTensor]:
     """Read the floating-point tensors, by name.
 
     Raises:
-        ModelMissing: a file is damaged.
+        ModelMissing: a file is damaged or cannot be read.
     """
     found = {}
     for path in paths:
@@ -89,7 +89,9 @@ def read_tensors(paths: Sequence[Path]) -> dict[str, StoredTensor]:
                     start, end = said["data_offsets"]
                     values = whole[begin + start : begin + end].view(dtype).reshape(said["shape"])
                     found[name] = StoredTensor(values, said["dtype"] == "BF16")
-        except (msgspec.DecodeError, ValueError, KeyError, OSError) as error:
+        except OSError as error:
+            raise ModelMissing(f"{path} cannot be read: {error.strerror}", field="model") from None
+        except (msgspec.DecodeError, ValueError, KeyError) as error:
             raise ModelMissing(f"{path} is damaged, or not a safetensors file: {error}", field="model") from None
     return found
 
