@@ -216,7 +216,7 @@ def test_kills_under_load_lose_no_call_and_the_gpu_stays_in_use(kernel: RunningK
 
 
 class Hog:
-    """Takes the memory of the GPU, apart from so many bytes."""
+    """Takes all memory of the GPU except `left` bytes."""
 
     def __init__(self, left: int) -> None:
         import torch
