@@ -42,7 +42,7 @@ def approve(arguments: argparse.Namespace) -> int:
 
 
 def _found(client: Client) -> JsonObject:
-    """Return what is pending. Raises Failed: the settings choose no calls."""
+    """Return the pending approvals. Raises Failed: the settings choose no calls."""
     try:
         found: JsonObject = client.call("approval_list", {})
     except CallFailed as error:

@@ -185,9 +185,7 @@ def _calls(command: AddCommand) -> None:
     call.add_argument("params", metavar="JSON", nargs="?", default="{}", help="its parameters; - reads them from stdin")
     call.add_argument("--timeout", metavar="SECONDS", type=seconds_option, help="replaces the operation's own deadline")
     call.add_argument("--task", action="store_true", help="start it as a task that goes on by itself, and print its id")
-    call.add_argument(
-        "--key", default="", help="idempotency key: repeating the call with it within 24 hours changes nothing more"
-    )
+    call.add_argument("--key", help="idempotency key: repeating the call with it within 24 hours changes nothing more")
 
     tools = command("tools", "tools", "list the operations that can be called; needs no running kernel")
     tools.add_argument("name", metavar="NAME", nargs="?", help="explain this operation: its parameters, and an example")

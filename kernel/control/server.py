@@ -76,8 +76,8 @@ class CallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     params: JsonObject = {}
     progress: bool = False
     timeout_s: float | None = None
-    key: str = ""
-    """Idempotency key; empty for none."""
+    key: str | None = None
+    """Idempotency key."""
 
 
 class Attachment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -286,7 +286,7 @@ class _Connection:
             raise Forbidden(f"{operation.name} is called between services only")
         await self._server.started.wait()
         dispatch = self._server.router.call
-        key = keys.checked(request.key) if request.key else ""
+        key = "" if request.key is None else keys.checked(request.key)
         call = partial(dispatch, operation, params, caller=OPERATOR, timeout_s=request.timeout_s, written=True, key=key)
         if not request.progress:
             return await call()

@@ -74,17 +74,17 @@ class Client:
         *,
         timeout_s: float | None = None,
         on_progress: Callable[[JsonObject], None] | None = None,
-        key: str = "",
+        key: str | None = None,
     ) -> Any:
         """Call an operation and return its result. Raises CallFailed; KernelGone: a write may have been done.
 
         Args:
-            key: idempotency key, with which the call can be repeated; empty for none.
+            key: idempotency key, with which the call can be repeated.
         """
         request: JsonObject = {"call": name, "params": params, "progress": on_progress is not None}
         if timeout_s is not None:
             request["timeout_s"] = timeout_s
-        if key:
+        if key is not None:
             request["key"] = key
         self._send(request, ())
         gone = f"the kernel ended while {name} was running; it may or may not have been done"

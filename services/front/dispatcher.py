@@ -99,14 +99,14 @@ class LinkDispatcher(Dispatcher):
                 return msgspec.to_builtins(result)
             routed = operation.routed
             # What the front calls for itself is not the client's call.
-            key = current_idempotency_key.get() if caller != SERVICE else ""
+            key = current_idempotency_key.get() if caller != SERVICE else None
             tool = tool_of(params.method, params.name) if isinstance(params, MountRequest) else ""
             waits = bool(self.rules) and caller == CLIENT and self.rules.choose(routed, tool)
             answer = await self._outgoing.raw(
                 routed.name, frames.pack_body(params), parent=self._parent, trace=options.get("trace") or "",
                 limit_s=operation.deadline_ms / 1000 if limit_s is None else limit_s, caller=caller,
                 session=current_session.get(), grant=grants.current.get(), target=described(params),
-                peer=current_peer.get(), key=keys.checked(key) if key != "" else "",
+                peer=current_peer.get(), key="" if key is None else keys.checked(key),
                 client_requests=options.get("client_requests"),
                 patience_s=self.rules.extra_s if waits else 0.0,
             )  # fmt: skip

@@ -123,7 +123,7 @@ def _handlers(gateway: Gateway, dispatcher: LinkDispatcher, table: Table) -> Han
             await gateway.mounted.complete()
             composites = Composites(dispatcher.for_call(ctx.id), steps, gateway.searches, plain=True)
             client_requests = _ForwardedRequests(ctx)
-            with using_idempotency_key(ctx.key):
+            with using_idempotency_key(ctx.key or None):
                 return await composites.call(
                     operation_of(params), request, caller=ctx.caller, client_requests=client_requests
                 )

@@ -140,7 +140,7 @@ class LongCalls(Dispatcher):
     def _is_long(self, operation: Operation[object]) -> bool:
         # With a key, every attempt must take the same way, even if tasks are unavailable for a while. The client can
         # repeat the call instead.
-        has_key = current_idempotency_key.get() != ""
+        has_key = current_idempotency_key.get() is not None
         return is_long(operation) and not has_key and not self._rules.choose(operation)
 
     def _routed(self, params: TaskStart | Schedule) -> TaskStart | Schedule:

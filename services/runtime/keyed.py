@@ -168,7 +168,7 @@ class Found(NamedTuple):
 
 
 def find(db: apsw.Connection, call: KeyedCall) -> Found | None:
-    """Return what is stored of a call. Raises InvalidParams if its key was used for another one."""
+    """Return the stored record of a call, if there is one. Raises InvalidParams if its key was used for another one."""
     query = "SELECT operation, digest, answer FROM keyed_call WHERE key=? AND at_ns >= ?"
     if (row := db.execute(query, (call.key, _oldest())).fetchone()) is None:
         return None

@@ -75,7 +75,7 @@ async def execute(params: Execute, steps: Steps, call: CallStep, client_requests
     """Run changing operations in order.  Raises InvalidParams if one of them is wrong; then none has run."""
     planned = plan(Category.EXECUTE, steps, params.operations, "operations", chained=False)
     given = current_idempotency_key.get()
-    key = "" if given == "" else keys.checked(given)
+    key = "" if given is None else keys.checked(given)
     results: list[Raw] = []
     succeeded = size = 0
     for index, step in enumerate(planned):
@@ -83,7 +83,7 @@ async def execute(params: Execute, steps: Steps, call: CallStep, client_requests
         try:
             arguments = step.params({})
             # The steps that were done are not done again, and their answers make the same answer.
-            with using_idempotency_key(keys.derived(key, str(index))):
+            with using_idempotency_key(keys.derived(key, str(index)) or None):
                 value = await call(step.operation, arguments, step_requests)
             success = not _is_error(step.operation, value) and not (
                 isinstance(value, dict) and value.get("success") is False

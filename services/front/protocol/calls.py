@@ -67,7 +67,7 @@ async def perform(
     """
     trace = traceparent if isinstance(traceparent, str) and _TRACEPARENT.fullmatch(traceparent) else None
     try:
-        keyed = contextlib.nullcontext() if key is UNSET else using_idempotency_key(key)
+        keyed = contextlib.nullcontext() if key in (UNSET, None) else using_idempotency_key(key)
         with client_requests.scope, keyed, wanting(tasks, operation):
             value = await dispatcher.call(
                 operation, params, trace=trace, client_requests=client_requests, written=written

@@ -32,8 +32,8 @@ current_peer: ContextVar[str] = ContextVar("peer", default="")
 current_key: ContextVar[str] = ContextVar("key", default="")
 """Identifies the token of an HTTP client; not a secret.  Empty for the kernel's own token."""
 
-current_idempotency_key: ContextVar[object] = ContextVar("idempotency_key", default="")
-"""The idempotency key of the request, as the client sent it; "" for none."""
+current_idempotency_key: ContextVar[object] = ContextVar("idempotency_key", default=None)
+"""The idempotency key of the request, as the client sent it, unchecked; None if it has none."""
 
 current_session: ContextVar[str] = ContextVar("session", default="")
 """The name by which services know the session; empty without a session.  Opaque, not a secret."""

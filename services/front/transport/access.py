@@ -132,7 +132,8 @@ class Guard:
         grants.current.set(None)
         current_peer.set(scope["client"][0] if scope.get("client") else "")
         # The draft standard writes it as a quoted string; most clients send it bare.
-        current_idempotency_key.set((headers.get(HEADER) or "").removeprefix('"').removesuffix('"'))
+        key = headers.get(HEADER)
+        current_idempotency_key.set(None if key is None else key.removeprefix('"').removesuffix('"'))
         app: ASGIApp | None = self._refusal(scope, headers, origin)
         if app is None:
             # A page of an allowed origin may read every answer, including errors.

@@ -29,7 +29,7 @@ from linckia.proto.operation import Operation, Params, Route, operation_of
 from linckia.proto.ops import Table
 from linckia.proto.validation import validate
 from linckia.services.front.protocol.failures import as_failure, message_of
-from linckia.services.front.protocol.session import current_idempotency_key
+from linckia.services.front.protocol.session import current_idempotency_key, using_idempotency_key
 from linckia.services.front.transport.fair_limits import FairLimits
 from linckia.services.front.transport.request import Body, Refused, client_of
 from linckia.services.front.web.content import Content
@@ -200,20 +200,21 @@ class _Call:
 
     async def __call__(self, params: Params[R], /) -> R:
         op = operation_of(params)
-        _derive_key(op)
-        result: R = msgspec.convert(await self.dispatcher.call(op, params), op.result)
+        with using_idempotency_key(_own_key(op)):
+            result: R = msgspec.convert(await self.dispatcher.call(op, params), op.result)
         return result
 
     async def json(self, params: Params[object], /) -> msgspec.Raw:
-        _derive_key(operation_of(params))
-        answer = await self.dispatcher.call(operation_of(params), params, written=True)
+        op = operation_of(params)
+        with using_idempotency_key(_own_key(op)):
+            answer = await self.dispatcher.call(op, params, written=True)
         return answer if isinstance(answer, msgspec.Raw) else msgspec.Raw(msgspec.json.encode(answer))
 
 
-def _derive_key(op: Operation[Any]) -> None:
-    """Use the request's idempotency key for one of the calls that it makes."""
-    if (key := current_idempotency_key.get()) != "":
-        current_idempotency_key.set(keys.derived(keys.checked(key), op.name))
+def _own_key(op: Operation[Any]) -> str | None:
+    """Return the idempotency key of one of the calls that a request makes."""
+    key = current_idempotency_key.get()
+    return None if key is None else keys.derived(keys.checked(key), op.name)
 
 
 async def _unless_gone(request: Request, answer: Callable[[], Awaitable[object]]) -> object:
