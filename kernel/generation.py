@@ -108,6 +108,8 @@ class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
     """Address of the client."""
     mandate: Mandate | None = None
     """Mandate of a call that a client requested in advance."""
+    maker: Generation | None = None
+    """The generation that makes the call; None for the kernel itself."""
     for_client: bool = True
     """Whether a client waits for it, directly or through another service; services also make calls for themselves."""
     frame_id: int = 0

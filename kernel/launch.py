@@ -25,11 +25,11 @@ from linckia.kernel.catalog import DISK_LIMIT, ServiceEntry
 from linckia.kernel.config import Config, files_of, model_folders
 from linckia.kernel.supervisor.spec import ServiceSpec
 from linckia.proto.durable import replace_file
-from linckia.proto.front import FrontSettings, PromptFolder
+from linckia.proto.front import PATIENCE_S, FrontSettings, PromptFolder
 from linckia.proto.json_types import Layer
 from linckia.proto.launch import Confinement, LaunchConfig
 from linckia.proto.manifest import Manifest, Roots
-from linckia.proto.ops import Table
+from linckia.proto.ops import Table, tasks
 
 SESSION_KEY: Final = "session.key"
 """Name of the file in the data directory with the key that signs the ids of HTTP sessions."""
@@ -230,6 +230,7 @@ class LaunchConfigs:
         front = FrontSettings(
             version=VERSION, http=config.http, prompt_folders=folders, ops_modules=self._ops_modules,
             session_key=session_key(config.data_dir), unserved=tuple(self.unserved), approvals=config.approvals,
+            patience_s=_patience_s(config.services.get(tasks.SERVICE, {})),
         )  # fmt: skip
         return {name: value for name, value in msgspec.to_builtins(front).items() if name != "workers"}
 
@@ -245,6 +246,12 @@ class LaunchConfigs:
             _log.warning("services run as root, since %s does not support owners: %s", data_dir, error.strerror)
             return False
         return True
+
+
+def _patience_s(table: Layer) -> float:
+    """Return how long clients wait for a long call. The service `tasks` itself reports a wrong value."""
+    found = table.get("after_s")
+    return float(found) if isinstance(found, int | float) and found > 0 else PATIENCE_S
 
 
 def _named_files(manifest: Manifest, settings: Mapping[str, object]) -> tuple[str, ...]:

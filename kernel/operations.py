@@ -138,6 +138,8 @@ class KernelOperations:
             ops.KernelContentUrl: self._content_url,
             ops.KernelMandate: self._mandate,
             ops.KernelCall: self._call,
+            ops.KernelNameCall: self._name_call,
+            ops.KernelTakeOver: self._take_over,
             ops.KernelFiguresParams: self._figures,
             ops.KernelReady: self._ready,
             ops.KernelTokens: self._tokens_after,
@@ -420,6 +422,23 @@ class KernelOperations:
             return ops.KernelCalled(body=bytes(value.body))
         value = frames.Written(bytes(value)) if isinstance(value, msgspec.Raw) else value
         return ops.KernelCalled(body=frames.pack_body(value))
+
+    async def _name_call(self, params: ops.KernelNameCall, caller: str) -> str:
+        asking = answering.get()
+        if asking is None or asking.maker is None:
+            raise Forbidden("only a front may name its calls")
+        return self.router.taken_over.name(asking.maker, params.call)
+
+    async def _take_over(self, params: ops.KernelTakeOver, caller: str) -> ops.KernelCalled:
+        asking = answering.get()
+        if asking is None:
+            raise Forbidden("only a service may take over a call")
+        maker, report = asking.maker, asking.progress
+        # If the service dies, the next generation takes the call over again.
+        body = await self.router.taken_over.outcome(
+            params.call, params.task, report, is_wanted=lambda: not self.router.is_up(maker)
+        )
+        return ops.KernelCalled(body=bytes(body))
 
     def _later(self, name: str, arguments: Mapping[str, object]) -> tuple[Operation[Any], Params[Any]]:
         """Return an operation that is called on behalf of a client, and its parameters.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypedDict, Unpack
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
 from linckia.proto.frames import Level
 from linckia.proto.json_types import JsonObject
@@ -20,8 +21,20 @@ class ClientRequests(Protocol):
         """Send a request to the client. Raises LinckiaError if it cannot be sent or is refused."""
 
 
+class Outlasting(NamedTuple):
+    """What becomes of a call that takes longer than its client waits.
+
+    `hand_over` is called after `after_s`, with the call's number on the link; the call then goes on, until it is
+    answered.
+    """
+
+    after_s: float
+    hand_over: Callable[[int], Awaitable[None]]
+
+
 class CallOptions(TypedDict, total=False):
-    """Options of one call: its caller (`client`), timeout (by default the operation's), trace, and client.
+    """Options of one call: its caller (`client`), timeout (by default the operation's), trace, client, and what happens
+    if it takes long.
 
     With `written`, a result that its service has written as JSON is returned as `msgspec.Raw`, for callers that would
     only encode it again.
@@ -32,6 +45,7 @@ class CallOptions(TypedDict, total=False):
     trace: str | None
     client_requests: ClientRequests | None
     written: bool
+    outlasting: Outlasting | None
 
 
 class Dispatcher(Protocol):

@@ -31,6 +31,9 @@ OFF = "off"
 """Value of the token setting that makes HTTP open to everyone."""
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 3000
+PATIENCE_S = 50.0
+"""How long clients wait for a long call, unless the settings say otherwise (`tasks.after_s`)."""
+
 MIN_TOKEN_CHARACTERS = 16
 """A shorter token could be guessed."""
 
@@ -148,6 +151,8 @@ class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
     ops_modules: tuple[str, ...] = ()
     unserved: tuple[str, ...] = ()
     approvals: ApprovalSettings = ApprovalSettings()
+    patience_s: Annotated[float, Meta(gt=0)] = PATIENCE_S
+    """How long clients wait for a long call, which then goes on as a task."""
     workers: int = 1
 
 

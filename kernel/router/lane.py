@@ -18,6 +18,7 @@ import collections
 import itertools
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import trio
@@ -29,6 +30,7 @@ from linckia.kernel.ports import Cause, ServiceState
 from linckia.kernel.router.instance import Instance, Limits
 from linckia.kernel.router.loads import Loads
 from linckia.kernel.router.quarantine import QUARANTINE_S, Quarantine
+from linckia.kernel.router.record import who
 from linckia.proto import errors
 from linckia.proto.channel import ProtocolViolation
 from linckia.proto.errors import Executed, Failure, LinckiaError
@@ -46,11 +48,22 @@ forever."""
 ALONE_S = 2.0
 """How long a suspect has the process to itself: a call that kills does so soon, and others are waiting."""
 
+OVER_S = 10.0
+"""How long after its withdrawal the end of a call that makes changes is waited for."""
+
 OF_ITSELF_S = 60.0
 """For this long after a crash with nothing in flight, crashes are no evidence against the calls in flight."""
 
 _ASLEEP = (ServiceState.RESTING, ServiceState.DRAINING)
 _COMING = (ServiceState.WAITING, ServiceState.STARTING)
+
+
+@dataclass(slots=True)
+class _Leaving:
+    """A withdrawn call that makes changes and may still be executed."""
+
+    ended: trio.Event
+    until: float
 
 
 class Lane:
@@ -89,6 +102,7 @@ class Lane:
         self._start = start
         self._quarantine = Quarantine()
         self._died_of_itself_at = -math.inf
+        self._leaving: dict[RoutedCall, _Leaving] = {}
         self._removed = ""
         self._growing = False
         """Whether `_grow` runs."""
@@ -143,12 +157,47 @@ class Lane:
             self.failures[error.kind.value] += 1
             raise call.op.failure(error)
         self.calls += 1
+        if self._leaving and (before := self._leaving_of(call)):
+            self._start(partial(self._queue_after, before, call))
+            return
+        self._queue_now(call)
+
+    def _queue_now(self, call: RoutedCall) -> None:
         self._queue.append(call)
         self._pump()
         self._limit_wait(call)
         self._wake()
         if self._queue and self._unhurried:
             self._hurry()
+
+    def _leaving_of(self, call: RoutedCall) -> list[RoutedCall]:
+        """Return the same client's calls that are over for it, and may still be executed."""
+        return [each for each in self._leaving if each.for_client and call.for_client and who(each) == who(call)]
+
+    async def _queue_after(self, before: list[RoutedCall], call: RoutedCall) -> None:
+        """Queue a call once earlier ones have ended, so that a client that looks sees what has become of them."""
+        for each in before:
+            await self.over(each)
+        if call.withdrawn:
+            return
+        if (error := self._unavailable(call)) is not None:
+            self._finish(call, error)
+        else:
+            self._queue_now(call)
+
+    def is_leaving(self, call: RoutedCall) -> bool:
+        """Return whether a withdrawn call may still be executed, and change something."""
+        return call in self._leaving
+
+    async def over(self, call: RoutedCall) -> None:
+        """Wait until nothing of a withdrawn call happens any more, until `OVER_S` after its withdrawal at most."""
+        if (leaving := self._leaving.get(call)) is not None:
+            with trio.move_on_at(leaving.until):
+                await leaving.ended.wait()
+
+    def _left(self, call: RoutedCall) -> None:
+        if (leaving := self._leaving.pop(call, None)) is not None:
+            leaving.ended.set()
 
     def _hurry(self) -> None:
         """Have instances that were never READY start before other services, since somebody waits for this one."""
@@ -185,6 +234,8 @@ class Lane:
             # It keeps its slot until the handler reports that it has stopped, so that the limit on calls in flight
             # holds.
             self._post(call.generation, Cancel(call.frame_id, reason))
+            if call.op.access is not Access.READ:
+                self._leaving[call] = _Leaving(trio.Event(), trio.current_time() + OVER_S)
             return Executed.MAYBE
         for waiting in (self._queue, self._suspects):
             if call in waiting:
@@ -225,6 +276,7 @@ class Lane:
         for call in lost:
             call.frame_id = 0
             if call.withdrawn:
+                self._left(call)
                 continue
             if (error := self._after_death(call, cause, alone=len(lost) == 1)) is None:
                 again.append(call)
@@ -306,6 +358,7 @@ class Lane:
 
     def _release(self, generation: Generation, call: RoutedCall) -> None:
         del generation.calls[call.frame_id]
+        self._left(call)
         self.in_flight -= 1
         call.frame_id = 0
         instance = self.instances[generation.service]

@@ -33,6 +33,7 @@ from linckia.kernel.router.calls import CallLog
 from linckia.kernel.router.instance import Limits
 from linckia.kernel.router.lane import Lane
 from linckia.kernel.router.record import KERNEL, AuditLog, record, who
+from linckia.kernel.router.take_over import TakenOver
 from linckia.proto import errors, frames, grants, keys, mcp, results
 from linckia.proto.approvals import Rules
 from linckia.proto.channel import ProtocolViolation
@@ -89,6 +90,7 @@ class Router:
         """By service: why calls of its former operations fail."""
         self._up: set[Generation] = set()
         self._own: dict[str, LocalHandler] = {}
+        self.taken_over = TakenOver(self._record, self._lane_of)
         self._nursery: trio.Nursery | None = None
         self._start_resting: Callable[[str], None] = lambda instance: None
 
@@ -202,6 +204,8 @@ class Router:
         finally:
             if not waiting.finished.is_set():
                 executed = lane.withdraw(call, "withdrawn by the caller")
+                with trio.CancelScope(shield=True):
+                    await lane.over(call)
         return lane.late(call, executed) if waiting.outcome is None else waiting.outcome
 
     def _record(self, call: RoutedCall, outcome: object) -> None:
@@ -244,6 +248,10 @@ class Router:
         except msgspec.DecodeError as error:
             raise errors.InvalidParams(f"{call.op.name}: {error}") from None
         return frames.pack_body(await self._answer_own(call, params, kept=(bytes,)))
+
+    def is_up(self, generation: Generation | None) -> bool:
+        """Return whether a generation is READY or draining, so that it can receive answers."""
+        return generation in self._up
 
     def up(self, generation: Generation) -> None:
         lane = self._lanes[generation.service]
@@ -294,8 +302,7 @@ class Router:
                 self._from_service(generation, frame)
             case frames.Cancel(id=call_id):
                 self._withdraw(generation, call_id, late=frame.reason == frames.DEADLINE)
-                if (scope := generation.asks.pop(call_id, None)) is not None:
-                    generation.forget(call_id)
+                if (scope := generation.asks.get(call_id)) is not None:
                     scope.cancel()
             case frames.Log():
                 call = generation.serving(frame.call)
@@ -312,11 +319,20 @@ class Router:
         executed = self._called_off(call, f"withdrawn by service {generation.service}")
         if late:
             nobody = errors.Timeout(f"{call.op.name}: it was not approved in time", executed=executed)
-            timeout = nobody if held else self._lane_of(call.op).late(call, executed)
-            self._record(call, timeout)
-            generation.answer(call_id, timeout)
+            outcome: LinckiaError = nobody if held else self._lane_of(call.op).late(call, executed)
         else:
-            self._record(call, Cancelled(f"{call.op.name}: withdrawn by the caller", executed=executed))
+            outcome = Cancelled(f"{call.op.name}: withdrawn by the caller", executed=executed)
+        self._record(call, outcome)
+        lane = self._lanes.get(call.op.service)
+        if lane is None or not lane.is_leaving(call):
+            generation.answer(call_id, outcome)
+            return
+
+        async def answer() -> None:
+            await lane.over(call)
+            generation.answer(call_id, outcome)
+
+        self._start(answer)
 
     def _called_off(self, call: RoutedCall, reason: str) -> Executed:
         """Withdraw a call, which may still wait for its approval. Returns whether it may have run."""
@@ -388,6 +404,7 @@ class Router:
             grant=own if parent is None or (of_front and inherited is None) else inherited,
             target=frame.target,
             peer=frame.peer if of_front else "",
+            maker=generation,
             for_client=caller == CLIENT or (parent is not None and parent.for_client),
             span=self.calls.new_span(),
             parent_span=parent.span if parent is not None else frames.parent_span(frame.trace),
@@ -467,6 +484,8 @@ class Router:
                     outcome = await work()
                 except LinckiaError as error:
                     outcome = error
+            if scope.cancelled_caught:
+                outcome = Cancelled(f"{call.op} was cancelled by its caller", executed=Executed.MAYBE)
             if generation.asks.pop(call.id, None) is not None:
                 generation.answer(call.id, outcome)
 

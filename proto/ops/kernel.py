@@ -263,6 +263,22 @@ class KernelCall(Params[KernelCalled], frozen=True, kw_only=True):
     key: Annotated[str, Meta(max_length=256, description="Idempotency key of the call; empty for none")] = ""
 
 
+@internal.read("kernel_name_call", deadline_s=10, callers=("front",))
+class KernelNameCall(Params[str], frozen=True, kw_only=True):
+    """Return a secret name by which `tasks` can take over an unanswered call of this front."""
+
+    call: Annotated[int, Meta(description="Number of the call on the front's link")]
+
+
+@internal.destroy("kernel_take_over", idempotent=False, deadline_s=24 * 3600, callers=("tasks",))
+class KernelTakeOver(Params[KernelCalled], frozen=True, kw_only=True):
+    """Take over a call that a client no longer waits for, and return its result. Its front is told the task's id
+    instead. The same caller may repeat this after its own death, for as long as the kernel lives."""
+
+    call: Annotated[str, Meta(max_length=64, description="From `kernel_name_call`")]
+    task: Annotated[str, Meta(max_length=64)]
+
+
 class ServiceFigures(ServiceStatus, frozen=True, kw_only=True):
     """Metrics of one process of a service."""
 

@@ -9,12 +9,14 @@ import msgspec
 from msgspec import Meta
 
 from linckia.proto.errors import Executed, InvalidParams
+from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.later import LaterCall
-from linckia.proto.operation import Family, Params
+from linckia.proto.operation import Family, Params, Role
 
 SERVICE: Final = "tasks"
 
 tool = Family(SERVICE)
+internal = Family(SERVICE, role=Role.INTERNAL, callers=(FRONT,))
 
 TaskId = Annotated[str, Meta(max_length=64, description="Id of the task")]
 TaskState = Literal["working", "completed", "failed", "cancelled"]
@@ -77,6 +79,15 @@ class TaskStart(Params[Task], frozen=True, kw_only=True):
 
     def later_source(self) -> str:
         return f"task {self.operation}"
+
+
+@internal.write("task_adopt", idempotent=False, deadline_s=10)
+class TaskAdopt(Params[Task], frozen=True, kw_only=True):
+    """Make a task of a call that is in flight and whose client no longer waits. It ends with Linckia's kernel."""
+
+    operation: Annotated[str, Meta(max_length=128)]
+    call: Annotated[str, Meta(max_length=64, description="From `kernel_name_call`")]
+    owner: Annotated[str, Meta(description="Name of the client's token; empty for the user of this machine")]
 
 
 @tool.read("task_get", deadline_s=10, within_roots=True)

@@ -108,7 +108,7 @@ class LinkDispatcher(Dispatcher):
                 session=current_session.get(), grant=grants.current.get(), target=described(params),
                 peer=current_peer.get(), key="" if key is None else keys.checked(key),
                 client_requests=options.get("client_requests"),
-                patience_s=self.rules.extra_s if waits else 0.0,
+                patience_s=self.rules.extra_s if waits else 0.0, outlasting=options.get("outlasting"),
             )  # fmt: skip
         except LinckiaError as error:
             raise operation.failure(error) from error.__cause__

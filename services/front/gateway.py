@@ -20,6 +20,7 @@ import trio
 from linckia.proto.approvals import ApprovalSettings, Rules
 from linckia.proto.dispatch import Dispatcher
 from linckia.proto.errors import InvalidParams
+from linckia.proto.front import PATIENCE_S
 from linckia.proto.mcp import ListChanged
 from linckia.proto.operation import SURFACES, operation_of
 from linckia.proto.ops import Table
@@ -60,7 +61,9 @@ class Gateway:
         version: str,
         prompts: FilePrompts,
         rules: Rules | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
+        self._patience_s = patience_s
         self.table = table
         self.dispatcher = dispatcher
         self.events = events
@@ -121,7 +124,9 @@ class Gateway:
         return self.surface(name)
 
     def _create(self, surface: Surface, kind: type[SurfaceServer]) -> SurfaceServer:
-        long_calls = LongCalls(self.dispatcher, surface.mounted_call, self.rules, waits=surface.has_tasks)
+        long_calls = LongCalls(
+            self.dispatcher, surface.mounted_call, self.rules, waits=surface.has_tasks, after_s=self._patience_s
+        )
         composites = Composites(long_calls, surface.steps, self.searches, rules=self.rules)
         return kind(
             surface, self.table, composites, self.notifier, self.version, self.scratchpads, self.prompts, self.mounted,
@@ -154,10 +159,11 @@ async def open_gateway(
     version: str,
     prompt_folders: Sequence[Folder] = (),
     rules: Rules | None = None,
+    patience_s: float = PATIENCE_S,
 ) -> AsyncIterator[Gateway]:
     """Open a gateway to the operations of `table`; its tasks end with the context."""
     async with trio.open_nursery() as nursery:
-        gateway = Gateway(table, dispatcher, events, nursery, version, FilePrompts(prompt_folders), rules)
+        gateway = Gateway(table, dispatcher, events, nursery, version, FilePrompts(prompt_folders), rules, patience_s)
         nursery.start_soon(gateway.load)
         yield gateway
         nursery.cancel_scope.cancel()

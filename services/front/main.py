@@ -72,8 +72,9 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     dispatcher = LinkDispatcher(env.outgoing, {**scratchpad.HANDLERS, **prompts.HANDLERS}, rules)
     folders = tuple(Folder.of(folder, env.roots) for folder in settings.prompt_folders)
     async with open_gateway(
-        table, dispatcher, env, version=settings.version, prompt_folders=folders, rules=rules
-    ) as gateway:
+        table, dispatcher, env, version=settings.version, prompt_folders=folders, rules=rules,
+        patience_s=settings.patience_s,
+    ) as gateway:  # fmt: skip
 
         async def listen(listening: socket.socket, relay: Relay) -> None:
             await gateway.server(ALL)

@@ -1,7 +1,7 @@
-"""Calls of clients as tasks: those that ask for it, and those that may take longer than a client waits.
+"""Calls of clients as tasks: those that ask for it, and those that take longer than a client waits.
 
-A long call goes on as a task when the client stops waiting for its answer, and needs neither this front nor the client
-then. Everything here works on what the service `tasks` offers to all callers.
+A long call is made like any other. If it still runs when its client stops waiting, the service `tasks` takes it over,
+and the client gets the task's id; from then on the call needs neither this front nor the client.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from enum import Enum
 from typing import Any, Final, Unpack
 
 import msgspec
-import trio
 
+from linckia.proto import grants
 from linckia.proto.approvals import Rules
-from linckia.proto.dispatch import CallOptions, Dispatcher
-from linckia.proto.errors import Executed, Failure, InvalidParams, Kind, LinckiaError, OperationError, from_failure
+from linckia.proto.dispatch import CallOptions, Dispatcher, Outlasting
+from linckia.proto.errors import Failure, InvalidParams, Kind, LinckiaError
 from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.json_types import JsonObject
 from linckia.proto.mounts import is_route
 from linckia.proto.operation import CLIENT, Operation, Params, operation_of
 from linckia.proto.ops.kernel import SERVICE as KERNEL
-from linckia.proto.ops.tasks import Schedule, Task, TaskCancel, TaskFailure, TaskStart, TaskWait
-from linckia.services.front.protocol.session import current_idempotency_key
+from linckia.proto.ops.kernel import KernelNameCall
+from linckia.proto.ops.tasks import Schedule, Task, TaskAdopt, TaskFailure, TaskStart
 
 META: Final = "io.linckia/task"
 """Member of `_meta`: in a request, true asks for a task; in a result, it is the task."""
@@ -37,8 +37,6 @@ LONG_MS = 3600 * 1000
 
 SHORT_WAIT_S = 1.0
 """How long a long call is waited for if its client can take a task instead of the result."""
-
-_CANCEL_S = 5.0
 
 
 class Wanted(Enum):
@@ -98,13 +96,14 @@ def wanting(what: Wanted, operation: Operation[Any]) -> Iterator[None]:
 
 
 class LongCalls(Dispatcher):
-    """A dispatcher that makes long calls of clients as tasks.
+    """A dispatcher that makes tasks of long calls of clients.
 
     Args:
         waits: whether clients know the tools of tasks, so that an error can name `task_wait`.
         mounted: returns the operation that calls a tool of a mounted server, and its parameters for these arguments;
             None if there is no such tool.
         rules: which calls wait for an approval, for which their clients may be asked, so that they are no tasks.
+        after_s: how long clients wait.
     """
 
     def __init__(
@@ -114,11 +113,13 @@ class LongCalls(Dispatcher):
         rules: Rules,
         *,
         waits: bool,
+        after_s: float,
     ) -> None:
         self._dispatcher = dispatcher
         self._mounted = mounted
         self._rules = rules
         self._waits = waits
+        self._after_s = after_s
 
     async def call(
         self, operation: Operation[object], params: Params[object], **options: Unpack[CallOptions]
@@ -128,20 +129,12 @@ class LongCalls(Dispatcher):
             return await self._dispatcher.call(operation, params, **options)
         if isinstance(params, TaskStart | Schedule):
             params = self._routed(params)
-        match wanted.get():
-            case Wanted.TASK:
-                return TaskHandle(await self._start(operation, params, options))
-            case Wanted.EITHER if self._is_long(operation):
-                return await self._as_task(operation, params, options)
-            case Wanted.RESULT if self._waits and self._is_long(operation):
-                return await self._as_task(operation, params, options)
+        what = wanted.get()
+        if what is Wanted.TASK:
+            return TaskHandle(await self._start(operation, params, options))
+        if is_long(operation) and (self._waits or what is Wanted.EITHER) and not self._rules.choose(operation):
+            return await self._outlasting(operation, params, options, is_either=what is Wanted.EITHER)
         return await self._dispatcher.call(operation, params, **options)
-
-    def _is_long(self, operation: Operation[object]) -> bool:
-        # With a key, every attempt must take the same way, even if tasks are unavailable for a while. The client can
-        # repeat the call instead.
-        has_key = current_idempotency_key.get() is not None
-        return is_long(operation) and not has_key and not self._rules.choose(operation)
 
     def _routed(self, params: TaskStart | Schedule) -> TaskStart | Schedule:
         """Replace the name of a tool of a mounted server, which only fronts know."""
@@ -156,62 +149,41 @@ class LongCalls(Dispatcher):
 
     async def _start(self, operation: Operation[Any], params: Params[Any], options: CallOptions) -> Task:
         asked = {"operation": operation.routed.name, "arguments": msgspec.to_builtins(params)}
-        return await self._call(operation_of(TaskStart), asked, trace=options.get("trace"))
+        start = operation_of(TaskStart)
+        return msgspec.convert(await self._dispatcher.call(start, start.parse(asked), trace=options.get("trace")), Task)
 
-    async def _as_task(self, operation: Operation[Any], params: Params[Any], options: CallOptions) -> object:
-        """Return the result of a long call, or a task if it takes longer than the client waits."""
+    async def _outlasting(
+        self, operation: Operation[Any], params: Params[Any], options: CallOptions, *, is_either: bool
+    ) -> object:
+        """Make a call that goes on as a task if its client stops waiting for it."""
+        adopted: Task | None = None
+
+        async def hand_over(number: int) -> None:
+            # The call goes on either way. If it became a task, the kernel answers it with an error that says so.
+            nonlocal adopted
+            grant = grants.current.get()
+            owner = "" if grant is None else grant.name
+            # The grant is the client's, which says nothing about these calls.
+            with contextlib.suppress(LinckiaError), grants.lifted():
+                name = await self._own(KernelNameCall(call=number))
+                found = await self._own(TaskAdopt(operation=operation.name, call=str(name), owner=owner))
+                adopted = msgspec.convert(found, Task)
+
+        options["outlasting"] = Outlasting(SHORT_WAIT_S if is_either else self._after_s, hand_over)
         try:
-            task = await self._start(operation, params, options)
-        except LinckiaError as error:
-            if error.failure.executed is not Executed.NO:
-                raise
-            # It makes no task, for a reason that may not concern the call itself.
             return await self._dispatcher.call(operation, params, **options)
-        limit = {"timeout_s": SHORT_WAIT_S} if wanted.get() is Wanted.EITHER else {}
-        try:
-            task = await self._call(
-                operation_of(TaskWait), {"id": task.id, **limit}, trace=options.get("trace"),
-                client_requests=options.get("client_requests"),
-            )  # fmt: skip
-        except trio.Cancelled:
-            with trio.move_on_after(_CANCEL_S, shield=True), contextlib.suppress(LinckiaError):
-                await self._call(operation_of(TaskCancel), {"id": task.id})
+        except LinckiaError as error:
+            if is_either and adopted is not None and error.failure.data.get("task") == adopted.id:
+                return TaskHandle(adopted)
             raise
-        except LinckiaError:
-            # The task goes on, whatever became of the wait.
-            return self._unfinished(operation, task)
-        return self._unfinished(operation, task) if task.state == "working" else result_of(operation, task)
 
-    def _unfinished(self, operation: Operation[Any], task: Task) -> object:
-        if wanted.get() is Wanted.EITHER:
-            return TaskHandle(task)
-        raise OperationError(
-            f"{operation.name} is still running, as task {task.id}; call task_wait with this id for its result, or "
-            "task_cancel",
-            executed=Executed.MAYBE, data={"task": task.id},
-        )  # fmt: skip
-
-    async def _call(
-        self, operation: Operation[Task], arguments: Mapping[str, object], **options: Unpack[CallOptions]
-    ) -> Task:
-        """Make a call of the client, with arguments that it could have given."""
-        value = await self._dispatcher.call(operation, operation.parse(arguments), **options)
-        return msgspec.convert(value, Task)
+    async def _own(self, params: Params[Any]) -> object:
+        return await self._dispatcher.call(operation_of(params), params, caller=FRONT)
 
 
 def is_long(operation: Operation[Any]) -> bool:
-    """Whether a call may take longer than clients wait, and can be made without its client."""
+    """Whether a call may take longer than clients wait, and can go on without its client."""
     return operation.deadline_ms >= LONG_MS and operation.service not in (FRONT, KERNEL) and not operation.asks
-
-
-def result_of(operation: Operation[Any], task: Task) -> object:
-    """Return the result of a task that has ended. Raises LinckiaError if it failed or was cancelled."""
-    if task.failure is not None:
-        raise from_failure(failure_of(task.failure))
-    if task.state == "cancelled":
-        message = f"{operation.name} was cancelled (task {task.id})"
-        raise from_failure(Failure(kind=Kind.CANCELLED, message=message, executed=Executed.MAYBE))
-    return value_of(operation, task)
 
 
 def value_of(operation: Operation[Any], task: Task) -> object:

@@ -14,7 +14,7 @@ import trio
 
 from linckia.proto import frames, results
 from linckia.proto.channel import Channel
-from linckia.proto.dispatch import ClientRequests
+from linckia.proto.dispatch import ClientRequests, Outlasting
 from linckia.proto.errors import (
     Executed,
     InvalidParams,
@@ -28,7 +28,7 @@ from linckia.proto.errors import (
 from linckia.proto.frames import Call, Cancel, Fault, Log, Progress, Question, Return
 from linckia.proto.grants import Grant
 from linckia.proto.link import LinkClosed
-from linckia.proto.operation import Params, operation_of
+from linckia.proto.operation import Access, Params, operation_of
 
 R = TypeVar("R")
 
@@ -36,8 +36,9 @@ _question: Callable[[bytes], Question] = frames.reader(Question)
 
 SOON_MS = 1000
 
-LAST_WORD_S = 0.25
-"""After a deadline, how long to wait for the kernel to report whether the call may have run."""
+LAST_WORD_S = 12.0
+"""How long after a deadline the kernel may take to report whether the call may have run: it reports at once, or once a
+call that makes changes has ended (`OVER_S` of `kernel.router.lane`)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,11 +78,12 @@ class Outgoing:
         """
         op = operation_of(params)
         limit_s = min(op.deadline_ms / 1000 if timeout_s is None else timeout_s, deadline - trio.current_time())
+        changes = op.access is not Access.READ
         if limit_s <= 0:
             raise Timeout(f"{op.name}: the caller's deadline has passed", executed=Executed.NO)
         try:
             body = await self.raw(
-                op.name, frames.pack_body(params), limit_s=limit_s, parent=parent, trace=trace, key=key
+                op.name, frames.pack_body(params), limit_s=limit_s, parent=parent, trace=trace, key=key, changes=changes
             )
         except LinckiaError as error:
             raise op.failure(error) from None
@@ -103,6 +105,8 @@ class Outgoing:
         key: str = "",
         patience_s: float = 0.0,
         client_requests: ClientRequests | None = None,
+        outlasting: Outlasting | None = None,
+        changes: bool = False,
     ) -> bytes:
         """Make a call whose parameters and result are encoded bytes.
 
@@ -115,6 +119,8 @@ class Outgoing:
             key: the caller's idempotency key.
             patience_s: how much longer than `limit_s` to wait, for what happens before the call begins.
             client_requests: delivers the call's progress, log lines and questions to the client.
+            outlasting: what to do when the call takes longer than its client waits.
+            changes: whether the call may change something, so that cancellation waits for its end.
         """
         if len(params) > frames.MAX_MESSAGE_BYTES:
             raise InvalidParams(f"{op}: parameters of more than {frames.MAX_MESSAGE_BYTES} bytes")
@@ -141,6 +147,11 @@ class Outgoing:
                 )
             )
             with trio.move_on_after(limit_s + patience_s):
+                if outlasting is not None:
+                    with trio.move_on_after(outlasting.after_s):
+                        await pending.done.wait()
+                    if pending.answer is None:
+                        await outlasting.hand_over(call_id)
                 await pending.done.wait()
             if pending.answer is None:
                 # The kernel replies immediately and says whether the call may have run.
@@ -152,6 +163,9 @@ class Outgoing:
         except trio.Cancelled:
             with contextlib.suppress(LinkClosed):
                 self.channel.post(Cancel(call_id, "caller cancelled"))
+                if changes and pending.answer is None:
+                    with trio.move_on_after(LAST_WORD_S, shield=True):
+                        await pending.done.wait()
             raise
         except LinkClosed:
             raise Unavailable(f"{op}: the link to the kernel is closed") from None

@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from linckia.kernel.handoff import SessionStates
-from linckia.proto.dispatch import ClientRequests
+from linckia.proto.dispatch import ClientRequests, Outlasting
 from linckia.proto.errors import LinckiaError, Unavailable
 from linckia.proto.frames import Event, Level, pack_body
 from linckia.proto.operation import Operation, Params
@@ -49,6 +49,7 @@ class InProcess:
         trace: str | None = None,
         client_requests: ClientRequests | None = None,
         written: bool = False,
+        outlasting: Outlasting | None = None,
     ) -> object:
         # The kernel's, of which tests of calls know nothing.
         if isinstance(params, KernelKeepSession):

@@ -1,4 +1,4 @@
-"""Long calls of clients are tasks; whatever hinders that, the call itself is made."""
+"""Long calls of clients are made like others; one that outlasts its client's patience becomes a task."""
 
 from __future__ import annotations
 
@@ -6,27 +6,23 @@ from typing import Any, Unpack
 
 import msgspec
 import pytest
-import trio
 
+from linckia.proto import grants
 from linckia.proto.approvals import ApprovalSettings, Rules
 from linckia.proto.dispatch import CallOptions
-from linckia.proto.errors import (
-    Executed,
-    InvalidParams,
-    LinckiaError,
-    MaybeExecuted,
-    OperationError,
-    Overloaded,
-    Unavailable,
-)
+from linckia.proto.errors import Executed, InvalidParams, LinckiaError, OperationError, Overloaded, Unavailable
+from linckia.proto.grants import Grant
 from linckia.proto.operation import Operation, Params, operation_of
 from linckia.proto.ops.echo import EchoParams
 from linckia.proto.ops.files.changes import DeleteFiles
-from linckia.proto.ops.tasks import Task, TaskCancel, TaskFailure, TaskStart, TaskWait
-from linckia.services.front.tasks import LongCalls, TaskHandle, Wanted, wanted_by, wanting
+from linckia.proto.ops.kernel import KernelNameCall
+from linckia.proto.ops.tasks import Task, TaskAdopt, TaskStart
+from linckia.services.front.tasks import SHORT_WAIT_S, LongCalls, TaskHandle, Wanted, wanted_by, wanting
 
 LONG = DeleteFiles(paths=["/a"])
 RESULT = {"deleted": 1}
+NUMBER = 7
+BECAME_TASK = OperationError("still running", executed=Executed.MAYBE, data={"task": "t1"})
 
 
 def task(state: Any = "working", **more: Any) -> Task:
@@ -34,22 +30,26 @@ def task(state: Any = "working", **more: Any) -> Task:
 
 
 class Services:
-    """Answers calls by their parameters, and records them."""
+    """Answers calls by their parameters, and records them. With `outlasts`, long calls outlast their clients."""
 
-    def __init__(self, **answers: Any) -> None:
+    def __init__(self, *, outlasts: bool = False, **answers: Any) -> None:
+        self.outlasts = outlasts
+        self.waited_s: float | None = None
         self.answers: dict[type[Any], Any] = {
-            DeleteFiles: RESULT, EchoParams: {"message": "x"}, TaskStart: task(), TaskCancel: task("cancelled"),
-            TaskWait: task("completed", result=RESULT),
+            DeleteFiles: RESULT, EchoParams: {"message": "x"}, TaskStart: task(), KernelNameCall: "name",
+            TaskAdopt: task(),
         }  # fmt: skip
         self.made: list[Params[Any]] = []
 
     async def call(self, operation: Operation[Any], params: Params[Any], **options: Unpack[CallOptions]) -> object:
         self.made.append(params)
+        if (long := options.get("outlasting")) is not None:
+            self.waited_s = long.after_s
+            if self.outlasts:
+                await long.hand_over(NUMBER)
         answer = self.answers[type(params)]
         if isinstance(answer, LinckiaError):
             raise answer
-        if callable(answer):
-            await answer()
         return msgspec.to_builtins(answer)
 
     @property
@@ -59,7 +59,7 @@ class Services:
 
 def long_calls(services: Services, *, waits: bool = True, require: tuple[str, ...] = ()) -> LongCalls:
     rules = Rules(ApprovalSettings(require=require))
-    return LongCalls(services, lambda name, arguments: None, rules, waits=waits)
+    return LongCalls(services, lambda name, arguments: None, rules, waits=waits, after_s=50)
 
 
 async def made(services: Services, params: Params[Any], wants: Wanted = Wanted.RESULT, **options: Any) -> object:
@@ -67,70 +67,57 @@ async def made(services: Services, params: Params[Any], wants: Wanted = Wanted.R
         return await long_calls(services, **options).call(operation_of(params), params)
 
 
-async def test_a_long_call_is_a_task_and_a_short_one_is_not() -> None:
-    services = Services()
-    assert await made(services, LONG) == RESULT
-    assert services.names == ["task_start", "task_wait"]
-    assert services.made[0] == TaskStart(operation="delete-files", arguments=msgspec.to_builtins(LONG))
-    services = Services()
-    assert await made(services, EchoParams(message="x")) == {"message": "x"}
-    assert services.names == ["mcp_echo"]
-
-
-async def test_a_call_is_made_itself_where_clients_cannot_wait_or_it_needs_an_approval() -> None:
-    for options in ({"waits": False}, {"require": ("destructive",)}):
+async def test_a_call_that_ends_in_time_is_no_task() -> None:
+    for params, wants, waited_s in (
+        (LONG, Wanted.RESULT, 50), (LONG, Wanted.EITHER, SHORT_WAIT_S), (EchoParams(message="x"), Wanted.EITHER, None),
+    ):  # fmt: skip
         services = Services()
+        assert await made(services, params, wants) == services.answers[type(params)]
+        assert services.names == [operation_of(params).name]
+        assert services.waited_s == waited_s
+
+
+async def test_a_call_does_not_become_a_task_where_clients_cannot_wait_or_it_needs_an_approval() -> None:
+    for options in ({"waits": False}, {"require": ("destructive",)}):
+        services = Services(outlasts=True)
         assert await made(services, LONG, **options) == RESULT
         assert services.names == ["delete-files"]
 
 
-@pytest.mark.parametrize(
-    "error", [Unavailable("down"), Overloaded("full"), InvalidParams("too large", field="operation")]
-)
-async def test_a_call_is_made_itself_if_it_cannot_be_a_task(error: LinckiaError) -> None:
-    services = Services()
-    services.answers[TaskStart] = error
-    assert await made(services, LONG) == RESULT
-    assert services.names == ["task_start", "delete-files"]
+async def test_a_call_that_outlasts_its_client_is_adopted_for_the_owner_of_its_token() -> None:
+    services = Services(outlasts=True)
+    services.answers[DeleteFiles] = BECAME_TASK
+    token = grants.current.set(Grant("ci", surfaces=("core",)))
+    try:
+        with pytest.raises(OperationError, match="still running"):
+            await made(services, LONG)
+    finally:
+        grants.current.reset(token)
+    assert services.made[1:] == [
+        KernelNameCall(call=NUMBER), TaskAdopt(operation="delete-files", call="name", owner="ci")
+    ]  # fmt: skip
 
 
-async def test_a_call_that_may_have_become_a_task_is_not_made_again() -> None:
-    services = Services()
-    services.answers[TaskStart] = MaybeExecuted("died")
-    with pytest.raises(MaybeExecuted):
-        await made(services, LONG)
-    assert services.names == ["task_start"]
-
-
-async def test_a_call_that_takes_longer_names_its_task_or_is_one() -> None:
-    services = Services()
-    services.answers[TaskWait] = task()
-    with pytest.raises(OperationError, match=r"task t1; call task_wait") as caught:
-        await made(services, LONG)
-    assert (caught.value.failure.executed, caught.value.failure.data) == (Executed.MAYBE, {"task": "t1"})
-    assert await made(services, LONG, Wanted.EITHER) == TaskHandle(task())
-    services.answers[TaskWait] = Unavailable("down")
+async def test_a_client_that_can_take_a_task_gets_it_instead_of_an_error() -> None:
+    services = Services(outlasts=True)
+    services.answers[DeleteFiles] = BECAME_TASK
     assert await made(services, LONG, Wanted.EITHER) == TaskHandle(task())
 
 
-async def test_the_failure_of_a_task_is_that_of_its_call() -> None:
-    services = Services()
-    failure = TaskFailure(kind="operation", message="no such file", executed=Executed.NO, field="paths", code=-32001)
-    services.answers[TaskWait] = task("failed", failure=failure)
-    with pytest.raises(OperationError, match="no such file") as caught:
-        await made(services, LONG)
-    assert (caught.value.failure.field, caught.value.failure.code) == ("paths", -32001)
+async def test_another_failure_that_names_a_task_is_a_failure() -> None:
+    services = Services(outlasts=True)
+    services.answers[DeleteFiles] = OperationError("no", data={"task": "t2"})
+    with pytest.raises(OperationError, match="no"):
+        await made(services, LONG, Wanted.EITHER)
 
 
-async def test_cancelling_the_wait_cancels_the_task() -> None:
-    services = Services()
-    services.answers[TaskWait] = trio.sleep_forever
-    with trio.CancelScope() as scope:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(made, services, LONG)
-            await trio.testing.wait_all_tasks_blocked()
-            scope.cancel()
-    assert services.names == ["task_start", "task_wait", "task_cancel"]
+@pytest.mark.parametrize("error", [Unavailable("down"), Overloaded("full"), InvalidParams("ended", field="call")])
+@pytest.mark.parametrize("at", [KernelNameCall, TaskAdopt])
+async def test_a_call_that_cannot_become_a_task_goes_on(error: LinckiaError, at: type[Any]) -> None:
+    for wants in (Wanted.RESULT, Wanted.EITHER):
+        services = Services(outlasts=True)
+        services.answers[at] = error
+        assert await made(services, LONG, wants) == RESULT
 
 
 async def test_a_client_cannot_name_the_operation_of_a_mounted_server() -> None:

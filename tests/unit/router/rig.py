@@ -58,6 +58,9 @@ class Rig:
         self.hold.set()
         self.seen: list[str] = []
         self.stopped: list[str] = []
+        self.lingering = trio.Event()
+        """Until this is set, cancelled handlers do not end, like those that wait for a thread."""
+        self.lingering.set()
         self.arrived = trio.Event()
         self.by: list[str] = []
         self.of_its_own: Callable[[Say], Awaitable[Said]] | None = None
@@ -138,6 +141,8 @@ class Rig:
             except trio.Cancelled:
                 self.stopped.append(text)
                 self.arrived.set()
+                with trio.CancelScope(shield=True):
+                    await self.lingering.wait()
                 raise
             if text == "fail":
                 raise OperationError("it failed", field="text")
@@ -210,7 +215,10 @@ async def rig(
         if up:
             for name in speakers:
                 await made.up(name)
-        yield made
+        try:
+            yield made
+        finally:
+            made.lingering.set()
         nursery.cancel_scope.cancel()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from linckia.kernel.config import Http
 from linckia.proto import frames
-from linckia.proto.dispatch import ClientRequests
+from linckia.proto.dispatch import ClientRequests, Outlasting
 from linckia.proto.errors import LinckiaError, OperationError, Unavailable
 from linckia.proto.frames import Event, pack_body
 from linckia.proto.operation import Operation, Params
@@ -48,6 +48,7 @@ class OverBench:
         trace: str | None = None,
         client_requests: ClientRequests | None = None,
         written: bool = False,
+        outlasting: Outlasting | None = None,
     ) -> object:
         if self.failing is not None:
             raise self.failing
