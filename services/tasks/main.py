@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Annotated, Any
 
 import apsw
 import msgspec
 import trio
-from msgspec import Meta
 
 from linckia.proto import frames
 from linckia.proto.errors import (
@@ -28,9 +26,6 @@ from linckia.proto.errors import (
     Unavailable,
     UnknownOperation,
 )
-from linckia.proto.frames import Level
-from linckia.proto.json_types import JsonObject
-from linckia.proto.keys import KEPT_S
 from linckia.proto.later import LaterCall
 from linckia.proto.operation import operation_of
 from linckia.proto.ops.events import EventAdd, EventKind
@@ -44,21 +39,27 @@ from linckia.proto.ops.tasks import (
     TaskGet,
     TaskList,
     TaskListParams,
-    TaskProgress,
     TaskStart,
     TaskWait,
 )
 from linckia.services.runtime.database import Database, Kind
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 from linckia.services.tasks import mounted, store
+from linckia.services.tasks.limits import Limits
 from linckia.services.tasks.owners import owner_of
+from linckia.services.tasks.running import Running
+from linckia.services.tasks.settings import TasksSettings
 from linckia.services.tasks.store import Unfinished
 from linckia.services.tasks.timers import Timers
+from linckia.services.tasks.turns import Turns
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 15.0
 
 UNREADABLE_PAUSE_S = 60.0
 """Pause after the database could not be read; each attempt is logged."""
+
+QUICK_BYTES = 64 * 1024
+"""A result up to this size is converted faster than a thread begins."""
 
 NS = 10**9
 
@@ -67,14 +68,6 @@ _OWN = frozenset(
     for params in (TaskStart, TaskGet, TaskListParams, TaskWait, TaskCancel, Schedule, ScheduleList, ScheduleCancel)
 )
 """Operations that cannot be tasks: tasks that wait for others could use up all turns."""
-
-
-class TasksSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings table `[tasks]`."""
-
-    kept_s: Annotated[float, Meta(ge=60, description="How long the result of a task is kept after its end")] = KEPT_S
-    after_s: Annotated[float, Meta(gt=0, le=600, description="How long clients wait for a long call")] = 50.0
-    at_once: Annotated[int, Meta(ge=1, le=64, description="How many tasks run at the same time; others wait")] = 16
 
 
 @contextlib.asynccontextmanager
@@ -88,35 +81,12 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     env.keeps_keys_in(database)
     tasks = Tasks(env, database, settings)
     await tasks.resume()
-    timers = Timers(database, tasks)
+    timers = Timers(database, tasks, Limits(settings))
     with contextlib.suppress(LinckiaError):
         await timers.resume()
     env.background.start_soon(timers.run)
     env.background.start_soon(tell_ends, env, database, tasks)
     yield Handlers(tasks, timers)
-
-
-class _Running:
-    """A task that is being carried out by this process."""
-
-    def __init__(self) -> None:
-        self.scope = trio.CancelScope()
-        self.ended = trio.Event()
-        self.progress_made: TaskProgress | None = None
-        self.changed = trio.Event()
-
-    # `proto.dispatch.ClientRequests`
-
-    def progress(self, done: float, total: float | None, message: str | None) -> None:
-        self.progress_made = TaskProgress(done=done, total=total, message=message)
-        self.changed.set()
-        self.changed = trio.Event()
-
-    def log(self, level: Level, logger: str, message: str) -> None:
-        """No-op: the service's own log has it."""
-
-    async def ask(self, method: str, params: dict[str, Any]) -> JsonObject:
-        raise Unavailable("a task has no client that can be asked")
 
 
 class Tasks:
@@ -127,8 +97,11 @@ class Tasks:
         self._database = database
         self._after_s = settings.after_s
         self._kept_ns = int(settings.kept_s * NS)
-        self._turns = trio.CapacityLimiter(settings.at_once)
-        self._running: dict[str, _Running] = {}
+        self._limits = Limits(settings)
+        self._turns = Turns(settings.at_once)
+        self._running: dict[str, Running] = {}
+        self._moved = trio.Event()
+        """Set when a task begins or ends, and replaced."""
         self.ended = trio.Event()
         """Set at the end of a task; `tell_ends` replaces it."""
         self.timers = 0
@@ -157,11 +130,14 @@ class Tasks:
     @handles(TaskStart)
     async def start(self, params: TaskStart, ctx: Context) -> Task:
         mandate = await self.mandate(params, ctx)
-        task = Unfinished(secrets.token_hex(16), mounted.name_of(params), mandate, mounted.is_mounted(params))
+        task = Unfinished(
+            secrets.token_hex(16), owner_of(ctx), mounted.name_of(params), mandate, mounted.is_mounted(params)
+        )
 
         def change(db: apsw.Connection) -> Task:
             store.purge(db, self._kept_ns)
-            return store.insert(db, task, owner_of(ctx))
+            self._limits.check_task(store.usage(db, task.owner), mandate)
+            return store.insert(db, task)
 
         made = await self._database.answer(change)
         self.begin(task)
@@ -180,32 +156,52 @@ class Tasks:
 
     @handles(TaskGet)
     async def get(self, params: TaskGet, ctx: Context) -> Task:
-        found = await self._database.read(lambda db: store.find(db, params.id, owner_of(ctx)))
-        running = self._running.get(found.id)
-        if running is None or found.state != "working":
-            return found
-        return msgspec.structs.replace(found, progress=running.progress_made)
+        (found,) = await self._read(lambda db: [store.find(db, params.id, owner_of(ctx))])
+        return found
 
     @handles(TaskListParams)
     async def listing(self, params: TaskListParams, ctx: Context) -> TaskList:
-        found = await self._database.read(lambda db: store.select(db, owner_of(ctx), params.state, params.limit))
-        return msgspec.structs.replace(found, tasks=[self._shown(task) for task in found.tasks])
+        total = 0
 
-    def _shown(self, task: Task) -> Task:
-        running = self._running.get(task.id) if task.state == "working" else None
-        return task if running is None else msgspec.structs.replace(task, progress=running.progress_made)
+        def query(db: apsw.Connection) -> list[Task]:
+            nonlocal total
+            found = store.select(db, owner_of(ctx), params.state, params.limit)
+            total = found.total
+            return found.tasks
+
+        return TaskList(tasks=await self._read(query), total=total)
+
+    async def _read(self, query: Callable[[apsw.Connection], list[Task]]) -> list[Task]:
+        """Read stored tasks, with their progress. A task that ends during the read is read again."""
+        found = await self._database.read(query)
+        if any(self._is_adrift(task) for task in found):
+            found = await self._database.read(query)
+        return [
+            running.shown(task) if task.state == "working" and (running := self._running.get(task.id)) else task
+            for task in found
+        ]
+
+    def _is_adrift(self, task: Task) -> bool:
+        """Whether nothing carries the task out: it has ended since it was read, or is still to be begun."""
+        return task.state == "working" and task.id not in self._running
 
     @handles(TaskWait)
     async def wait(self, params: TaskWait, ctx: Context) -> Task:
         asked = TaskGet(id=params.id)
-        found = await self.get(asked, ctx)
         with trio.move_on_after(self._after_s if params.timeout_s is None else params.timeout_s):
-            while found.state == "working" and (running := self._running.get(found.id)) is not None:
-                await self._follow(running, ctx)
+            while True:
+                moved = self._moved
                 found = await self.get(asked, ctx)
-        return found
+                if found.state != "working":
+                    return found
+                if (running := self._running.get(found.id)) is not None:
+                    await self._follow(running, ctx)
+                else:
+                    # After a restart, it may take a while until the task is begun.
+                    await moved.wait()
+        return await self.get(asked, ctx)
 
-    async def _follow(self, running: _Running, ctx: Context) -> None:
+    async def _follow(self, running: Running, ctx: Context) -> None:
         """Report progress until the task has ended, or the service should end."""
         async with trio.open_nursery() as nursery:
 
@@ -241,30 +237,39 @@ class Tasks:
         """Carry out a stored task, unless that has begun already."""
         if task.id in self._running:
             return
-        running = self._running[task.id] = _Running()
-        self.show()
+        running = self._running[task.id] = Running()
+        self._has_moved()
         self._env.background.start_soon(self._run, task, running)
 
-    async def _run(self, task: Unfinished, running: _Running) -> None:
+    def _has_moved(self) -> None:
+        self._moved.set()
+        self._moved = trio.Event()
+        self.show()
+
+    async def _run(self, task: Unfinished, running: Running) -> None:
         try:
             with running.scope:
-                async with self._turns:
-                    await self._carry_out(task, running)
+                await self._carry_out(task, running)
         finally:
             del self._running[task.id]
             running.ended.set()
             self.ended.set()
-            self.show()
+            self._has_moved()
 
-    async def _carry_out(self, task: Unfinished, running: _Running) -> None:
+    async def _carry_out(self, task: Unfinished, running: Running) -> None:
         pause_s = FIRST_PAUSE_S
         while True:
             try:
-                result = await self._call(task, running)
+                # Without its turn during pauses: tasks that wait for a stopped service must not hold up others.
+                async with self._turns.turn(task.owner):
+                    running.goes_on()
+                    result = await self._call(task, running)
                 end = partial(store.end, id_=task.id, state="completed", result=result)
             except (Unavailable, Overloaded, Cancelled) as error:
                 # The key makes it harmless to ask again, whatever became of this attempt.
-                await trio.sleep(max(pause_s, (error.failure.retry_after_ms or 0) / 1000))
+                wait_s = max(pause_s, (error.failure.retry_after_ms or 0) / 1000)
+                running.waits(error, wait_s)
+                await trio.sleep(wait_s)
                 pause_s = min(2 * pause_s, LAST_PAUSE_S)
                 continue
             except LinckiaError as error:
@@ -272,18 +277,22 @@ class Tasks:
             try:
                 await self._database.write(end)
                 return
-            except LinckiaError:
+            except LinckiaError as error:
                 # The disk is full, for instance. The call's answer is kept for its key.
+                running.waits(error, LAST_PAUSE_S)
                 await trio.sleep(LAST_PAUSE_S)
 
-    async def _call(self, task: Unfinished, running: _Running) -> bytes:
+    async def _call(self, task: Unfinished, running: Running) -> bytes:
         op = operation_of(KernelCall)
         body = await self._env.outgoing.raw(
             op.name, frames.pack_body(KernelCall(mandate=task.mandate, key=task.id)),
             limit_s=op.deadline_ms / 1000, client_requests=running,
         )  # fmt: skip
         called: KernelCalled = frames.read_body(body, KernelCalled)
-        result = await trio.to_thread.run_sync(_as_json, called.body)
+        if len(called.body) <= QUICK_BYTES:
+            result = _as_json(called.body)
+        else:
+            result = await trio.to_thread.run_sync(_as_json, called.body)
         return mounted.result_in(result) if task.is_mounted else result
 
     def show(self) -> None:

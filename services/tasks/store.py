@@ -29,11 +29,13 @@ SCHEMA = Schema(
         ended_ns INTEGER,
         result BLOB,
         failure BLOB,
-        told INTEGER NOT NULL DEFAULT 0
+        told INTEGER NOT NULL DEFAULT 0,
+        bytes INTEGER NOT NULL DEFAULT 0
     );
     CREATE INDEX task_owner ON task(owner, number);
     CREATE INDEX task_ended ON task(ended_ns);
     CREATE INDEX task_untold ON task(number) WHERE told=0 AND state<>'working';
+    CREATE INDEX task_unfinished ON task(owner, bytes) WHERE state='working';
     CREATE TABLE timer(
         id TEXT PRIMARY KEY,
         owner TEXT NOT NULL,
@@ -43,13 +45,26 @@ SCHEMA = Schema(
         cron TEXT NOT NULL,
         time_zone TEXT NOT NULL,
         missed TEXT NOT NULL,
-        next_s INTEGER NOT NULL
+        next_s INTEGER NOT NULL,
+        bytes INTEGER NOT NULL DEFAULT 0
     );
     CREATE INDEX timer_next ON timer(next_s);
+    CREATE INDEX timer_owner ON timer(owner, bytes);
     """,
+    migrations={
+        1: """
+        ALTER TABLE task ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+        ALTER TABLE timer ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+        UPDATE task SET bytes=length(mandate) WHERE state='working';
+        UPDATE timer SET bytes=length(mandate);
+        CREATE INDEX task_unfinished ON task(owner, bytes) WHERE state='working';
+        CREATE INDEX timer_owner ON timer(owner, bytes);
+        """
+    },
 )
 """`result` is JSON, `failure` an encoded `Failure`; `told` says whether the event log has the task's end.
-`is_mounted`: the call goes to a mounted server, and its result is that server's reply."""
+`is_mounted`: the call goes to a mounted server, and its result is that server's reply. `bytes` is
+the size of the mandate, in the indexes that add up what an owner has stored."""
 
 _COLUMNS = "id, operation, state, started_ns, ended_ns, result, failure"
 
@@ -58,18 +73,41 @@ class Unfinished(NamedTuple):
     """A task to be carried out."""
 
     id: str
+    owner: str
     operation: str
     mandate: str
     is_mounted: bool
 
 
-def insert(db: apsw.Connection, task: Unfinished, owner: str) -> Task:
+class Usage(NamedTuple):
+    """What an owner has stored: unfinished tasks and timers, and the bytes of their calls."""
+
+    tasks: int
+    task_bytes: int
+    timers: int
+    timer_bytes: int
+
+
+USAGE_QUERY = """
+    SELECT * FROM (SELECT count(*), coalesce(sum(bytes), 0) FROM task WHERE owner=?1 AND state='working'),
+                  (SELECT count(*), coalesce(sum(bytes), 0) FROM timer WHERE owner=?1)
+"""
+
+
+def usage(db: apsw.Connection, owner: str) -> Usage:
+    """Return what an owner has stored, from the indexes alone."""
+    row: Any = db.execute(USAGE_QUERY, (owner,)).fetchone()
+    return Usage(*row)
+
+
+def insert(db: apsw.Connection, task: Unfinished) -> Task:
     """Store a new task and return it."""
     db.execute(
-        "INSERT INTO task(id, owner, operation, mandate, is_mounted, state, started_ns) VALUES(?,?,?,?,?,'working',?)",
-        (task.id, owner, task.operation, task.mandate, task.is_mounted, time.time_ns()),
+        "INSERT INTO task(id, owner, operation, mandate, bytes, is_mounted, state, started_ns) "
+        "VALUES(?,?,?,?,?,?,'working',?)",
+        (task.id, task.owner, task.operation, task.mandate, len(task.mandate), task.is_mounted, time.time_ns()),
     )
-    return find(db, task.id, owner)
+    return find(db, task.id, task.owner)
 
 
 def find(db: apsw.Connection, id_: str, owner: str) -> Task:
@@ -92,9 +130,9 @@ def select(db: apsw.Connection, owner: str, state: str | None, limit: int) -> Ta
 def unfinished(db: apsw.Connection) -> list[Unfinished]:
     """Return all tasks that have not ended."""
     return [
-        Unfinished(id_, operation, mandate, bool(is_mounted))
-        for id_, operation, mandate, is_mounted in db.execute(
-            "SELECT id, operation, mandate, is_mounted FROM task WHERE state='working' ORDER BY number"
+        Unfinished(id_, owner, operation, mandate, bool(is_mounted))
+        for id_, owner, operation, mandate, is_mounted in db.execute(
+            "SELECT id, owner, operation, mandate, is_mounted FROM task WHERE state='working' ORDER BY number"
         )
     ]
 

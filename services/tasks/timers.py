@@ -23,6 +23,7 @@ from linckia.services.runtime import times
 from linckia.services.runtime.database import Database
 from linckia.services.runtime.handlers import Context, handles
 from linckia.services.tasks import mounted, store
+from linckia.services.tasks.limits import Limits
 from linckia.services.tasks.owners import owner_of
 from linckia.services.tasks.store import Unfinished
 
@@ -105,11 +106,14 @@ def first_time(params: Schedule, now_s: float) -> int:
 class Timers:
     """The handlers of timers, and the task that makes their runs; `run` must be running."""
 
-    def __init__(self, database: Database, runs: Runs, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database, runs: Runs, limits: Limits, clock: Callable[[], float] = time.time) -> None:
         self._database = database
         self._runs = runs
+        self._limits = limits
         self._clock = clock
         self._changed = trio.Event()
+        self._looked_s = 0.0
+        """When the clock was read last for timers that are due."""
 
     async def resume(self) -> None:
         """Count the timers, without which the service may rest."""
@@ -123,10 +127,11 @@ class Timers:
         id_ = secrets.token_hex(6)
 
         def change(db: apsw.Connection) -> Timer:
+            self._limits.check_timer(store.usage(db, owner_of(ctx)), mandate)
             db.execute(
-                "INSERT INTO timer VALUES(?,?,?,?,?,?,?,?,?)",
+                "INSERT INTO timer VALUES(?,?,?,?,?,?,?,?,?,?)",
                 (id_, owner_of(ctx), mounted.name_of(params), mandate, mounted.is_mounted(params), params.cron or "",
-                 params.time_zone, params.missed, next_s),
+                 params.time_zone, params.missed, next_s, len(mandate)),
             )  # fmt: skip
             return _find(db, id_, owner_of(ctx))
 
@@ -164,7 +169,7 @@ class Timers:
                 for task in await self._database.write(self._take):
                     self._runs.begin(task)
                 await self.resume()
-                next_s = await self._database.read(lambda db: db.execute("SELECT min(next_s) FROM timer").get)
+                next_s = await self._database.read(self._next)
                 if isinstance(next_s, int):
                     wait_s = min(LOOK_S, max(0.0, next_s - self._clock()))
             except LinckiaError:
@@ -173,23 +178,32 @@ class Timers:
             with trio.move_on_after(wait_s):
                 await self._changed.wait()
 
+    def _next(self, db: apsw.Connection) -> object:
+        # Timers that are due already are those without room, which are tried again after `LOOK_S`.
+        return db.execute("SELECT min(next_s) FROM timer WHERE next_s > ?", (self._looked_s,)).get
+
     def _take(self, db: apsw.Connection) -> list[Unfinished]:
-        """Store the runs that are due as tasks, with the next time of their timers."""
-        now_s = self._clock()
+        """Store the runs that are due as tasks, with the next time of their timers. A timer whose owner has too many
+        unfinished tasks stays due."""
+        now_s = self._looked_s = self._clock()
         columns = "id, owner, operation, mandate, is_mounted, next_s, cron, time_zone, missed"
-        query = f"SELECT {columns} FROM timer WHERE next_s <= ?"
+        query = f"SELECT {columns} FROM timer WHERE next_s <= ? ORDER BY next_s"
         taken = []
         rows: list[Any] = db.execute(query, (now_s,)).fetchall()
         for id_, owner, operation, mandate, is_mounted, next_s, cron, time_zone, missed in rows:
             found = due(next_s, cron, time_zone, missed, now_s)
+            following = found.next_s
             for at in found.runs:
-                task = Unfinished(f"{id_}-{at}", operation, mandate, bool(is_mounted))
-                store.insert(db, task, owner)
+                if not self._limits.has_room(store.usage(db, owner), mandate):
+                    following = at
+                    break
+                task = Unfinished(f"{id_}-{at}", owner, operation, mandate, bool(is_mounted))
+                store.insert(db, task)
                 taken.append(task)
-            if found.next_s is None:
+            if following is None:
                 db.execute("DELETE FROM timer WHERE id=?", (id_,))
             else:
-                db.execute("UPDATE timer SET next_s=? WHERE id=?", (found.next_s, id_))
+                db.execute("UPDATE timer SET next_s=? WHERE id=?", (following, id_))
         return taken
 
 
