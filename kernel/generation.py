@@ -97,6 +97,8 @@ class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
     """Time that the caller allowed, from the call's arrival."""
     done: Done
     progress: Callable[[Progress], None] | None = None
+    progressed: Progress | None = None
+    """The latest progress, for a task that takes the call over."""
     client_requests: Client | None = None
     session: str = ""
     """Session of the client: an opaque name, not a secret. Empty for the command line, which has no sessions."""

@@ -19,8 +19,8 @@ import trio
 
 from linckia.proto import frames, ops, results
 from linckia.proto.channel import Channel
-from linckia.proto.errors import LinckiaError, Unavailable
-from linckia.proto.frames import Bye, ByeAck, Call, Drain, Event, Fault, Progress, Ready, Return, Unfinished
+from linckia.proto.errors import Cancelled, LinckiaError, Unavailable
+from linckia.proto.frames import Bye, ByeAck, Call, Cancel, Drain, Event, Fault, Progress, Ready, Return, Unfinished
 from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import LinkClosed
 from linckia.proto.operation import Params, operation_of
@@ -43,6 +43,8 @@ class _Running:
         self.info: dict[str, str] = {}
         self.progress: list[Progress] = []
         self.events: list[Event] = []
+        self.passed_on: dict[int, trio.CancelScope] = {}
+        """Its calls of other services that are in flight."""
 
 
 class Bench:
@@ -147,19 +149,26 @@ class Bench:
                     case Event():
                         running.events.append(frame)
                     case Call():
+                        running.passed_on[frame.id] = trio.CancelScope()
                         self._nursery.start_soon(self._pass_on, running, frame)
+                    case Cancel(id=number):
+                        if (scope := running.passed_on.get(number)) is not None:
+                            scope.cancel()
                     case Bye():
                         running.channel.post(ByeAck())
                     case _:
                         continue
 
     async def _pass_on(self, origin: _Running, call: Call) -> None:
-        try:
-            outgoing = self._running(self._table.find(call.op).service).outgoing
-            body = await outgoing.raw(call.op, call.params, limit_s=call.left_ms / 1000, trace=call.trace)
-            answer: Return | Fault = Return(call.id, body)
-        except LinckiaError as error:
-            answer = Fault(call.id, error.failure)
+        answer: Return | Fault = Fault(call.id, Cancelled(f"{call.op} was cancelled").failure)
+        with origin.passed_on[call.id]:
+            try:
+                outgoing = self._running(self._table.find(call.op).service).outgoing
+                body = await outgoing.raw(call.op, call.params, limit_s=call.left_ms / 1000, trace=call.trace)
+                answer = Return(call.id, body)
+            except LinckiaError as error:
+                answer = Fault(call.id, error.failure)
+        del origin.passed_on[call.id]
         with contextlib.suppress(LinkClosed):
             origin.channel.post(answer)
 

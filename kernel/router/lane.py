@@ -336,6 +336,7 @@ class Lane:
                 self._release(generation, call)
                 self._not_done(call, begun=begun, failure=failure)
             case Progress():
+                call.progressed = frame
                 if call.progress is not None and not call.withdrawn:
                     with isolated(f"progress of {call.op.name}"):
                         call.progress(frame)

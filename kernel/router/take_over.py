@@ -64,6 +64,8 @@ class TakenOver:
             self._taken[name] = self._take(name, task)
         call, waiting = self._taken[name]
         call.progress = report
+        if report is not None and call.progressed is not None:
+            report(call.progressed)
         try:
             await waiting.finished.wait()
         finally:

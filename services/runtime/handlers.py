@@ -142,6 +142,7 @@ class Environment:
         roots: the real paths below which files may be read or changed, and the exclusions below them.
         settings: the service's settings table, `[services.NAME]`, merged with the environment.
         background: for tasks that live as long as the service. If one raises, the process ends and is restarted.
+        ready: set once the service is ready; calls that it makes before fail.
         ending: set once the service should end; a call that only waits should then return what it has.
         ends_because: why the service ends by itself, for the calls that it was serving.
         shown: what `status` shows for this service.
@@ -166,6 +167,7 @@ class Environment:
         self.roots = Roots.of(launch)
         self.settings = launch.settings
         self.background = background
+        self.ready = trio.Event()
         self.ending = ending
         self.ends_because = ""
         self.shown: dict[str, str] = {}

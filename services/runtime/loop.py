@@ -121,6 +121,7 @@ class ServiceLoop:
                     self._nursery = calls
                     try:
                         self._channel.post(frames.Ready(env.shown))
+                        env.ready.set()
                         await self._drained.wait()
                         if self._calls:
                             with trio.move_on_after(self._drain.timeout_ms / 1000 if self._drain else 0):

@@ -35,6 +35,7 @@ from linckia.proto.ops.tasks import (
     ScheduleCancel,
     ScheduleList,
     Task,
+    TaskAdopt,
     TaskCancel,
     TaskGet,
     TaskList,
@@ -44,7 +45,7 @@ from linckia.proto.ops.tasks import (
 )
 from linckia.services.runtime.database import Database, Kind
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
-from linckia.services.tasks import mounted, store
+from linckia.services.tasks import adopted, mounted, store
 from linckia.services.tasks.limits import Limits
 from linckia.services.tasks.owners import owner_of
 from linckia.services.tasks.running import Running
@@ -137,6 +138,18 @@ class Tasks:
         def change(db: apsw.Connection) -> Task:
             store.purge(db, self._kept_ns)
             self._limits.check_task(store.usage(db, task.owner), mandate)
+            return store.insert(db, task)
+
+        made = await self._database.answer(change)
+        self.begin(task)
+        return made
+
+    @handles(TaskAdopt)
+    async def adopt(self, params: TaskAdopt, ctx: Context) -> Task:
+        task = Unfinished(secrets.token_hex(16), params.owner, params.operation, adopted.order(params.call), False)
+
+        def change(db: apsw.Connection) -> Task:
+            self._limits.check_task(store.usage(db, task.owner), "")
             return store.insert(db, task)
 
         made = await self._database.answer(change)
@@ -249,7 +262,8 @@ class Tasks:
     async def _run(self, task: Unfinished, running: Running) -> None:
         try:
             with running.scope:
-                await self._carry_out(task, running)
+                await self._env.ready.wait()
+                await (self._follow_call(task, running) if adopted.is_adopted(task) else self._carry_out(task, running))
         finally:
             del self._running[task.id]
             running.ended.set()
@@ -274,20 +288,38 @@ class Tasks:
                 continue
             except LinckiaError as error:
                 end = partial(store.end, id_=task.id, state="failed", failure=error.failure)
+            return await self._store(end, running)
+
+    async def _follow_call(self, task: Unfinished, running: Running) -> None:
+        """Take over a call that is in flight. It is never made again: its client knows that it may have been done."""
+        try:
+            result = await self._call(task, running)
+            end = partial(store.end, id_=task.id, state="completed", result=result)
+        except LinckiaError as error:
+            if adopted.has_ended(error) and not task.is_resumed:
+                # The front has the answer, and nobody knows the task.
+                end = partial(store.delete, id_=task.id)
+            else:
+                failure = adopted.interrupted(task) if adopted.has_ended(error) else error.failure
+                end = partial(store.end, id_=task.id, state="failed", failure=failure)
+        await self._store(end, running)
+
+    async def _store(self, end: Callable[[apsw.Connection], None], running: Running) -> None:
+        """Store the end of a task. The call's answer is kept for its key meanwhile."""
+        while True:
             try:
-                await self._database.write(end)
-                return
+                return await self._database.write(end)
             except LinckiaError as error:
-                # The disk is full, for instance. The call's answer is kept for its key.
+                # The disk is full, for instance.
                 running.waits(error, LAST_PAUSE_S)
                 await trio.sleep(LAST_PAUSE_S)
 
     async def _call(self, task: Unfinished, running: Running) -> bytes:
-        op = operation_of(KernelCall)
+        asked = adopted.call_of(task) if adopted.is_adopted(task) else KernelCall(mandate=task.mandate, key=task.id)
+        op = operation_of(asked)
         body = await self._env.outgoing.raw(
-            op.name, frames.pack_body(KernelCall(mandate=task.mandate, key=task.id)),
-            limit_s=op.deadline_ms / 1000, client_requests=running,
-        )  # fmt: skip
+            op.name, frames.pack_body(asked), limit_s=op.deadline_ms / 1000, client_requests=running, changes=True
+        )
         called: KernelCalled = frames.read_body(body, KernelCalled)
         if len(called.body) <= QUICK_BYTES:
             result = _as_json(called.body)

@@ -77,6 +77,8 @@ class Unfinished(NamedTuple):
     operation: str
     mandate: str
     is_mounted: bool
+    is_resumed: bool = False
+    """Whether an earlier process has begun it."""
 
 
 class Usage(NamedTuple):
@@ -130,7 +132,7 @@ def select(db: apsw.Connection, owner: str, state: str | None, limit: int) -> Ta
 def unfinished(db: apsw.Connection) -> list[Unfinished]:
     """Return all tasks that have not ended."""
     return [
-        Unfinished(id_, owner, operation, mandate, bool(is_mounted))
+        Unfinished(id_, owner, operation, mandate, bool(is_mounted), is_resumed=True)
         for id_, owner, operation, mandate, is_mounted in db.execute(
             "SELECT id, owner, operation, mandate, is_mounted FROM task WHERE state='working' ORDER BY number"
         )
@@ -146,6 +148,11 @@ def end(
         "UPDATE task SET state=?, ended_ns=?, result=?, failure=?, mandate='' WHERE id=? AND state='working'",
         (state, time.time_ns(), result, encoded, id_),
     )
+
+
+def delete(db: apsw.Connection, id_: str) -> None:
+    """Remove a task that nobody knows."""
+    db.execute("DELETE FROM task WHERE id=?", (id_,))
 
 
 class Ended(NamedTuple):

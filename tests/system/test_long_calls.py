@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,7 +144,7 @@ def test_a_call_that_ends_in_time_has_its_ordinary_result(data: Path, client: St
     assert failed["_meta"]["linckia/failure"]["field"] == "file"
 
 
-def test_progress_reaches_the_client_and_its_cancellation_the_task(data: Path, client: StdioClient) -> None:
+def test_progress_reaches_the_client_and_its_cancellation_the_call(data: Path, client: StdioClient) -> None:
     client.initialize()
     call = {"name": "wait_for_file", "arguments": {"file": "a"}, "_meta": {"progressToken": "p"}}
     client.send({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call})
@@ -151,8 +153,59 @@ def test_progress_reaches_the_client_and_its_cancellation_the_task(data: Path, c
     assert progress["params"] == {"progressToken": "p", "progress": 1, "total": 2, "message": "waiting"}
     client.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}})
     wait_until(own(data, "a.cancelled").exists)
-    (task,) = client.call(3, "task_list")["structuredContent"]["tasks"]
-    assert task["state"] == "cancelled"
+    assert client.call(3, "task_list")["structuredContent"]["tasks"] == []
+
+
+def test_a_task_that_a_call_became_is_cancelled_with_the_call(data: Path, client: StdioClient) -> None:
+    client.initialize()
+    task = client.call(2, "wait_for_file", file="a")["_meta"]["linckia/failure"]["details"]["task"]
+    assert client.call(3, "task_cancel", id=task)["structuredContent"]["state"] == "cancelled"
+    assert own(data, "a.cancelled").exists()
+
+
+def test_a_task_that_a_call_became_outlives_its_client_its_front_and_the_service_of_tasks(
+    kernel: RunningKernel, data: Path, client: StdioClient
+) -> None:
+    client.initialize()
+    task = client.call(2, "wait_for_file", file="a")["_meta"]["linckia/failure"]["details"]["task"]
+    client.process.kill()
+    client.process.communicate()
+    for name in ("front", "tasks"):
+        kernel.kill(name)
+    other = StdioClient(data, services="tasks")
+    try:
+        other.initialize()
+        assert other.call(2, "task_get", id=task)["structuredContent"]["state"] == "working"
+        own(data, "a").write_text("text")
+        ended = other.call(3, "task_wait", id=task, timeout_s=60)["structuredContent"]
+        assert (ended["state"], ended["result"]) == ("completed", {"text": "text"})
+        assert own(data, "calls").read_text() == "a\n"
+    finally:
+        other.process.kill()
+        other.process.communicate()
+
+
+def test_a_task_that_a_call_became_ends_with_the_kernel_and_says_so(
+    kernel: RunningKernel, data: Path, client: StdioClient
+) -> None:
+    client.initialize()
+    task = client.call(2, "wait_for_file", file="a")["_meta"]["linckia/failure"]["details"]["task"]
+    os.kill(kernel.process.pid, signal.SIGKILL)
+    ended = client.call(3, "task_wait", id=task, timeout_s=60)["structuredContent"]
+    assert ended["state"] == "failed"
+    assert ended["failure"]["executed"] == "maybe", json.dumps(ended["failure"])
+    assert "was interrupted when Linckia ended" in ended["failure"]["message"]
+    assert own(data, "calls").read_text() == "a\n"
+
+
+def test_a_call_whose_client_was_killed_is_over(kernel: RunningKernel, data: Path, client: StdioClient) -> None:
+    client.initialize()
+    call = {"name": "wait_for_file", "arguments": {"file": "a"}, "_meta": {"progressToken": "p"}}
+    client.send({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call})
+    assert client.process.stdout is not None
+    client.process.stdout.readline()
+    client.process.kill()
+    wait_until(own(data, "a.cancelled").exists)
 
 
 def test_a_client_may_ask_for_a_task(data: Path, client: StdioClient) -> None:

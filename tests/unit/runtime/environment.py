@@ -27,6 +27,7 @@ class PlayedEnvironment(Environment):
         )
         outgoing = Outgoing(Channel(memory_link()[0]), "played", 1)
         super().__init__(launch, outgoing, nursery, trio.Event(), AsyncExitStack())
+        self.ready.set()
         self.told: list[dict[str, str]] = []
         self._answer = answer
 
