@@ -68,7 +68,7 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
     more: Annotated[bool, Meta(description="Whether more are available now")]
 
 
-_AFTER = "`next` of an earlier call; 0: the oldest; null: only returns `next`"
+_AFTER = "`next` of an earlier call; 0: the oldest; null: the newest, or with `wait_s` what happens from now on"
 Kinds = Annotated[list[EventKind], Meta(max_length=16), detail("Only these kinds; empty: all")]
 Below = Annotated[str, Meta(max_length=4096, description="Only files below it")]
 Limit = Annotated[int, Meta(ge=1, le=MAX_LIMIT, description="At most this many")]

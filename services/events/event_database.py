@@ -143,8 +143,22 @@ def read(
 ) -> list[Row]:  # fmt: skip
     """Return at most `limit` events after one. With `below`, only those of files in these folders, or of these files,
     whether before or after they were renamed."""
-    conditions = ["number > ?"]
-    bindings: list[str | int] = [after]
+    return _read(db, "number > ?", after, "number", limit, kinds, since_ns, below)
+
+
+def read_back(
+    db: apsw.Connection, before: int, limit: int, *, kinds: Sequence[str] = (), below: Sequence[str] = ()
+) -> list[Row]:
+    """Return the last `limit` events before one, the latest first. `kinds` and `below` are those of `read`."""
+    return _read(db, "number < ?", before, "number DESC", limit, kinds, 0, below)
+
+
+def _read(
+    db: apsw.Connection, beyond: str, number: int, order: str, limit: int, kinds: Sequence[str], since_ns: int,
+    below: Sequence[str],
+) -> list[Row]:  # fmt: skip
+    conditions = [beyond]
+    bindings: list[str | int] = [number]
     if kinds:
         conditions.append(f"kind IN ({', '.join('?' * len(kinds))})")
         bindings += kinds
@@ -162,7 +176,7 @@ def read(
         conditions.append(f"(kind = '{EventKind.GAP}' OR (kind = '{EventKind.FILE}' AND ({' OR '.join(places)})))")
     query = (
         "SELECT number, at_ns, kind, subject, former, what, who, details FROM event"
-        f" WHERE {' AND '.join(conditions)} ORDER BY number LIMIT ?"
+        f" WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT ?"
     )
     return [Row(*row) for row in db.execute(query, (*bindings, limit))]
 

@@ -49,6 +49,8 @@ class Reading:
         log, env = self._log, self._env
 
         def query(db: apsw.Connection) -> ops.EventPage:
+            if after is None and not params.wait_s:
+                return newest(db, env.roots, params.limit, kinds=params.kinds, below=below)
             start = event_database.latest(db) if after is None else after
             return page(db, env.roots, start, params.limit, kinds=params.kinds, since_ns=since_ns, below=below)
 
@@ -68,11 +70,9 @@ class Reading:
     @handles(ops.EventsResource)
     async def resource(self, params: ops.EventsResource, ctx: Context) -> ops.EventPage:
         def query(db: apsw.Connection) -> ops.EventPage:
-            after = params.after
-            limit = ops.MAX_LIMIT
-            if after is None:
-                after, limit = max(0, event_database.latest(db) - LATEST), LATEST
-            return page(db, self._env.roots, after, limit)
+            if params.after is None:
+                return newest(db, self._env.roots, LATEST)
+            return page(db, self._env.roots, params.after, ops.MAX_LIMIT)
 
         return await self._log.database.read(query)
 
@@ -144,6 +144,23 @@ def page(
                 found.append(seen.event())
         if not rows:
             return ops.EventPage(events=found, next=latest, oldest=oldest, more=False)
+
+
+def newest(
+    db: apsw.Connection, roots: Roots, limit: int, *, kinds: Sequence[EventKind] = (), below: Sequence[str] = ()
+) -> ops.EventPage:
+    """Return the last events that the current client may see, in order; `next` is the cursor for what follows them."""
+    latest, oldest = event_database.latest(db), event_database.oldest(db)
+    limited = below or grants.roots()
+    found: list[ops.Event] = []
+    before = latest + 1
+    while len(found) < limit:
+        rows = event_database.read_back(db, before, limit, kinds=[str(each) for each in kinds], below=limited)
+        if not rows:
+            break
+        before = rows[-1].number
+        found += [seen.event() for row in rows if (seen := _seen(row, roots, limited)) is not None]
+    return ops.EventPage(events=found[limit - 1 :: -1], next=latest, oldest=oldest, more=False)
 
 
 def _check(after: int, latest: int, oldest: int) -> None:

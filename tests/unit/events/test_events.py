@@ -19,7 +19,7 @@ from linckia.proto.ops.events import EventAdd, EventKind, EventPage, EventsRead,
 from linckia.services.events import event_database
 from linckia.services.events.event_database import Bounds, NewEvent
 from linckia.services.events.main import EventsSettings, open_service
-from linckia.services.events.reading import page
+from linckia.services.events.reading import newest, page
 from linckia.services.runtime.roots import Roots
 from linckia.services.runtime.times import DAY_NS
 from linckia.services.watch.main import open_service as open_watch
@@ -93,6 +93,31 @@ def test_pages_follow_each_other_without_gaps_whatever_is_left_out() -> None:
                 break
         assert found == [n + 1 for n in range(200) if n % 3 and n % 2]
         assert after == 200
+
+
+def test_without_a_cursor_the_newest_events_are_returned_in_order() -> None:
+    with database() as db:
+        roots = Roots(["/r"])
+        assert newest(db, roots, 5) == EventPage(events=[], next=0, oldest=0, more=False)
+        for number in range(1, 24):
+            kind = EventKind.FILE if number % 2 else EventKind.CHANGE
+            event_database.add(db, [NewEvent(1, kind, f"/r/{number % 3}/{number}", "modified")], {}, BOUNDS)
+
+        def numbers(limit: int, **chosen: Any) -> list[int]:
+            found = newest(db, roots, limit, **chosen)
+            assert (found.next, found.more) == (23, False)
+            return [each.number for each in found.events]
+
+        assert numbers(100) == list(range(1, 24))
+        assert numbers(3) == [21, 22, 23]
+        assert numbers(1) == [23]
+        assert numbers(3, kinds=[EventKind.CHANGE]) == [18, 20, 22]
+        assert numbers(2, below=["/r/0"]) == [15, 21]
+        # The last files lie elsewhere, or are hidden.
+        with limited_to("/r/1"):
+            assert numbers(2) == [13, 19]
+        hidden = Roots(["/r"], patterns=["23", "21"])
+        assert [each.number for each in newest(db, hidden, 2, kinds=[EventKind.FILE]).events] == [17, 19]
 
 
 def test_a_client_with_roots_sees_only_files_below_them_and_half_of_a_move_across() -> None:
@@ -227,7 +252,7 @@ async def test_a_reader_waits_for_the_first_event_that_concerns_it(tmp_path: Pat
                 await bench.call(EventAdd(id=str(number), kind=kind, subject="a", what="done"))
         assert [each.kind for each in got[0].events] == ["task"]
         now = await bench.call(EventsRead())
-        assert (now.events, now.next) == ([], got[0].next)
+        assert ([each.number for each in now.events], now.next) == ([1, 2], got[0].next)
         assert (await bench.call(EventsResource())).next == now.next
 
 
