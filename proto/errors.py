@@ -50,8 +50,9 @@ _DataText = Annotated[str, Meta(max_length=DATA_CHARS)]
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A failure as data.
 
-    `code` is the JSON-RPC code for an operation that declares its own (`Operation.codes`). `retry_after_ms` is set if
-    waiting can help. `data` has details for programs.
+    `message` does not say whether the work was done, unless the kind is OPERATION: `executed` does, and is corrected
+    on the way. `code` is the JSON-RPC code for an operation that declares its own (`Operation.codes`). `retry_after_ms`
+    is set if waiting can help. `data` has details for programs.
     """
 
     kind: Kind

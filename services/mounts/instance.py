@@ -225,7 +225,7 @@ class Instance:
             self._nursery.start_soon(self._require_answer, HUNG_ANSWER_S)
             raise Timeout(
                 f"the server neither answered {request.method} nor reported progress within"
-                f" {self._limits.timeout_s:g} s; it may have been executed"
+                f" {self._limits.timeout_s:g} s"
             ) from None
         except trio.Cancelled:
             if exchange.ctx is not ctx:

@@ -168,13 +168,13 @@ class Servers:
         """Return if a call whose server died may be made again. Raises LinckiaError otherwise."""
         what = f"{request.method} {request.name}".strip()
         if self._settings.stateful:
-            raise MaybeExecuted(f"{lost}; its state is lost, and nothing was repeated: {what} may have been executed")
+            raise MaybeExecuted(f"{lost}; its state is lost, and {what} was not repeated")
         if self._dies_with:
             # This process ends, and the kernel decides.
             await trio.sleep_forever()
         if has_retried or (lost.begun and kind == CHANGE):
             if lost.begun:
-                raise MaybeExecuted(f"{lost}; {what} may have been executed, and was not repeated")
+                raise MaybeExecuted(f"{lost}; {what} was not repeated")
             raise Unavailable(f"{lost}; {what} did not reach the server")
 
     # Servers

@@ -44,7 +44,11 @@ Plain refusals need no explanation."""
 
 
 def message_of(failure: Failure) -> str:
-    """Return the message for the caller."""
+    """Return the message for the caller.
+
+    Only this function says whether the work was done: an error's own text must not, since `executed` may be corrected
+    on its way (`Operation.failure`).
+    """
     kind, executed, wait_ms = failure.kind, failure.executed, failure.retry_after_ms
     if kind not in _EXPLAINED and not (kind in _EXPLAINED_IF_DONE and executed is not Executed.NO):
         return failure.message

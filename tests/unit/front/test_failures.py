@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
+from itertools import product
+from pathlib import Path
 
 import pytest
 
+from linckia.proto import errors
+from linckia.proto.errors import Executed, Failure, Kind
+from linckia.services.front.protocol.failures import message_of
 from tests.unit.front.operations import How
 from tests.unit.front.wire import connected, gateway_in_process
 
@@ -67,3 +74,39 @@ async def test_invalid_parameters_of_an_operation_with_codes_name_the_field() ->
         assert error["data"]["field"] == "how"
         assert "how" in error["message"]
         assert dispatcher.calls == []
+
+
+DONE = {
+    "Nothing was done.": Executed.NO,
+    "The work may have been done": Executed.MAYBE,
+    "The work was done.": Executed.YES,
+}
+
+
+@pytest.mark.parametrize(("kind", "executed", "retry_ms"), [*product(Kind, Executed, (None, 500))])
+def test_a_message_says_at_most_once_whether_the_work_was_done(
+    kind: Kind, executed: Executed, retry_ms: int | None
+) -> None:
+    text = message_of(Failure(kind=kind, message="it failed", executed=executed, retry_after_ms=retry_ms))
+    said = [each for statement, each in DONE.items() if statement in text]
+    assert said in ([], [executed])
+    assert "safe to try again" not in text or executed is Executed.NO
+    if kind in (Kind.TIMEOUT, Kind.MAYBE_EXECUTED, Kind.CANCELLED, Kind.UNAVAILABLE, Kind.OVERLOADED):
+        assert said
+
+
+_SAYS = re.compile(r"(been|was|were) (executed|done|run)\b|may (have|not have) run|safe to try", re.IGNORECASE)
+_OWN = {name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, errors.LinckiaError)}
+
+
+def test_no_error_says_itself_whether_the_work_was_done() -> None:
+    # Whether it was is corrected on the way, for operations that only read. Only those that are not explained say so.
+    explained = _OWN - {"OperationError", "InvalidParams", "Forbidden", "UnknownOperation"}
+    root, found = Path(errors.__file__).parents[1], []
+    for path in (each for part in ("proto", "kernel", "services") for each in (root / part).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in explained and node.args:
+                texts = [each.value for each in ast.walk(node.args[0]) if isinstance(each, ast.Constant)]
+                if _SAYS.search(" ".join(str(each) for each in texts)):
+                    found.append(f"{path.relative_to(root)}:{node.lineno}")
+    assert found == []

@@ -259,7 +259,7 @@ async def test_each_client_has_a_server_of_its_own_that_dies_alone(tmp_path: Pat
     async with hand(tmp_path, share="client") as running:
         first, second = await running.tool("pid", session="a"), await running.tool("pid", session="b")
         assert first != second
-        with pytest.raises(MaybeExecuted, match="exit code 7: out of luck; tools/call may have been executed"):
+        with pytest.raises(MaybeExecuted, match="exit code 7: out of luck; tools/call was not repeated"):
             await running.tool("crash", session="a")
         assert await running.tool("pid", session="b") == second
         assert await running.tool("pid", session="a") not in (first, second)
@@ -312,7 +312,7 @@ async def test_a_stateful_server_tells_each_client_once_that_its_state_is_lost(t
         assert await running.tool("count", session="a") == "1"
         assert await running.tool("count", session="a") == "2"
         assert await running.tool("count", session="b") == "1"
-        with pytest.raises(MaybeExecuted, match="its state is lost, and nothing was repeated"):
+        with pytest.raises(MaybeExecuted, match="its state is lost, and tools/call was not repeated"):
             await running.tool("crash", session="a", kind=READ)
         with pytest.raises(OperationError, match="its state is lost; nothing was done"):
             await running.tool("count", session="a")
