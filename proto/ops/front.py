@@ -56,7 +56,8 @@ class Query(Params[Content], frozen=True, kw_only=True):
 @tool.destroy("execute", idempotent=False, deadline_s=24 * 3600, title="Change in order", open_world=True)
 class Execute(Params[Content], frozen=True, kw_only=True):
     """Change stored data: all operations are checked, then done in order up to the first failure, or with
-    continueOnError to the last. Returns {results: [{op, success, …, error}], totalOps, succeeded, failed}."""
+    continueOnError to the last. Returns {results: [{op, success, …, error}], totalOps, succeeded, failed}, and
+    partlyFailed if some items of an op failed."""
 
     operations: Annotated[
         list[Change], Meta(min_length=1, max_length=MAX_OPERATIONS, description="Ops to do, in order")

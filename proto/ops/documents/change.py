@@ -21,6 +21,7 @@ from linckia.proto.ops.documents.reading import (
     pairs,
     step,
 )
+from linckia.proto.outcomes import PerItem
 
 internal = Family(SERVICE, role=Role.INTERNAL, callers=("fetch", OPERATOR))
 
@@ -40,6 +41,8 @@ UploadId = Annotated[str, Meta(min_length=1, max_length=64)]
 
 class AddResult(msgspec.Struct, frozen=True, kw_only=True):
     """What was stored; it is on disk, and list, get, grep and search by words find it."""
+
+    per_item: ClassVar = PerItem(done=("files",), failed="failed_count", details="failed")
 
     hash: Annotated[str, Meta(description="Of the content; null for a directory")] | None
     path: str

@@ -5,7 +5,7 @@ Each item has a status of its own, and one that fails does not stop the others. 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -13,6 +13,7 @@ from msgspec import Meta
 from linckia.proto.operation import Params, detail
 from linckia.proto.ops.files.shared import Path, tool, within
 from linckia.proto.ops.pages import Paged
+from linckia.proto.outcomes import PerItem
 
 MAX_ITEMS = 10_000
 
@@ -37,6 +38,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
 class Outcomes(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Totals over all items."""
+
+    per_item: ClassVar = PerItem(done=("succeeded",), failed="failed", details="results")
 
     total: int
     succeeded: Annotated[int, Meta(description="Items done; in a dry run, that would be")]
@@ -148,6 +151,8 @@ class RestoreFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel
 
 class EmptiedTrash(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Number of items deleted for good."""
+
+    per_item: ClassVar = PerItem(done=("deleted",), failed="failed", details="problems")
 
     deleted: int
     permanent: Permanent = False

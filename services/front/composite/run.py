@@ -20,6 +20,7 @@ from linckia.proto.front import SERVICE
 from linckia.proto.json_types import JsonObject
 from linckia.proto.operation import CLIENT, Operation, Params
 from linckia.proto.ops.front import CallMounted, Describe, Execute, Query, Session
+from linckia.proto.outcomes import counted, per_item
 from linckia.proto.suggestions import did_you_mean
 from linckia.proto.surfaces.describe import describe
 from linckia.proto.surfaces.steps import DOCUMENTS, NAMES, Category, Steps
@@ -77,7 +78,7 @@ async def execute(params: Execute, steps: Steps, call: CallStep, client_requests
     given = current_idempotency_key.get()
     key = "" if given is None else keys.checked(given)
     results: list[Raw] = []
-    succeeded = size = 0
+    partly = failures = size = 0
     for index, step in enumerate(planned):
         step_requests = _begin(client_requests, index, len(planned), step)
         try:
@@ -85,22 +86,23 @@ async def execute(params: Execute, steps: Steps, call: CallStep, client_requests
             # The steps that were done are not done again, and their answers make the same answer.
             with using_idempotency_key(keys.derived(key, str(index)) or None):
                 value = await call(step.operation, arguments, step_requests)
-            success = not _is_error(step.operation, value) and not (
-                isinstance(value, dict) and value.get("success") is False
-            )
+            success, trouble = _judged(step.operation, value)
             value = _bounded(steps, params.max_tokens, step, arguments, value)
         except Exception as error:  # noqa: BLE001  # an operation's failure is its entry in the result
-            success = False
+            success, trouble = False, ""
             entry = sized({"op": step.name, "success": False, **failed(as_failure(error, step.operation.name))})
         else:
-            entry = _done(step, value, size, success=success)
+            entry = _done(step, value, size, success=success, trouble=trouble)
         results.append(entry)
         size += len(bytes(entry))
-        succeeded += success
+        failures += not success
+        partly += success and bool(trouble)
         if not success and not params.continueOnError:
             break
-    failures = len(results) - succeeded
+    succeeded = len(results) - failures - partly
     answer = {"results": results, "totalOps": len(planned), "succeeded": succeeded, "failed": failures}
+    if partly:
+        answer["partlyFailed"] = partly
     return composed(answer, is_error=failures > 0)
 
 
@@ -131,9 +133,26 @@ def _is_error(operation: Operation[object], value: object) -> bool:
     return operation.is_content and isinstance(value, dict) and value.get("isError") is True
 
 
-def _done(step: Planned, value: object, size: int, *, success: bool) -> Raw:
+def _judged(operation: Operation[object], value: object) -> tuple[bool, str]:
+    """Return whether a changing step succeeded, and what went wrong in it, if it says so for each item.
+
+    It failed if no item was done, and succeeded in part if some were.
+    """
+    if _is_error(operation, value) or (isinstance(value, dict) and value.get("success") is False):
+        return False, ""
+    declared = per_item(operation.result)
+    if declared is None or not isinstance(value, dict):
+        return True, ""
+    done, failures = counted(declared, value)
+    if not failures:
+        return True, ""
+    total = done + failures
+    return done > 0, f"{failures} of {total} {'item' if total == 1 else 'items'} failed; see `{declared.details}`"
+
+
+def _done(step: Planned, value: object, size: int, *, success: bool, trouble: str) -> Raw:
     """Return the entry of a completed operation; a result too long for the answer is omitted, and the entry says so."""
-    own = {"op": step.name, "success": success}
+    own: JsonObject = {"op": step.name, "success": success, **({"error": trouble} if trouble else {})}
     flat = isinstance(value, dict) and all(value.get(key, expected) == expected for key, expected in own.items())
     try:
         return sized({**own, **value} if flat and isinstance(value, dict) else {**own, "result": value}, size)

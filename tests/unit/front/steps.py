@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import trio
@@ -15,6 +15,7 @@ from linckia.proto.errors import InvalidParams, MaybeExecuted, OperationError
 from linckia.proto.mcp import Content, Image, Text
 from linckia.proto.operation import Access, Operation, Params, Role, operation
 from linckia.proto.ops import Table, front
+from linckia.proto.outcomes import PerItem
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 from tests.unit.front import operations
 
@@ -79,6 +80,21 @@ class Delete(Params[dict[str, Any]], frozen=True, kw_only=True):
             raise InvalidParams("parameters `name` and `also`: twice the same", field="also")
 
 
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
+    per_item: ClassVar = PerItem(done=("moved",), failed="kept", details="reasons")
+
+    moved: int
+    kept: list[str]
+    reasons: list[str] = []
+
+
+@_change("documents_move", step="move")
+class Move(Params[Moved], frozen=True, kw_only=True):
+    """Moves all documents whose names do not begin with a dot."""
+
+    names: list[str]
+
+
 @_change("documents_session_start", step="session.start")
 class SessionStart(Params[dict[str, Any]], frozen=True, kw_only=True):
     """Start a session."""
@@ -132,6 +148,11 @@ class _Answers:
     async def search(self, params: Search, ctx: Context) -> Hits:
         hits = [{"hash": f"{params.query}-{n}", "score": 1 / (n + 1), "raw": b"\x00"} for n in range(params.limit)]
         return Hits(total=len(hits), results=hits)
+
+    @handles(Move)
+    async def move(self, params: Move, ctx: Context) -> Moved:
+        kept = [name for name in params.names if name.startswith(".")]
+        return Moved(moved=len(params.names) - len(kept), kept=kept, reasons=["it begins with a dot"] * bool(kept))
 
     @handles(Get)
     async def get(self, params: Get, ctx: Context) -> dict[str, Any]:

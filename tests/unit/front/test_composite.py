@@ -7,9 +7,12 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
+from linckia.proto import ops
+from linckia.proto.outcomes import per_item
 from linckia.proto.surfaces.steps import Steps
 from linckia.services.front.composite import answer
 from linckia.services.front.protocol.failures import FAILURE_META
@@ -345,7 +348,7 @@ async def test_wrong_parameters_of_an_action_are_named(client: Client) -> None:
 async def test_describe_lists_the_ops_of_the_surface() -> None:
     assert await Client("documents").query({"op": "describe"}) == {
         "query_ops": ["search", "get", "grep", "describe"],
-        "execute_ops": ["add", "delete"],
+        "execute_ops": ["add", "delete", "move"],
         "session_ops": ["start"],
     }
 
@@ -468,3 +471,47 @@ async def test_a_cancelled_query_withdraws_the_step_that_runs_and_begins_no_othe
         assert message["id"] == 8
         assert dispatcher.cancelled == ["t_long"]
         assert "words" not in dispatcher.calls
+
+
+@pytest.mark.parametrize(
+    ("names", "success", "error", "counts"),
+    [
+        (["a", "b"], True, None, (1, 0, None)),
+        (["a", ".b", ".c"], True, "2 of 3 items failed; see `reasons`", (0, 0, 1)),
+        ([".a", ".b"], False, "2 of 2 items failed; see `reasons`", (0, 1, None)),
+        ([".a"], False, "1 of 1 item failed; see `reasons`", (0, 1, None)),
+        ([], True, None, (1, 0, None)),
+    ],
+)
+async def test_an_operation_of_which_no_item_was_done_has_failed(
+    client: Client, names: list[str], success: bool, error: str | None, counts: tuple[int, int, int | None]
+) -> None:
+    result = await client.tool("execute", operations=[{"op": "move", "params": {"names": names}}])
+    content = result["structuredContent"]
+    assert (content["succeeded"], content["failed"], content.get("partlyFailed")) == counts
+    assert result["isError"] is not success
+    (entry,) = content["results"]
+    assert (entry["success"], entry.get("error")) == (success, error)
+    assert len(entry["kept"]) == sum(name.startswith(".") for name in names)
+
+
+async def test_a_failed_operation_on_items_ends_the_batch_and_a_partly_failed_one_does_not(client: Client) -> None:
+    def moves(*names: str) -> dict[str, Any]:
+        return {"op": "move", "params": {"names": names}}
+
+    result = await client.tool("execute", operations=[moves("a", ".b"), moves(".c"), moves("d")])
+    content = result["structuredContent"]
+    assert [entry["success"] for entry in content["results"]] == [True, False]
+    assert (content["totalOps"], content["succeeded"], content["failed"], content["partlyFailed"]) == (3, 0, 1, 1)
+
+
+def test_results_that_count_items_declare_members_that_exist() -> None:
+    declared = [each for each in ops.load().values() if per_item(each.result) is not None]
+    assert {"delete-files", "move-files", "rename-files", "restore-files", "empty-trash", "documents_add"} == {
+        each.name for each in declared
+    }
+    for each in declared:
+        found = per_item(each.result)
+        assert found is not None
+        members = {field.encode_name for field in msgspec.structs.fields(each.result)}
+        assert {*found.done, found.failed, found.details} <= members
