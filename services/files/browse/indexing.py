@@ -15,7 +15,7 @@ from linckia.services.files.core import Core
 from linckia.services.files.index.jobs import ACTIVE
 from linckia.services.files.index.listing import look
 from linckia.services.files.index.scan import Counts
-from linckia.services.files.index.tree import skip_reason
+from linckia.services.files.index.tree import skip_reason, totals
 from linckia.services.files.query.entries import MAX_BYTES, fitting
 from linckia.services.files.store import schema
 from linckia.services.runtime import keyed
@@ -36,11 +36,14 @@ class IndexTools:
         rows = schema.ALL if params.no_ignore else schema.RULED
         if not params.force and params.max_age:
             age, now = params.max_age, time.time_ns()
-            reason = await self._core.database.read(lambda db: skip_reason(db, root, age, now, rows))
+            reason, found = await self._core.database.read(
+                lambda db: (skip_reason(db, root, age, now, rows), totals(db, root))
+            )
             if reason:
                 return ops.IndexResult(
-                    root=root, status="completed", files=0, directories=0, total_size=0,
-                    duration_ms=int((time.monotonic() - began) * 1000), skipped=True, skip_reason=reason,
+                    root=root, status="completed", files=found.files, directories=found.directories,
+                    total_size=found.size, duration_ms=int((time.monotonic() - began) * 1000), skipped=True,
+                    skip_reason=reason,
                 )  # fmt: skip
         if not params.async_ and await trio.to_thread.run_sync(look, root) is None:
             # This removes it from the index, if its parent directory exists.

@@ -24,7 +24,16 @@ from linckia.services.files.index.comparing import CompareClient
 from linckia.services.files.index.job import JobOutcome, RunningJob, every_job, find_job
 from linckia.services.files.index.listing import look, without_files
 from linckia.services.files.index.scan import Cancelled, Counts, Missing, Scan
-from linckia.services.files.index.tree import Tree, below, record_sizes, rows_of_root, skip_reason, wholes
+from linckia.services.files.index.tree import (
+    Totals,
+    Tree,
+    below,
+    record_sizes,
+    rows_of_root,
+    skip_reason,
+    totals,
+    wholes,
+)
 from linckia.services.files.store.database import steadily
 from linckia.services.files.store.sql import Row, fetch_all, fetch_value
 from linckia.services.runtime.handlers import Environment
@@ -338,18 +347,19 @@ class Jobs:
         mark = self._tree.invalidations.mark
 
         def finish(db: apsw.Connection) -> None:
+            found = totals(db, job.root) if skipped else Totals(counts.files, counts.directories, counts.size)
             db.execute(
                 "UPDATE job SET status=?, finished=?, started=coalesce(started, ?), progress=max(progress, ?), files=?,"
                 " directories=?, size=?, problems=?, problem=?, skipped=?, error=? WHERE id=?",
                 (
-                    status, now, now, 100.0 if status == "completed" else counts.progress, counts.files,
-                    counts.directories, counts.size, counts.problem_count, "\n".join(counts.problems) or None, skipped,
+                    status, now, now, 100.0 if status == "completed" else counts.progress, found.files,
+                    found.directories, found.size, counts.problem_count, "\n".join(counts.problems) or None, skipped,
                     error, job.id,
                 ),
             )  # fmt: skip
             if scanned:
-                totals, _ = wholes(db, job.root)
-                db.execute("UPDATE job SET wholes = ? WHERE id = ?", (msgspec.json.encode(totals).decode(), job.id))
+                collapsed, _ = wholes(db, job.root)
+                db.execute("UPDATE job SET wholes = ? WHERE id = ?", (msgspec.json.encode(collapsed).decode(), job.id))
                 # Older scans below it are superseded.
                 db.execute("DELETE FROM scan WHERE root >= ? AND root < ?", below(paths.as_folder(job.root)))
                 db.execute("INSERT OR REPLACE INTO scan VALUES(?, ?)", (job.root, now))

@@ -19,6 +19,14 @@ from linckia.services.runtime.database import Database
 from linckia.services.runtime.ignore_files import GENERATED, VERSION_CONTROL
 
 
+class Totals(NamedTuple):
+    """Files and directories at and below a path, and the bytes of the files."""
+
+    files: int
+    directories: int
+    size: int
+
+
 class StoredEntry(NamedTuple):
     """An entry as stored."""
 
@@ -207,6 +215,16 @@ def skip_reason(db: apsw.Connection, root: str, max_age_s: float, now: int, rows
     if age_s >= max_age_s:
         return None
     return f"Path was scanned {int(age_s)} seconds ago (max age: {max_age_s:.10g} seconds). Use force=true to re-index."
+
+
+def totals(db: apsw.Connection, root: str) -> Totals:
+    """Return what the index has at and below a clean path, as the scan of that path would count it."""
+    known = find(db, root)
+    if known is None:
+        return Totals(0, 0, 0)
+    if known.kind != schema.DIRECTORY:
+        return Totals(int(known.kind == schema.FILE), 0, known.size)
+    return Totals(known.files, known.directories + 1, known.size)
 
 
 def scans_of(db: apsw.Connection, path: str) -> list[int]:

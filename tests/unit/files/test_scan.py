@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
-from linckia.proto.ops.files.index import CancelJob, Index, Job, JobProgress, ListJobs
+from linckia.proto.ops.files.index import CancelJob, Index, IndexResult, Job, JobProgress, ListJobs
 from linckia.proto.ops.files.reading import Navigate
 from linckia.proto.validation import validate
 from linckia.services.files.core import read_settings
@@ -182,19 +182,44 @@ async def test_young_scan_is_not_repeated_unless_it_is_asked_for(tmp_path: Path)
     make_tree(root, random.Random(5), 20)
     (root / "sub").mkdir()
     async with files_service(data, root) as bench:
-        await index(bench, root, force=False)
+        scanned = await index(bench, root, force=False)
+        assert scanned.files
         for path in (root, root / "sub"):
             result = await index(bench, path, force=False)
             assert result.skipped
             assert result.skip_reason == (
                 "Path was scanned 0 seconds ago (max age: 3600 seconds). Use force=true to re-index."
             )
-            assert (result.status, result.files, result.directories, result.total_size) == ("completed", 0, 0, 0)
+            assert result.status == "completed"
+            if path == root:
+                assert counts(result) == counts(scanned)
         assert not (await index(bench, root, force=False, max_age=0)).skipped
         assert not (await index(bench, root, force=True)).skipped
         # What lies above was not scanned by that.
         asynchronous = await bench.call(Index(root=str(root)))
         assert asynchronous.skipped
+
+
+def counts(result: IndexResult) -> tuple[int | None, ...]:
+    return result.files, result.directories, result.total_size
+
+
+async def test_a_skipped_scan_answers_with_the_counts_of_its_path(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    make_tree(root, random.Random(7), 40)
+    (root / "folder/empty").mkdir(parents=True)
+    (root / "folder/file").write_bytes(b"12345")
+    (root / "folder/link").symlink_to("file")
+    paths = [root, root / "folder", root / "folder/empty", root / "folder/file", root / "folder/link"]
+    async with files_service(data, root) as bench:
+        await index(bench, root)
+        for path in paths:
+            skipped = await index(bench, path, force=False)
+            assert skipped.skipped
+            assert counts(skipped) == counts(await index(bench, path, force=True))
+        await index(bench, root, force=True)
+        job = await bench.call(Index(root=str(root)))
+        assert counts(job) == counts(await index(bench, root, force=True))
 
 
 async def test_path_that_is_not_there_fails_and_leaves_the_index(tmp_path: Path) -> None:
