@@ -15,6 +15,10 @@ from linckia.proto.operation import CLIENT, Family, Params, Role
 
 internal = Family("embed", role=Role.INTERNAL, callers=("retrieve", CLIENT), within_roots=True)
 
+MODEL_MISSING = "model_missing"
+"""Key in `Failure.data` of calls that fail because no model is installed; its value is the command that installs it, or
+""."""
+
 ITEM_BYTES = {"|u1": 1, "|i1": 1, "<f2": 2, "<f4": 4, "<f8": 8, "<i4": 4, "<i8": 8, "<u4": 4, "<u8": 8}
 """Bytes per item of the permitted dtypes (little-endian), by numpy's names."""
 

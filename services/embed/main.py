@@ -1,7 +1,8 @@
 """The service `embed`: loads one model, warms it up, and serves `embed_texts` and `embed_model`.
 
-It is ready only after real forward passes, and ends itself if the model fails. One process has one model; the kernel
-starts as many processes as the setting `workers` says, and they share one queue of calls.
+It is ready only after real forward passes, and ends itself if the model fails. Without an installed model it is ready
+too: its calls fail and name the command, and it uses the model once it is installed. One process has one model; the
+kernel starts as many processes as the setting `workers` says, and they share one queue of calls.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import trio
 
 from linckia.proto import extras
 from linckia.proto.durable import replace_file
-from linckia.proto.errors import InvalidParams, OperationError
+from linckia.proto.errors import InvalidParams, OperationError, Unavailable
 from linckia.proto.ops.embed import (
+    MODEL_MISSING,
     EmbedMaxSim,
     EmbedModel,
     EmbedModelParams,
@@ -43,6 +45,10 @@ from linckia.services.embed.weights import AUTO, resolve, supports
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 from linckia.services.runtime.models import gpu
 from linckia.services.runtime.models.checkpoint import ModelMissing
+from linckia.services.runtime.models.folders import NotInstalled
+
+LOOK_AGAIN_S = 2.0
+"""Least time between two looks for a model that is not installed."""
 
 TRIAL_AFTER_S = 90.0
 """Idle time after which torch is tried, if it never was: nobody should have to wait for that."""
@@ -131,22 +137,84 @@ def unused_gpu() -> dict[str, str]:
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Open the service; ready once the model has computed vectors."""
+    """Open the service; ready once the model has computed vectors, or is known to be missing."""
     settings = env.settings_as(EmbedSettings)
     device = (env.mode or "cpu") if settings.backend not in (Backend.ONNX, Backend.OPENVINO) else "cpu"
-    loaded = await trio.to_thread.run_sync(load, settings, device, env.data_dir)
+    try:
+        loaded = await trio.to_thread.run_sync(load, settings, device, env.data_dir)
+    except NotInstalled as missing:
+        yield Handlers(WithoutModel(env, settings, device, missing))
+        return
+    yield Handlers(serve(env, settings, device, loaded))
+
+
+def serve(env: Environment, settings: EmbedSettings, device: str, loaded: Loaded) -> EmbedService:
+    """Start what belongs to a loaded model, and return its operations."""
     remember(env.data_dir, settings, loaded)
     service = EmbedService(env, settings, loaded, device)
     model = service.serving.model
     env.info(
-        model=model.model, fingerprint=model.fingerprint, device=model.device, precision=model.precision,
-        backend=loaded.encoder.backend, **unused_gpu(),
+        note="", model=model.model, fingerprint=model.fingerprint, device=model.device, precision=model.precision,
+        backend=loaded.encoder.backend, **({"remedy": ""} | unused_gpu()),
     )  # fmt: skip
     if model.device == "cuda":
         env.background.start_soon(gpu.watch, env)
     if is_tried(settings.backend, settings.precision) and loaded.encoder.backend == "onnx":
         env.background.start_soon(service.try_torch, env.data_dir)
-    yield Handlers(service)
+    return service
+
+
+class WithoutModel:
+    """The operations of `embed` while its model is not installed: each fails at once and names the command.
+
+    Calls look for the model again, at most every `LOOK_AGAIN_S`, so that it is used once it is installed.
+    """
+
+    def __init__(self, env: Environment, settings: EmbedSettings, device: str, missing: NotInstalled) -> None:
+        self._env = env
+        self._settings = settings
+        self._device = device
+        self._service: EmbedService | None = None
+        self._looking = trio.Lock()
+        self._is_missing(missing, missing.remedy)
+
+    @handles(EmbedTexts)
+    async def embed_texts(self, params: EmbedTexts, ctx: Context) -> EmbedResult:
+        return await (await self._found()).embed_texts(params, ctx)
+
+    @handles(EmbedModelParams)
+    async def embed_model(self, params: EmbedModelParams, ctx: Context) -> EmbedModel:
+        return await (await self._found()).embed_model(params, ctx)
+
+    @handles(EmbedMaxSim)
+    async def embed_maxsim(self, params: EmbedMaxSim, ctx: Context) -> MaxSimResult:
+        return await (await self._found()).embed_maxsim(params, ctx)
+
+    async def _found(self) -> EmbedService:
+        """Return the operations with the model. Raises Unavailable if it is still missing.
+
+        Cancellation: the loading thread is awaited, and the next call uses its result.
+        """
+        async with self._looking:
+            if self._service is None and trio.current_time() >= self._look_at:
+                await self._look()
+            if self._service is None:
+                raise Unavailable(self._why, data={MODEL_MISSING: self._remedy})
+            return self._service
+
+    async def _look(self) -> None:
+        try:
+            loaded = await trio.to_thread.run_sync(load, self._settings, self._device, self._env.data_dir)
+        except OperationError as error:
+            # It may be incomplete, or of an unsupported form.
+            self._is_missing(error, error.remedy if isinstance(error, NotInstalled) else "")
+        else:
+            self._service = serve(self._env, self._settings, self._device, loaded)
+
+    def _is_missing(self, error: OperationError, remedy: str) -> None:
+        self._why, self._remedy = str(error), remedy
+        self._look_at = trio.current_time() + LOOK_AGAIN_S
+        self._env.info(model="none", note=self._why, remedy=remedy)
 
 
 class EmbedService:

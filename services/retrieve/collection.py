@@ -13,6 +13,7 @@ import trio
 
 from linckia.proto.errors import Unavailable
 from linckia.proto.frames import Backlog
+from linckia.proto.ops.embed import MODEL_MISSING
 from linckia.proto.ops.retrieve import CollectionStatus, Filter, Group, Scrubbed
 from linckia.services.retrieve import item_store, vector_store
 from linckia.services.retrieve.item_store import Change, ItemDetails
@@ -141,6 +142,8 @@ class Collection(abc.ABC):
         """How many pieces wait for their vectors, and why if that is known; empty if none do."""
         if not (lacking := self.progress.lacking):
             return ""
+        if (failure := None if self.outbox is None else self.outbox.failure) and MODEL_MISSING in failure.data:
+            return f"{lacking} pieces have no vectors, which are unavailable: {failure.message}"
         reason = f" ({self.outbox.waiting})" if self.outbox is not None and self.outbox.waiting else ""
         return f"{'' if self.vector_count else 'all '}{lacking} pieces are still waiting for vectors{reason}"
 

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from linckia.proto.errors import LinckiaError, OperationError
+from linckia.proto.errors import Failure, LinckiaError, OperationError
 from linckia.services.runtime.handlers import Environment
 from linckia.services.runtime.storage import FULL_PAUSE_S, DiskFull
 
@@ -61,6 +61,8 @@ class Outbox(Generic[D]):
         self._passed = trio.Condition()
         self.waiting: str | None = None
         """Why nothing is being delivered at the moment; None during normal delivery."""
+        self.failure: Failure | None = None
+        """The failure behind `waiting`."""
 
     def hurry(self) -> None:
         """Check the table for new keys now."""
@@ -88,7 +90,7 @@ class Outbox(Generic[D]):
                     pause_s = FULL_PAUSE_S
                 else:
                     self._compared = False
-                await self._tell(f"{self._to} is not available: {error}")
+                await self._tell(f"{self._to} is not available: {error}", error.failure)
                 await trio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LAST_PAUSE_S)
                 continue
@@ -154,8 +156,8 @@ class Outbox(Generic[D]):
             self._compared = False
         return True
 
-    async def _tell(self, waiting: str | None) -> None:
-        self.waiting = waiting
+    async def _tell(self, waiting: str | None, failure: Failure | None = None) -> None:
+        self.waiting, self.failure = waiting, failure
         async with self._passed:
             self._passed.notify_all()
 

@@ -22,6 +22,14 @@ class ModelMissing(OperationError):
     """The model is missing on this machine or not in a supported format; the message says what to do."""
 
 
+class NotInstalled(ModelMissing):
+    """The model is not on this machine, and may be installed at any time; `remedy` is the command for that."""
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message, field="model")
+        self.remedy = remedy
+
+
 def locate(model: str) -> tuple[str, Path] | None:
     """Return the name and folder of `model`, a folder or an id; None if it is not on this machine.
 
@@ -31,18 +39,18 @@ def locate(model: str) -> tuple[str, Path] | None:
     if path.is_dir():
         return path.name, path.resolve()
     if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
-        raise ModelMissing(f"the model folder {model} does not exist", field="model")
+        raise NotInstalled(f"the model folder {model} does not exist")
     listed = known(model)
     name = listed.name if listed else model
     found = installed(name)
     return None if found is None else (name, found)
 
 
-def not_cached(model: str) -> ModelMissing:
+def not_cached(model: str) -> NotInstalled:
     """Build the error for an id that is not in the local cache."""
     why = f"the model {model} is not in the local cache ({hub()}), and nothing is downloaded while serving: run "
-    way = f"`linckia models get {model}`" if known(model) else f"`hf download {model}`"
-    return ModelMissing(f"{why}{way} once, or set `model` to a folder or to `auto`", field="model")
+    way = f"linckia models get {model}" if known(model) else f"hf download {model}"
+    return NotInstalled(f"{why}`{way}` once, or set `model` to a folder or to `auto`", way)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -78,10 +86,8 @@ def locate_embedder(model: str) -> tuple[str, Path]:
             if (folder := installed(name)) is not None:
                 return name, folder
         name = models.PACKAGED.rpartition("/")[2]
-        raise ModelMissing(
-            f"no embedding model is installed: run `linckia models get {name}`, or set `model` to a model's folder",
-            field="model",
-        )
+        way = f"linckia models get {name}"
+        raise NotInstalled(f"no embedding model is installed: run `{way}`, or set `model` to a model's folder", way)
     if (found := locate(model)) is not None:
         return found
     raise not_cached(model)
