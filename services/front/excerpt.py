@@ -1,8 +1,10 @@
 """Excerpts: long results shortened to what a model should read at once, with directions for reading the rest.
 
 A shortened value keeps its shape: a list keeps its first items, a text its beginning, each within its share of the
-space; small members of an object stay whole. `more` lists what is left out and says how to continue. The whole result
-is stored in the scratchpad, so reading on does not repeat the call. Four characters count as a token.
+space; small members of an object stay whole. Entries of a list lose their empty values first, then the ends of long
+texts; if that is not enough, whole entries are left out. What identifies an entry is left out last. `more` lists what
+is left out and says how to continue. The whole result is stored in the scratchpad, so reading on does not repeat the
+call. Four characters count as a token.
 """
 
 from __future__ import annotations
@@ -26,6 +28,12 @@ _LEAST = 60
 
 _ITEM = 240
 """Fewest characters for an item of a list: a long list shows fewer items, but each says something."""
+
+_IDENTIFYING = frozenset({"id", "name", "path", "state", "status", "hash", "key", "uri", "title", "service"})
+"""Members that say which entry this is, and how it is: they are left out last."""
+
+_SMALL = 60
+"""Most characters of a member without which an entry is not shown."""
 
 _FOR_MORE = 400
 """Characters reserved for `more`."""
@@ -106,6 +114,7 @@ class _Shortener:
 
     def __init__(self) -> None:
         self.omissions: list[str] = []
+        self._has_emptied = False
 
     def value(self, value: Any, room: int, path: str) -> Any:
         match value:
@@ -132,27 +141,56 @@ class _Shortener:
         return short if "." not in path else f"{short}…"
 
     def _list(self, items: list[Any], room: int, path: str) -> list[Any]:
+        if len(_encode(items)) <= room:
+            return items
+        items = [self._without_empty(item) for item in items]
         short: list[Any] = []
         for n, item in enumerate(items):
-            if room < _LEAST:
+            if room < max(_LEAST, _needed(item) if short else 0):
                 break
-            short.append(self.value(item, min(room, max(room // (len(items) - n), _ITEM)), f"{path}[{n}]"))
+            share = min(room, max(room // (len(items) - n), _ITEM, _needed(item)))
+            short.append(self.value(item, share, f"{path}[{n}]"))
             room -= len(_encode(short[-1])) + 1
         if len(short) < len(items):
             self.omissions.insert(0, f"{path or 'the list'}: {len(short)} of {len(items)} shown")
         return short
 
+    def _without_empty(self, item: Any) -> Any:
+        """Return an entry of a list without members that say nothing."""
+        if not isinstance(item, dict):
+            return item
+        emptied = {name: self._without_empty(value) for name, value in item.items()}
+        kept = {name: value for name, value in emptied.items() if value or _identifies(name)}
+        if len(kept) < len(item) and not self._has_emptied:
+            self._has_emptied = True
+            self.omissions.append("of entries: members that are 0, false, null or empty")
+        return kept
+
     def _object(self, members: JsonObject, room: int, path: str) -> JsonObject:
         short: JsonObject = {}
-        # Small members first: large ones share the space that is left.
-        by_size = sorted(members, key=lambda name: len(_encode(members[name])))
+        # What identifies it first, then small members: large ones share the space that is left.
+        by_size = sorted(members, key=lambda name: (not _identifies(name), len(_encode(members[name]))))
         for n, name in enumerate(by_size):
-            if room < _LEAST and n:
+            identifies = _identifies(name)
+            if room < _LEAST and n and not identifies:
                 self.omissions.append(f"{path or 'the answer'}: {len(members) - n} members")
                 break
             where = f"{path}.{name}" if path else name
-            short[name] = self.value(members[name], room // (len(members) - n), where)
+            share = room // 2 if identifies and n + 1 < len(members) else room // (len(members) - n)
+            short[name] = self.value(members[name], share, where)
             room -= len(_encode(short[name])) + len(name) + 4
             if short[name] != members[name] and f"{name}_truncated" in members:
                 short |= _shorter_content(name, short[name], members)
         return {name: short[name] for name in members if name in short}
+
+
+def _identifies(name: str) -> bool:
+    return name in _IDENTIFYING or name.endswith(("_id", "Id"))
+
+
+def _needed(item: Any) -> int:
+    """Return the characters that an entry of a list needs: for its small members, and for the beginning of others."""
+    if not isinstance(item, dict):
+        return 0
+    sizes = (len(name) + 4 + len(_encode(value)) for name, value in item.items())
+    return 2 + sum(min(size, _SMALL) for size in sizes)

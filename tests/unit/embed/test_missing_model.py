@@ -67,7 +67,7 @@ async def test_the_disk_is_not_searched_by_every_call(
     monkeypatch.setattr(embed, "LOOK_AGAIN_S", 1e6)
     looked = 0
 
-    def load(*_: object) -> embed.Loaded:
+    def load(*_: object) -> None:
         nonlocal looked
         looked += 1
         raise NotInstalled("no embedding model is installed")
@@ -90,8 +90,8 @@ async def test_searches_say_that_vectors_are_unavailable_and_name_the_command(tm
 
         async def is_said() -> bool:
             found = await bench.call(RetrieveSearch(collection="notes", query="sea star"))
-            assert len(found.hits) == 3
-            degraded[:] = found.degraded
+            assert found.hits
+            degraded[:] = [each for each in found.degraded if each.startswith("vector")]
             return "linckia models get all-MiniLM-L6-v2" in str(degraded)
 
         with trio.fail_after(60):

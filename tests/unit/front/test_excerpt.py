@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from linckia.proto import ops
 from linckia.proto.ops.documents.reading import DocumentsGet
@@ -130,3 +132,55 @@ def test_without_a_session_nothing_is_cut_unasked() -> None:
     short = excerpt(SEARCH, QUERY, value, 100)
     assert isinstance(short, Excerpt)
     assert "whole" not in short["more"]
+
+
+IDENTITIES = ("name", "id", "path", "state")
+
+_values = st.one_of(
+    st.none(), st.booleans(), st.integers(0, 3), st.just(""), st.just([]), st.just({}), st.text(max_size=40),
+    st.text(alphabet="abc ä\n", min_size=200, max_size=3_000), st.lists(st.integers(0, 9), max_size=5),
+    st.dictionaries(st.sampled_from("pqr"), st.integers(0, 2), max_size=3),
+)  # fmt: skip
+_entries = st.fixed_dictionaries(
+    {"name": st.text("abcdefgh-", min_size=1, max_size=30), "state": st.sampled_from(["ready", "failed", "stopped"])},
+    optional={name: _values for name in ("id", "pid", "queued", "reason", "info", "calls", "note", "memory", "ports")},
+)
+
+
+@given(entries=st.lists(_entries, min_size=1, max_size=60), tokens=st.sampled_from([100, 300, 1000, 2000]))
+def test_entries_keep_what_identifies_them_and_lose_empty_values_first(entries: list[Any], tokens: int) -> None:
+    pad = Scratchpads().open()
+    scratchpad.enter(pad)
+    value = {"version": "1", "services": entries}
+    short = excerpt(SEARCH, QUERY, value, tokens)
+    if not isinstance(short, Excerpt):
+        assert short is value
+        return
+    shown = short["services"]
+    assert shown
+    assert len(msgspec.json.encode(short).decode()) <= tokens * 4 + 600
+    for entry, whole in zip(shown, entries, strict=False):
+        # Entries are left out from the end; those that are shown say which they are.
+        for name in IDENTITIES:
+            if isinstance(whole.get(name), str) and len(whole[name]) <= 30 and name in whole:
+                assert entry[name] == whole[name]
+        if entry.keys() < whole.keys():
+            # What was left out first is what says nothing.
+            assert all(member for name, member in entry.items() if name not in IDENTITIES)
+    if len(shown) < len(entries):
+        assert f"services: {len(shown)} of {len(entries)} shown" in short["more"]["left_out"][0]
+
+
+def test_the_status_of_all_services_keeps_their_names_and_states(pad: Scratchpad) -> None:
+    service = {
+        "state": "ready", "generation": 1, "pid": 4711, "deaths": 0, "reason": "", "retry_at": None, "queued": 0,
+        "in_flight": 0, "mode": "", "memory_bytes": 45_678_912, "up_s": 1234.5, "info": {"working": "none"},
+        "backlogs": [], "answered_ms": None, "damage": "", "log": "x" * 60, "threads": 5, "cpu_s": 3.25,
+    }  # fmt: skip
+    status = {"version": "1", "services": [{"name": f"service-{n}", **service} for n in range(21)]}
+    short = excerpt(SEARCH, QUERY, status, 1500)
+    assert isinstance(short, Excerpt)
+    assert [each["name"] for each in short["services"]] == [f"service-{n}" for n in range(21)]
+    for each in short["services"]:
+        assert (each["state"], each["pid"], each["info"]) == ("ready", 4711, {"working": "none"})
+        assert "queued" not in each
