@@ -185,7 +185,7 @@ def test_the_composite_tools_say_what_each_surface_reaches() -> None:
         if surface == "documents":
             assert set(tools) == {"query", "execute", "session"}
             assert op["enum"] == ["search", "get", "grep", "describe"]
-            assert change["enum"] == ["add", "delete"]
+            assert change["enum"] == ["add", "delete", "move"]
         else:
             # Hundreds of names would cost more than the tools they stand for.
             assert "enum" not in op
