@@ -93,6 +93,10 @@ class Stdio:
                 self._send(bodies[number + width])
         return count / (time.perf_counter() - start)
 
+    def kill(self) -> None:
+        """End the server, so that a caller that waits for an answer gets none."""
+        self._process.kill()
+
     def close(self) -> None:
         self._in.close()
         self._process.wait(30)
@@ -131,14 +135,14 @@ class Http:
         for number in range(width):
             checked(self._exchange(self._socket(number), call_body(number, self._tool))[1])
 
-    def _request(self, body: bytes) -> bytes:
+    def _request(self, body: bytes, path: str = "") -> bytes:
         return (
             b"POST %b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
             b"Accept: application/json, text/event-stream\r\n%bContent-Length: %d\r\n\r\n%b"
-        ) % (self._path, self._port, self._headers, len(body), body)
+        ) % (path.encode() or self._path, self._port, self._headers, len(body), body)
 
-    def _exchange(self, connection: socket.socket, body: bytes) -> tuple[bytes, bytes]:
-        connection.sendall(self._request(body))
+    def _exchange(self, connection: socket.socket, body: bytes, path: str = "") -> tuple[bytes, bytes]:
+        connection.sendall(self._request(body, path))
         received = b""
         while not whole(received):
             data = connection.recv(65536)
@@ -148,9 +152,9 @@ class Http:
         head, _, rest = received.partition(b"\r\n\r\n")
         return head, rest
 
-    def ask(self, body: bytes) -> bytes:
-        """Return the body of the answer to one request."""
-        return self._exchange(self._socket(0), body)[1]
+    def ask(self, body: bytes, path: str = "") -> bytes:
+        """Return the body of the answer to one request, sent to another path if one is given."""
+        return self._exchange(self._socket(0), body, path)[1]
 
     def one_by_one(self, count: int) -> list[float]:
         taken = []

@@ -23,6 +23,8 @@ from pathlib import Path
 from tests.bench._wire import INITIALIZE, INITIALIZED
 from tests.system.running import REPOSITORY, running
 
+LINCKIA = (sys.executable, "-P", "-m", "linckia.kernel.cli")
+
 COLD_LIMIT_S = 1.5
 """Longest acceptable wait for a client that a person starts."""
 
@@ -34,9 +36,9 @@ def peer() -> float:
     return time.perf_counter() - start
 
 
-def first_answers(data_dir: Path) -> tuple[float, float]:
+def first_answers(data_dir: Path, linckia: Sequence[str] = LINCKIA) -> tuple[float, float]:
     """Return the seconds from process start to the answers of `initialize` and of `tools/list`, sent right after it."""
-    command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "stdio", "--data", str(data_dir)]
+    command = [*linckia, "stdio", "--data", str(data_dir)]
     start = time.perf_counter()
     process = subprocess.Popen(
         command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
