@@ -69,6 +69,10 @@ class Stdio:
     def exchange(self, message: bytes) -> bytes:
         """Return the answer to a request of any kind."""
         self._send(message)
+        return self.receive()
+
+    def receive(self) -> bytes:
+        """Return the next message; nothing if the server has ended."""
         return self._out.readline()
 
     def one_by_one(self, count: int) -> list[float]:

@@ -56,8 +56,10 @@ def main() -> int:
     """Print the table. Returns 1 if a path is slower than the limit allows."""
     given = options()
     began = time.monotonic()
-    # `tests` puts this checkout there, and the base would import its modules from it.
-    os.environ.pop("PYTHONPATH", None)
+    # `tests` puts this checkout on PYTHONPATH, and the base would import its modules from there. Without bytecode,
+    # which one of them may have already, each start would compile all modules.
+    for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
+        os.environ.pop(name, None)
     checkouts = {BASE: base_checkout(given.base, given.base_folder), THIS: this_checkout()}
     machine = processor()
     print(f"{machine}, load {os.getloadavg()[0]:.1f}, {given.rounds} rounds")
