@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -29,6 +30,8 @@ from tests.bench.regress.figures import BASE, BOTH, THIS, Row, heading
 from tests.bench.regress.trials import Bench
 
 ANSWER_TIMEOUT_S = 120.0
+BUSY = 0.5
+"""Load per core above which the figures cannot be trusted."""
 
 
 def options() -> argparse.Namespace:
@@ -55,14 +58,18 @@ def processor() -> str:
 def main() -> int:
     """Print the table. Returns 1 if a path is slower than the limit allows."""
     given = options()
+    # As after Ctrl-C, the kernels are ended and their folders removed.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     began = time.monotonic()
     # `tests` puts this checkout on PYTHONPATH, and the base would import its modules from there. Without bytecode,
     # which one of them may have already, each start would compile all modules.
     for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
         os.environ.pop(name, None)
     checkouts = {BASE: base_checkout(given.base, given.base_folder), THIS: this_checkout()}
-    machine = processor()
-    print(f"{machine}, load {os.getloadavg()[0]:.1f}, {given.rounds} rounds")
+    machine, load = processor(), os.getloadavg()[0]
+    print(f"{machine}, load {load:.1f}, {given.rounds} rounds")
+    if load > BUSY * (os.cpu_count() or 1):
+        print("other programs are using the processors: ratios of single paths may be noise", file=sys.stderr)
     for subject in BOTH:
         checkout = checkouts[subject]
         print(f"{subject}: {commit_of(checkout.folder)} ({checkout.version()})")
@@ -85,6 +92,7 @@ def main() -> int:
     if given.json is not None:
         figures = {
             "machine": machine,
+            "load": load,
             "base": commit_of(checkouts[BASE].folder),
             "this": commit_of(checkouts[THIS].folder),
             "limit": given.limit,
