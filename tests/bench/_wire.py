@@ -49,12 +49,22 @@ def checked(answer: bytes) -> bytes:
 
 
 class Stdio:
-    """A server on pipes."""
+    """A server on pipes.
 
-    def __init__(self, command: Sequence[str], tool: str = ECHO) -> None:
+    Args:
+        quiet: what it writes to stderr is not shown.
+    """
+
+    def __init__(self, command: Sequence[str], tool: str = ECHO, *, quiet: bool = False) -> None:
         self._tool = tool
         # Read as clients do: in pieces of what the pipe holds.
-        self._process = subprocess.Popen(command, bufsize=65536, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = subprocess.Popen(
+            command,
+            bufsize=65536,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if quiet else None,
+        )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._in, self._out = self._process.stdin, self._process.stdout

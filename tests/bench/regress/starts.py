@@ -84,7 +84,7 @@ class KernelKills:
     def __init__(self, checkout: Checkout) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="linckia-regress-")
         self._data = Path(self._folder.name)
-        self._client = Stdio(checkout.command("stdio", "--data", str(self._data)))
+        self._client = Stdio(checkout.command("stdio", "--data", str(self._data)), quiet=True)
         self._number = 0
 
     def measure(self) -> list[float]:
