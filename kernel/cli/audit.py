@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import datetime
 import fnmatch
 import itertools
@@ -16,7 +17,7 @@ import msgspec
 
 from linckia.kernel.audit import AuditEntry, entries, files_of, now, path_of
 from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.logs import POLL_S, follow
+from linckia.kernel.cli.logs import POLL_S, Followed
 from linckia.kernel.cli.terminal import escaped, say
 from linckia.kernel.settings import seconds
 
@@ -32,15 +33,19 @@ def audit(arguments: argparse.Namespace) -> int:
         raise Usage(f"-n is {count}; it must be a number of lines, 0 or more")
     fits = _filter(arguments, since)
     show = (lambda entry: msgspec.json.encode(entry).decode()) if arguments.json else in_words
-    paths = files_of(data_dir)
+    paths, current = files_of(data_dir), path_of(data_dir)
     if not paths and not arguments.follow:
-        raise Failed(f"nothing has been recorded in {path_of(data_dir).parent} yet; see [audit] in the settings")
-    found = filter(fits, itertools.chain.from_iterable(map(_read, paths)))
-    for entry in found if count is None else collections.deque(found, maxlen=count):
-        say(show(entry))
-    if arguments.follow:
-        for entry in entries(line.encode() for line in _follow(path_of(data_dir))):
-            if fits(entry):
+        raise Failed(f"nothing has been recorded in {current.parent} yet; see [audit] in the settings")
+    with contextlib.ExitStack() as opened:
+        followed = opened.enter_context(_followed(current)) if arguments.follow and current in paths else None
+        read = [_read(path) if followed is None or path != current else _entries(followed.written()) for path in paths]
+        found = filter(fits, itertools.chain.from_iterable(read))
+        for entry in found if count is None else collections.deque(found, maxlen=count):
+            say(show(entry))
+        if arguments.follow:
+            say(flush=True)
+            followed = followed or opened.enter_context(_followed(current))
+            for entry in filter(fits, _entries(followed.new())):
                 say(show(entry), flush=True)
     return 0
 
@@ -77,10 +82,16 @@ def _read(path: Path) -> Iterator[AuditEntry]:
         yield from entries(file)
 
 
-def _follow(path: Path) -> Iterator[str]:
-    while not path.exists():
+def _entries(lines: Iterator[str]) -> Iterator[AuditEntry]:
+    return entries(line.encode() for line in lines)
+
+
+def _followed(path: Path) -> Followed:
+    """Open the current file as soon as it exists."""
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return Followed(path)
         time.sleep(POLL_S)
-    return follow(path)
 
 
 def in_words(entry: AuditEntry) -> str:

@@ -34,6 +34,7 @@ def events(arguments: argparse.Namespace) -> int:
     for each in found:
         say(show(each))
     if arguments.follow:
+        say(flush=True)
         for each in _following(arguments, {**filters, "after": after}):
             say(show(each), flush=True)
     return 0

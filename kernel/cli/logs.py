@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
@@ -13,12 +14,14 @@ from typing import BinaryIO
 
 from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.terminal import escaped, say
-from linckia.proto.control.address import last_lines, log_dir
+from linckia.proto.control.address import last_lines, log_dir, tail_of
 from linckia.proto.log_lines import parsed
 from linckia.proto.suggestions import nearest
 
 POLL_S = 0.2
 """How often a followed file is checked. inotify would need a dependency, for people who only read along."""
+
+BLOCK_BYTES = 1 << 20
 
 
 def logs(arguments: argparse.Namespace) -> int:
@@ -32,10 +35,12 @@ def logs(arguments: argparse.Namespace) -> int:
         raise Failed(f"no log of {arguments.service!r} in {folder}{nearest(arguments.service, there or ['none yet'])}")
     # Programs get the lines unchanged; on a terminal, JSON lines are formatted for people.
     show = as_json if arguments.json else in_words if sys.stdout.isatty() else str
-    for line in last_lines(path, arguments.lines):
-        say(*show(line).split("\n"))
-    if arguments.follow:
-        for line in follow(path):
+    if not arguments.follow:
+        for line in last_lines(path, arguments.lines):
+            say(*show(line).split("\n"))
+        return 0
+    with Followed(path) as followed:
+        for line in itertools.chain(followed.last(arguments.lines), followed.new()):
             say(*show(line).split("\n"), flush=True)
     return 0
 
@@ -57,24 +62,46 @@ def in_words(line: str) -> str:
     return "\n".join([escaped(words), *(f"    {escaped(line)}" for line in more)])
 
 
-def follow(path: Path) -> Iterator[str]:
-    """Yield complete lines written from now on, across rotations; never ends."""
-    file = path.open("rb")
-    begun = b""
-    try:
-        file.seek(0, os.SEEK_END)
+class Followed:
+    """A log that is read while it is written, across rotations. Raises OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("rb")
+        self._begun = b""
+        """The part of the last line that has been read, if it was incomplete."""
+
+    def __enter__(self) -> Followed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def last(self, count: int) -> list[str]:
+        """Skip to the end; return the last `count` complete lines."""
+        lines = list(self._complete(tail_of(self._file, count)))
+        return lines[-count:] if count else []
+
+    def written(self) -> Iterator[str]:
+        """Yield complete lines up to the present end."""
+        while data := self._file.read(BLOCK_BYTES):
+            yield from self._complete(data)
+
+    def new(self) -> Iterator[str]:
+        """Yield complete lines as they are written; never ends."""
         while True:
-            if data := file.read():
-                *lines, begun = (begun + data).split(b"\n")
-                yield from (line.decode(errors="replace") for line in lines)
+            yield from self.written()
+            if not _is_rotated(self._file, self._path):
+                time.sleep(POLL_S)
                 continue
-            if _is_rotated(file, path):
-                file.close()
-                file = path.open("rb")
-                continue
-            time.sleep(POLL_S)
-    finally:
-        file.close()
+            # Lines may have been written since, before the rotation.
+            yield from self.written()
+            self._file.close()
+            self._file = self._path.open("rb")
+
+    def _complete(self, data: bytes) -> Iterator[str]:
+        *lines, self._begun = (self._begun + data).split(b"\n")
+        return (line.decode(errors="replace") for line in lines)
 
 
 def _is_rotated(file: BinaryIO, path: Path) -> bool:

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 MAX_ADDRESS_BYTES = 107
 """Length of `sockaddr_un.sun_path` on Linux, without its final NUL."""
@@ -45,14 +46,21 @@ def log_dir(data_dir: Path) -> Path:
 
 def last_lines(path: Path, count: int) -> list[str]:
     """Return the last `count` lines of a log, without reading much more of the file. Raises OSError."""
-    tail = b""
     with path.open("rb") as file:
-        at = file.seek(0, os.SEEK_END)
-        while at > 0 and tail.count(b"\n") <= count:
-            step = min(_BLOCK_BYTES, at)
-            at = file.seek(at - step)
-            tail = file.read(step) + tail
+        tail = tail_of(file, count)
     return tail.decode(errors="replace").splitlines()[-count:] if count else []
+
+
+def tail_of(file: BinaryIO, count: int) -> bytes:
+    """Return at least the last `count` lines, and an incomplete one, and leave the position after them."""
+    tail = b""
+    end = at = file.seek(0, os.SEEK_END)
+    while at > 0 and tail.count(b"\n") <= count:
+        step = min(_BLOCK_BYTES, at)
+        at = file.seek(at - step)
+        tail = file.read(step) + tail
+    file.seek(end)
+    return tail
 
 
 def default_data_dir() -> Path:

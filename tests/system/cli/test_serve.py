@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from tests.system.cli.clients import LINCKIA, TIMEOUT_S, command, data_directory, environment, linckia
-from tests.system.running import RunningKernel, running
+from tests.system.running import RunningKernel, running, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -100,19 +103,38 @@ def test_the_kernels_log_is_one_json_object_a_line(kernel: RunningKernel, data: 
     assert all({"time", "level", "logger", "message"} <= set(entry) for entry in entries)
 
 
-def test_what_is_written_to_a_followed_log_is_shown(kernel: RunningKernel, data: Path) -> None:
-    follower = subprocess.Popen(
-        [*LINCKIA, "logs", "-n", "1", "-f"], env=environment(data), stdout=subprocess.PIPE, text=True
-    )
+@contextlib.contextmanager
+def following(data: Path, *command: str) -> Iterator[IO[str]]:
+    """Run a command that never ends; yields what it prints into a pipe."""
+    process = subprocess.Popen([*LINCKIA, *command], env=environment(data), stdout=subprocess.PIPE, text=True)
+    patience = threading.Timer(TIMEOUT_S, process.kill)
+    patience.start()
     try:
-        assert follower.stdout is not None
-        follower.stdout.readline()
-        assert command(data, "restart", "echo").returncode == 0
-        while "echo" not in json.loads(follower.stdout.readline())["message"]:
-            pass
+        assert process.stdout is not None
+        yield process.stdout
     finally:
-        follower.kill()
-        follower.communicate()
+        patience.cancel()
+        process.kill()
+        process.communicate()
+
+
+def test_what_is_written_to_a_followed_log_is_shown(kernel: RunningKernel, data: Path) -> None:
+    with following(data, "logs", "-n", "1", "-f") as shown:
+        # The last line is seen before anything more is written.
+        assert "message" in json.loads(shown.readline())
+        assert command(data, "restart", "echo").returncode == 0
+        while "echo" not in json.loads(shown.readline())["message"]:
+            pass
+
+
+def test_what_is_added_to_a_followed_audit_log_is_shown(kernel: RunningKernel, data: Path) -> None:
+    restarts = ("audit", "--operation", "kernel_restart", "--json")
+    assert command(data, "restart", "echo").returncode == 0
+    wait_until(lambda: command(data, *restarts).stdout)
+    with following(data, *restarts, "-n", "1", "-f") as shown:
+        assert json.loads(shown.readline())["target"] == "service=echo"
+        assert command(data, "restart", "yaml").returncode == 0
+        assert json.loads(shown.readline())["target"] == "service=yaml"
 
 
 def test_doctor_finds_the_running_kernel(kernel: RunningKernel, data: Path) -> None:

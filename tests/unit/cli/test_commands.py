@@ -17,6 +17,7 @@ import pytest
 from linckia.kernel.cli import status
 from linckia.kernel.cli.__main__ import describe, main
 from linckia.kernel.cli.kernel_log import HumanLines, Rotating
+from linckia.kernel.cli.logs import Followed
 from linckia.kernel.cli.tools import markdown
 from linckia.proto.control.address import last_lines
 from linckia.proto.control.client import CallFailed
@@ -153,6 +154,32 @@ def test_the_last_lines_of_a_long_log_are_found_from_its_end(tmp_path: Path) -> 
     assert [line.split()[1] for line in last_lines(log, 3)] == ["4997", "4998", "4999"]
     assert len(last_lines(log, 10_000)) == 5000
     assert last_lines(log, 0) == []
+
+
+def test_a_followed_log_misses_no_line_and_splits_none(tmp_path: Path) -> None:
+    log = tmp_path / "echo.log"
+    log.write_text("one\ntwo\nthree\nfo")
+    with Followed(log) as followed:
+        assert followed.last(2) == ["two", "three"]
+        with log.open("a") as file:
+            file.write("ur\nfive\n")
+        new = followed.new()
+        assert [next(new), next(new)] == ["four", "five"]
+        with log.open("a") as file:
+            file.write("six\n")
+        log.rename(tmp_path / "echo.log.1")
+        log.write_text("seven\n")
+        assert [next(new), next(new)] == ["six", "seven"]
+
+
+def test_a_followed_log_is_read_from_its_beginning_or_from_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "audit.jsonl"
+    log.write_text("one\ntwo\n")
+    with Followed(log) as followed:
+        assert list(followed.written()) == ["one", "two"]
+    with Followed(log) as followed:
+        assert followed.last(0) == []
+        assert list(followed.written()) == []
 
 
 def test_a_row_shows_the_deaths_with_their_causes() -> None:
