@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import gc
 import inspect
+import itertools
 import os
 import random
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -17,6 +18,8 @@ import trio
 import trio.testing
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # it has no types
+
+from tests.limits import Limits
 
 if TYPE_CHECKING:
     from tests.postgres import PostgresServer
@@ -46,12 +49,18 @@ Step = TypeVar("Step")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     whole = "every step of each long sweep and 300 examples of each property, not a sample of them"
+    parser.addini(
+        "timeout_grace", "seconds until a process whose test does not end at its limit is killed", default="90"
+    )
     parser.addoption("--all", action="store_true", help=whole)
     parser.addoption("--seed", type=int, help="of the samples, as the report of another run says it")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("all" if config.option.all else "some"))
+    limits = Limits(config)
+    config.pluginmanager.register(limits, "limits")
+    config.add_cleanup(limits.close)
     if config.option.seed is None:
         # Workers inherit the environment of the process that starts them.
         config.option.seed = int(os.environ.setdefault("TESTS_SEED", str(random.randrange(10_000))))
@@ -82,7 +91,7 @@ def sample(request: pytest.FixtureRequest) -> Callable[[Sequence[Step], int], li
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Reduce the parameters of tests marked `sample(most)` to a sample."""
     chosen: list[pytest.Item] = []
-    for name, group in groupby(items, lambda item: item.nodeid.partition("[")[0]):
+    for name, group in itertools.groupby(items, lambda item: item.nodeid.partition("[")[0]):
         those = list(group)
         mark = those[0].get_closest_marker("sample")
         chosen += sampled(config, name, those, *mark.args) if mark is not None else those
@@ -92,6 +101,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show where the time goes. Workers run side by side, so that the sum is more than a clock shows."""
+    seconds: dict[str, float] = collections.defaultdict(float)
+    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            folders = report.nodeid.partition("::")[0].split("/")[:-1]
+            seconds["/".join(folders[:3])] += report.duration
+    if len(seconds) > 1:
+        terminalreporter.section("seconds by folder")
+        for folder, took_s in sorted(seconds.items(), key=lambda item: -item[1]):
+            terminalreporter.write_line(f"{took_s:8.1f}  {folder}")
 
 
 TOGETHER = {
@@ -113,6 +135,18 @@ class _ByWhatIsShared(LoadFileScheduling):  # type: ignore[misc]  # its base has
 
     def _split_scope(self, nodeid: str) -> str:
         return next((what for folder, what in TOGETHER.items() if nodeid.startswith(folder)), nodeid.partition("::")[0])
+
+    def remove_node(self, node: Any) -> str | None:
+        """Return the test during which a process died. xdist's own scheduler would repeat it in the next process."""
+        units: dict[str, dict[str, bool]] = self.assigned_work[node]
+        found = next(((unit, name) for unit in units.values() for name, is_done in unit.items() if not is_done), None)
+        if found is not None:
+            unit, name = found
+            unit[name] = True
+        for done in [scope for scope, unit in units.items() if all(unit.values())]:
+            del units[done]
+        super().remove_node(node)
+        return None if found is None else name
 
 
 @pytest.fixture
@@ -143,5 +177,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     clock = pyfuncitem.funcargs.get("autojump_clock")
     assert clock is None or isinstance(clock, trio.testing.MockClock)
     run: Callable[[], Coroutine[Any, Any, None]] = functools.partial(test, **arguments)
-    trio.run(run, clock=clock)
+    limits = pyfuncitem.config.pluginmanager.getplugin("limits")
+    assert isinstance(limits, Limits)
+    trio.run(limits.run, run, clock=clock)
     return True

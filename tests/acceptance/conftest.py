@@ -20,6 +20,13 @@ NODE = "22"
 COMMAND_TIMEOUT_S = 600.0
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first run downloads the tools."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(900))
+
+
 class Front:
     """The kernel under test and the ways to it."""
 

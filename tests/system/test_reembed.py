@@ -93,6 +93,7 @@ def vectors_of(folder: Path) -> dict[str, bytes]:
     return {embedded_text(title, heading, text): vector for title, heading, text, vector in rows}
 
 
+@pytest.mark.timeout(600)
 def test_every_item_gets_the_vector_that_embed_makes_although_a_node_and_the_command_are_killed(
     nodes: RayNodes, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.system.running import REPOSITORY, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 COMMAND = (sys.executable, "-m", "linckia.kernel.cli", "bench-me", "--json", "--notes", "20", "--files", "300")
 

@@ -24,7 +24,7 @@ from scripts.build_backend import REPOSITORY as REPOSITORY_URL
 from tests.system.cli.clients import TIMEOUT_S
 from tests.system.running import REPOSITORY, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 FOLDERS = ("kernel", "proto", "services")
 

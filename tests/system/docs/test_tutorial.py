@@ -13,7 +13,7 @@ import pytest
 from tests.system.docs.pages import matches, steps
 from tests.system.running import REPOSITORY
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
 COMMAND_TIMEOUT_S = 180
