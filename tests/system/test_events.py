@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import subprocess
 import sys
@@ -88,16 +89,28 @@ def test_no_event_is_lost_or_repeated_when_services_are_killed_in_a_stream_of_ch
             said=lambda: changes_of(read_all(kernel, start)),
         )
         assert changes == [f"path={root}/{number}.md" for number in range(60)]
-        deaths = ["events"] * 5 + ["watch"] * 5
-        wait_until(lambda: sorted(services_that("died", read_all(kernel, start))) == deaths)
-        wait_until(lambda: sorted(services_that("recovered", read_all(kernel, start))) == deaths)
+        for service in ("events", "watch"):
+            lives = lives_until_recovered(kernel, start, service)
+            assert lives.count("died") == 5
+            # One that is killed again before it was ready has not recovered from the first death.
+            assert lives[0] == "died"
+            assert ("recovered", "recovered") not in itertools.pairwise(lives)
         events = read_all(kernel, start)
         check(events, range(60))
         assert next(each["who"] for each in events if each["kind"] == "change") == "operator"
 
 
-def services_that(what: str, events: list[dict[str, Any]]) -> list[str]:
-    return [each["subject"] for each in events if (each["kind"], each["what"]) == ("service", what)]
+def lives_until_recovered(kernel: RunningKernel, start: int, service: str, deaths: int = 5) -> list[str]:
+    """Wait until a service has recovered from its last death; return its deaths and recoveries."""
+
+    def lives() -> list[str]:
+        found = [each["what"] for each in read_all(kernel, start) if each["subject"] == service]
+        return [what for what in found if what in ("died", "recovered")]
+
+    def is_over(found: list[str]) -> bool:
+        return found.count("died") >= deaths and found[-1] == "recovered"
+
+    return wait_until(lambda: found if is_over(found := lives()) else None, said=lives)
 
 
 def changes_of(events: list[dict[str, Any]]) -> list[str]:
