@@ -48,6 +48,7 @@ from linckia.kernel.trends import Trends
 from linckia.proto import approvals, ops
 from linckia.proto.approvals import Rules
 from linckia.proto.control.address import log_dir
+from linckia.proto.end_signals import end_signals
 from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.front import Http
 from linckia.proto.machine import give_back_at_rest
@@ -350,7 +351,7 @@ async def _collect() -> None:
 
 async def _stop_on_signal(kernel: _Kernel, everything: trio.CancelScope) -> None:
     """Shut down in order on the first signal, and at once on the second."""
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+    with trio.open_signal_receiver(*end_signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as signals:
         async for number in signals:
             if kernel.stop.is_set():
                 _log.warning("second signal (%s): ending at once", signal.Signals(number).name)

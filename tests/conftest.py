@@ -9,6 +9,7 @@ import inspect
 import itertools
 import os
 import random
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 # of processor time per kernel.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# A run in the background (`scripts/test &` in a script, `nohup scripts/test`) ignores these, and so would the programs
+# whose end by a signal is tested. A handler does not outlive the start of a program.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 
 # Tests run in parallel. OpenMP's threads wait for each other busily, and two threads that share their cores with other
 # processes take several times as long as one.

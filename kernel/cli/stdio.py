@@ -21,6 +21,7 @@ from linckia.kernel.cli import EXIT_HELD, Failed, Usage
 from linckia.kernel.cli.terminal import complain
 from linckia.proto.control.address import last_lines, log_dir
 from linckia.proto.control.client import CallFailed, Client, KernelGone, NoKernel
+from linckia.proto.end_signals import end_signals
 from linckia.proto.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _as_they_were(*descriptors: int) -> Iterator[None]:
         # Exit at once: the kernel notices that the control connection closes, and cancels requests in flight.
         os._exit(0)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in end_signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
     try:
         yield

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import trio
 
+from linckia.proto.end_signals import end_signals
 from linckia.services.transcripts.proxy.recorder import Recorder, Spool
 from linckia.services.transcripts.proxy.relay import Relay, Upstream
 
@@ -82,7 +83,7 @@ async def _serve(upstream: Upstream, host: str, port: int, recorder: Recorder) -
         listeners = await trio.open_tcp_listeners(port, host=host)
     except OSError as error:
         raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with trio.open_signal_receiver(*end_signals(signal.SIGTERM, signal.SIGINT)) as signals:
         async with trio.open_nursery() as nursery:
             await nursery.start(recorder.run)
             for listener in listeners:

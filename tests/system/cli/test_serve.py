@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from typing import IO
 
 import pytest
 
-from tests.system.cli.clients import LINCKIA, TIMEOUT_S, command, data_directory, environment, linckia
+from tests.system.cli.clients import LINCKIA, SUBSET, TIMEOUT_S, command, data_directory, environment, linckia
 from tests.system.running import RunningKernel, running, wait_until
 
 
@@ -156,6 +157,21 @@ def test_it_ends_in_order_with_exit_code_0_and_leaves_no_process(tmp_path: Path,
         assert kernel.process.wait(TIMEOUT_S) == 0
         assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
         assert not (tmp_path / "data" / "kernel.sock").exists()
+
+
+def test_a_kernel_in_the_background_is_not_ended_by_ctrl_c_or_the_end_of_the_terminal(tmp_path: Path) -> None:
+    # As `nohup linckia serve &` in a script.
+    start = ("bash", "-c", "trap '' INT HUP; exec \"$@\"", "bash", *SUBSET, "echo", "serve")
+    with running(tmp_path / "data", command=start) as kernel:
+        kernel.process.send_signal(signal.SIGINT)
+        kernel.process.send_signal(signal.SIGHUP)
+        found = re.search(r"^SigIgn:\s*(\w+)$", Path(f"/proc/{kernel.process.pid}/status").read_text(), re.MULTILINE)
+        assert found is not None
+        ignored = int(found[1], 16)
+        assert all(ignored >> number - 1 & 1 for number in (signal.SIGINT, signal.SIGHUP))
+        assert kernel.status()["pid"] == kernel.process.pid
+        kernel.process.terminate()
+        assert kernel.process.wait(TIMEOUT_S) == 0
 
 
 def test_a_service_manager_hears_of_its_readiness_its_life_and_its_end(tmp_path: Path) -> None:
