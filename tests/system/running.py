@@ -183,7 +183,9 @@ def running(
         with_http = "--no-http" not in options
         for _ in polls(START_TIMEOUT_S):
             with contextlib.suppress(ControlError):
-                if kernel.status()["http_url"] is not None or not with_http:
+                status = kernel.status()
+                # Until it takes over, the kernel of an MCP client may answer.
+                if status["pid"] == process.pid and (status["http_url"] is not None or not with_http):
                     break
             if process.poll() is not None:
                 raise AssertionError(f"the kernel did not start:\n{kernel.log('kernel')}")
