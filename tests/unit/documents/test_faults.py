@@ -15,7 +15,10 @@ from linckia.proto.ops.documents.find import DocumentsGraph, DocumentsGrep, Docu
 from linckia.proto.ops.documents.reading import DocumentsGet, DocumentsList, DocumentsStatus, DocumentsVerify
 from linckia.proto.ops.documents.sessions import SessionStart, SessionWatch
 from linckia.services.documents.code import parsing
+from linckia.services.documents.components import Components
+from linckia.services.documents.store.databases import Store
 from linckia.services.documents.text import indexing
+from linckia.services.runtime.handlers import Environment
 from linckia.services.runtime.storage import DiskFull
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, listed, tree
@@ -256,18 +259,27 @@ TABLES = ("done", "trigram_data", "trigram_idx", "word", "sample", "code", "symb
     # The setting is read as the store opens, and is remembered from then on.
     [(table, running) for table in TABLES for running in (False, True) if (table, running) != ("setting", True)],
 )
-async def test_a_damaged_index_is_rebuilt_and_nothing_is_missed(tmp_path: Path, table: str, running: bool) -> None:
+async def test_a_damaged_index_is_rebuilt_and_nothing_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, running: bool
+) -> None:
     packs = await a_store(tmp_path)
     index = packs.with_name("index.db")
     pages = pages_of(index, table)
-    if not running:
+
+    def damage() -> None:
         for page in pages:
             damage_page(index, page)
+
+    def damaged_when_open(env: Environment, store: Store) -> Components:
+        damage()
+        return Components(env, store)
+
+    if running:
+        # Before work in the background reads pages, since SQLite keeps those that it has read.
+        monkeypatch.setattr("linckia.services.documents.main.Components", damaged_when_open)
+    else:
+        damage()
     async with documents(tmp_path) as bench:
-        if running:
-            # Open, and nothing of the index read yet.
-            for page in pages:
-                damage_page(index, page)
         for _ in range(2):
             answer = await bench.call(DocumentsGrep(pattern="needle 3", limit=1000))
             assert answer.match_count == 300
