@@ -1,8 +1,8 @@
 """The gateway: the MCP server of every surface, and the state that their clients share.
 
 `services.front.transport.stdio` serves local clients, `services.front.web.serving` serves HTTP clients.  A front that
-was not forked from a warm process imports the SDK in a thread, which takes a second.  A client's first message is
-answered meanwhile; only requests that need the SDK wait for it.
+was not forked from a warm process imports the SDK in a thread, which takes a second: when a request needs it, or once
+the first clients have been served.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from linckia.services.front.composite.run import Composites
 from linckia.services.front.dispatcher import Events
 from linckia.services.front.mounted.mounted import Mounted
 from linckia.services.front.prompts import FilePrompts, Folder
+from linckia.services.front.protocol.fast_path import SDK
 from linckia.services.front.protocol.notifier import Notifier
+from linckia.services.front.protocol.served import Served
 from linckia.services.front.scratchpad import Scratchpads
 from linckia.services.front.tasks import LongCalls
 from linckia.services.front.tool_search import ToolSearches, ToolVectors, embed_through
@@ -38,18 +40,16 @@ from linckia.services.front.tool_search import ToolSearches, ToolVectors, embed_
 if TYPE_CHECKING:
     from linckia.services.front.protocol.server import SurfaceServer
 
-SDK = "linckia.services.front.protocol.dispatch"
-"""Importing this module loads the SDK; a forked front has it already."""
-
-FIRST_MESSAGE_S = 0.25
-"""How long the import of the SDK waits for the first local client to be answered; both need the interpreter lock."""
+SDK_AFTER_S = 5.0
+"""How long after the arrival of the first client the SDK is loaded if nothing has needed it: until then, the import
+would slow the start of the system and the first answers, which need the same processors and interpreter lock."""
 
 
 class Gateway:
     """The servers of all surfaces; created by `open_gateway`.
 
-    `wanted` is set when the first client arrives.  `opened` is set when the first local client has been answered, or
-    when a client needs the SDK.  `loaded` is set when the SDK is loaded.
+    `wanted` is set when the first client arrives, `needed` when a request needs the SDK, and `loaded` when the SDK is
+    loaded.
     """
 
     def __init__(
@@ -76,9 +76,10 @@ class Gateway:
         self._surfaces = {name: Surface(name, table) for name in SURFACES}
         self.mounted = Mounted(table, self._surfaces, dispatcher, self.notifier.publish)
         self.searches = ToolSearches(ToolVectors(embed_through(dispatcher)))
+        self._served: dict[str, Served] = {}
         self._servers: dict[str, SurfaceServer] = {}
         self.wanted = trio.Event()
-        self.opened = trio.Event()
+        self.needed = trio.Event()
         self.loaded = trio.Event()
 
     async def load(self) -> None:
@@ -93,14 +94,10 @@ class Gateway:
         self._nursery.start_soon(self.searches.vectors.run)
         self._nursery.start_soon(self.prompts.watch, partial(self.notifier.publish, ListChanged(list="prompts")))
         if SDK not in sys.modules:
-            with trio.move_on_after(FIRST_MESSAGE_S):
-                await self.opened.wait()
+            with trio.move_on_after(SDK_AFTER_S):
+                await self.needed.wait()
             # In a thread, so that the event loop keeps running, if more slowly.
             await trio.to_thread.run_sync(importlib.import_module, SDK)
-        from linckia.services.front.protocol.server import SurfaceServer
-
-        for name, surface in self._surfaces.items():
-            self._servers[name] = self._create(surface, SurfaceServer)
         # The modules stay loaded; each garbage collection of their objects took 80 to 170 ms.
         gc.freeze()
         self.loaded.set()
@@ -123,15 +120,16 @@ class Gateway:
             await self.mounted.complete()
         return self.surface(name)
 
-    def _create(self, surface: Surface, kind: type[SurfaceServer]) -> SurfaceServer:
-        long_calls = LongCalls(
-            self.dispatcher, surface.mounted_call, self.rules, waits=surface.has_tasks, after_s=self._patience_s
-        )
-        composites = Composites(long_calls, surface.steps, self.searches, rules=self.rules)
-        return kind(
-            surface, self.table, composites, self.notifier, self.version, self.scratchpads, self.prompts, self.mounted,
-            self.rules,
-        )  # fmt: skip
+    def served(self, name: str) -> Served:
+        """Return what serves the clients of a surface without the SDK.  Raises InvalidParams, like `surface`."""
+        surface = self.surface(name)
+        if name not in self._served:
+            long_calls = LongCalls(
+                self.dispatcher, surface.mounted_call, self.rules, waits=surface.has_tasks, after_s=self._patience_s
+            )
+            composites = Composites(long_calls, surface.steps, self.searches, rules=self.rules)
+            self._served[name] = Served(surface, composites, self.mounted, self.prompts, self.version, self.rules)
+        return self._served[name]
 
     async def server(self, surface: str) -> SurfaceServer:
         """Wait until the SDK is loaded and return the server of a surface.
@@ -140,13 +138,14 @@ class Gateway:
             InvalidParams: no surface has this name.
         """
         self.wanted.set()
-        self.opened.set()
+        self.needed.set()
         found = await self.find(surface)
         await self.loaded.wait()
         if found.name not in self._servers:
             from linckia.services.front.protocol.server import SurfaceServer
 
-            self._servers[found.name] = self._create(found, SurfaceServer)
+            served = self.served(found.name)
+            self._servers[found.name] = SurfaceServer(served, self.table, self.notifier, self.scratchpads)
         return self._servers[found.name]
 
 

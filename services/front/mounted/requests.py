@@ -7,13 +7,11 @@ the handshake, is answered as for any surface.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import trio
-from mcp.shared.exceptions import MCPError
-from mcp_types import SERVER_INFO_META_KEY
 from msgspec import Raw, UnsetType
 
 from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
@@ -21,15 +19,14 @@ from linckia.proto.json_types import JsonObject
 from linckia.proto.keys import META
 from linckia.proto.mounts import MAX_NAME_CHARS, PROGRESS_S, READ, MountReply, MountRequest, operations_of
 from linckia.proto.operation import Operation
-from linckia.services.front.mounted.catalogue import Catalogue
 from linckia.services.front.mounted.content import bounded
-from linckia.services.front.mounted.names import MountedNames
 from linckia.services.front.mounted.surface import MountSurface
 from linckia.services.front.mounted.tools import MountedTool
-from linckia.services.front.protocol import sdk
 from linckia.services.front.protocol.calls import as_error, handle_result, perform, unknown_tool
 from linckia.services.front.protocol.client_requests import CallClient, CallRequests, InputRequired, merged_answers
-from linckia.services.front.protocol.failures import as_failure, as_tool_result
+from linckia.services.front.protocol.failures import ProtocolError, as_failure, as_tool_result
+from linckia.services.front.protocol.handshake import SERVER_INFO, is_usual_envelope
+from linckia.services.front.protocol.lists import MEMBERS
 from linckia.services.front.protocol.messages import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -39,18 +36,15 @@ from linckia.services.front.protocol.messages import (
     RequestId,
     error_message,
 )
-from linckia.services.front.protocol.server import SurfaceServer
+from linckia.services.front.protocol.served import Served
 from linckia.services.front.protocol.session import Request
 from linckia.services.front.tasks import META as TASK_META
 from linckia.services.front.tasks import TaskHandle, Wanted, wanted_by
 
-LISTS = {
-    "tools/list": "tools",
-    "resources/list": "resources",
-    "resources/templates/list": "resourceTemplates",
-    "prompts/list": "prompts",
-}
-"""Methods that list what a server offers, with the member that holds the list."""
+if TYPE_CHECKING:
+    from linckia.services.front.protocol.server import SurfaceServer
+
+    LoadSdk: TypeAlias = Callable[[], Awaitable[SurfaceServer]]
 
 _SUBSCRIBES = {"resources/subscribe", "resources/unsubscribe"}
 _PASSED = {TOOLS_CALL, "resources/read", "prompts/get", "completion/complete", *_SUBSCRIBES}
@@ -89,18 +83,19 @@ class _Passed(msgspec.Struct):
 class MountedRequests:
     """Requests for mounted servers on one surface."""
 
-    def __init__(self, server: SurfaceServer, catalogue: Catalogue, names: MountedNames) -> None:
-        self._server = server
-        self._catalogue = catalogue
-        self._names = names
+    def __init__(self, served: Served, load: LoadSdk) -> None:
+        self._served = served
+        self._load = load
+        self._catalogue = served.mounted.catalogue
+        self._names = served.mounted.names
 
     async def answer(self, request: Request) -> Answer | None:
         """Answer a request for a mounted server; return None if it is not for one."""
-        surface, session = self._server.surface, request.session
-        if session.modern is None or not (session.modern or session.is_open):
+        surface, session = self._served.surface, request.session
+        if not session.admits_requests:
             return None
         is_own = isinstance(surface, MountSurface)
-        is_list = request.method in LISTS and is_own
+        is_list = request.method in MEMBERS and is_own
         if not is_list and not (request.method in _PASSED and (is_own or self._names)):
             return None
         if session.modern and request.method in _SUBSCRIBES:
@@ -113,16 +108,24 @@ class MountedRequests:
                 return None
             meta = _meta(params)
             if session.modern:
-                sdk.check_modern(self._server.sdk, request)
+                await self._check_modern(request, params)
             if passed is None:
                 assert isinstance(surface, MountSurface)
                 return await self._list(request, surface)
             return await self._pass(request, passed, meta)
-        except MCPError as error:
-            data = error.error
-            return Answer(error_message(request.id, data.code, data.message, data.data), data.code)
+        except ProtocolError as error:
+            return Answer(error_message(request.id, error.code, error.message, error.data), error.code)
         except InvalidParams as error:
             return Answer(error_message(request.id, INVALID_PARAMS, str(error)), INVALID_PARAMS)
+
+    async def _check_modern(self, request: Request, params: Mapping[str, Raw]) -> None:
+        """Raise ProtocolError if the envelope or the headers of a request of 2026-07-28 are wrong."""
+        if request.headers is None and "_meta" in params and _is_usual(params["_meta"]):
+            return
+        server = await self._load()
+        from linckia.services.front.protocol import sdk
+
+        sdk.check_modern(server.sdk, request)
 
     def tool(self, envelope: Envelope) -> MountedTool | None:
         """Return the mounted tool that a `tools/call` names, if it names one."""
@@ -133,7 +136,7 @@ class MountedRequests:
         return self._tool(_text(params, "name"))
 
     def _tool(self, name: str) -> MountedTool | None:
-        surface = self._server.surface
+        surface = self._served.surface
         tool = surface.called.get(name)
         return tool if isinstance(tool, MountedTool) else None
 
@@ -144,11 +147,11 @@ class MountedRequests:
         if not surface.is_known:
             await self._first_start(request, surface.name)
         freshness = {"ttlMs": _LIST_FRESH_MS, "cacheScope": "private"} if request.session.modern else {}
-        members: dict[str, Any] = {LISTS[request.method]: surface.lists[LISTS[request.method]], **freshness}
+        members: dict[str, Any] = {MEMBERS[request.method]: surface.lists[MEMBERS[request.method]], **freshness}
         return self._result(request, {name: Raw(_encode(value)) for name, value in members.items()})
 
     async def _first_start(self, request: Request, mount: str) -> None:
-        """Start a server that never ran, and wait until its definitions are known. Raises MCPError if it fails."""
+        """Start a server that never ran, and wait until its definitions are known. Raises ProtocolError if it fails."""
         with trio.move_on_after(KNOWN_S):
             try:
                 await self._catalogue.start(mount)
@@ -158,7 +161,7 @@ class MountedRequests:
 
     def _passed(self, method: str, params: dict[str, Raw]) -> _Passed | None:
         """Return the request as it is passed on; None if it is not for a mounted server."""
-        surface = self._server.surface
+        surface = self._served.surface
         if not isinstance(surface, MountSurface):
             return self._renamed(method, params)
         route = operations_of(surface.name)[READ]
@@ -223,7 +226,7 @@ class MountedRequests:
         )
         try:
             value = await perform(
-                self._server.dispatcher,
+                self._served.dispatcher,
                 passed.route,
                 asked,
                 client_requests,
@@ -254,8 +257,8 @@ class MountedRequests:
     def _failed(self, request: Request, passed: _Passed, error: Exception) -> Answer:
         failure = as_failure(error, passed.route.name)
         if passed.method != TOOLS_CALL:
-            data = as_error(failure).error
-            return Answer(error_message(request.id, data.code, data.message, data.data), data.code)
+            refused = as_error(failure)
+            return Answer(error_message(request.id, refused.code, refused.message, refused.data), refused.code)
         result = as_tool_result(failure)
         return self._result(request, {name: Raw(_encode(value)) for name, value in result.items()})
 
@@ -278,14 +281,14 @@ class MountedRequests:
 
     @property
     def _bounds(self) -> bool:
-        return self._server.surface.name in BOUNDED
+        return self._served.surface.name in BOUNDED
 
     def _result(self, request: Request, members: dict[str, Raw], whole: Raw | None = None) -> Answer:
         """Return a result with what the client's revision requires; `whole` is its JSON, if it is unchanged so far."""
         if request.session.modern:
             meta = msgspec.json.decode(members["_meta"], type=dict[str, Raw]) if "_meta" in members else {}
-            stamp = self._server.surface.server_info or self._server.sdk.server_info_stamp
-            meta.setdefault(SERVER_INFO_META_KEY, Raw(_encode(stamp)))
+            stamp = self._served.surface.server_info or self._served.info
+            meta.setdefault(SERVER_INFO, Raw(_encode(stamp)))
             members = {"resultType": Raw(b'"complete"'), **members, "_meta": Raw(_encode(meta))}
             if request.method == "resources/read":
                 members = {"ttlMs": Raw(b"0"), "cacheScope": Raw(b'"private"'), **members}
@@ -352,6 +355,11 @@ def _meta(params: Mapping[str, Raw]) -> _Meta:
         return msgspec.json.decode(params["_meta"], type=_Meta)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidParams(f"params._meta: {error}", field="_meta") from None
+
+
+def _is_usual(meta: Raw) -> bool:
+    decoded: object = msgspec.json.decode(meta)
+    return isinstance(decoded, dict) and is_usual_envelope(decoded)
 
 
 def _without_connection(params: dict[str, Raw]) -> dict[str, Raw]:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from mcp.shared.exceptions import MCPError
 from msgspec import UNSET
 
 from linckia.proto.dispatch import Dispatcher
@@ -27,7 +26,7 @@ from linckia.proto.surfaces.surface import Surface, caches
 from linckia.services.front.composite.answer import Composed
 from linckia.services.front.excerpt import Excerpt, excerpt
 from linckia.services.front.protocol.client_requests import CallRequests
-from linckia.services.front.protocol.failures import as_data, code_of, message_of
+from linckia.services.front.protocol.failures import ProtocolError, as_data, code_of, message_of
 from linckia.services.front.protocol.messages import INTERNAL_ERROR, INVALID_PARAMS
 from linckia.services.front.protocol.session import using_idempotency_key
 from linckia.services.front.scratchpad import shortened
@@ -184,19 +183,19 @@ def resource_result(operation: Operation[object], uri: str, value: object) -> Js
     return {"contents": [content]}
 
 
-def unknown_tool(name: str, surface: Surface) -> MCPError:
+def unknown_tool(name: str, surface: Surface) -> ProtocolError:
     """Return the error for a tool that this surface does not have; clients often mistake steps for tools."""
     found = surface.steps.find(name) if Category.QUERY in surface.tools else None
     hint = did_you_mean(name, surface.tools) if found is None else f"; `{name}` {PLACE[found[0]]}"
-    return MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {name}{hint}", data={"tool": name})
+    return ProtocolError(INVALID_PARAMS, f"Unknown tool: {name}{hint}", {"tool": name})
 
 
-def as_error(failure: Failure) -> MCPError:
+def as_error(failure: Failure) -> ProtocolError:
     """Return the failure as the JSON-RPC error that the SDK sends."""
     data, code = as_data(failure), code_of(failure)
     if failure.code == MISSING_CAPABILITY:
         data["requiredCapabilities"] = {failure.data.get("capability", ""): {}}
-    return MCPError(code=INTERNAL_ERROR if code is None else code, message=message_of(failure), data=data)
+    return ProtocolError(INTERNAL_ERROR if code is None else code, message_of(failure), data)
 
 
 # Completion of arguments of prompts and resource templates.  An operation may name another one that completes its

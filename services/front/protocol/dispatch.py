@@ -1,28 +1,21 @@
-"""Dispatches every request: ordinary tool calls to the fast path, all others to the SDK.
+"""Dispatches every request: ordinary tool calls to the fast path, lists to `lists`, all others to the SDK.
 
-Both return the same answers, which a test checks; the fast path takes a third of the time.  Greetings never get here:
-`services.front.protocol.handshake` answers them, because they must not wait for the SDK to load.
+All return the SDK's answers, which a test checks; the fast path takes a third of the time.  Only requests that need the
+SDK wait for it to load.  Greetings never get here: `services.front.protocol.handshake` answers them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from mcp.shared.inbound import (
-    MCP_METHOD_HEADER,
-    MCP_NAME_HEADER,
-    MCP_PROTOCOL_VERSION_HEADER,
-    decode_header_value,
-)
-from mcp_types.version import LATEST_MODERN_VERSION
+from typing import TYPE_CHECKING
 
 from linckia.proto.errors import LinckiaError
 from linckia.proto.operation import Access
 from linckia.services.front.mounted.requests import MountedRequests
-from linckia.services.front.protocol import sdk
+from linckia.services.front.protocol import lists
 from linckia.services.front.protocol.client_requests import CallClient
 from linckia.services.front.protocol.failures import message_of
 from linckia.services.front.protocol.fast_path import FastPath, ToolCall
+from linckia.services.front.protocol.handshake import agree
 from linckia.services.front.protocol.messages import (
     INTERNAL_ERROR,
     TOOLS_CALL,
@@ -33,17 +26,25 @@ from linckia.services.front.protocol.messages import (
     has_envelope,
     is_call,
 )
-from linckia.services.front.protocol.server import SurfaceServer
+from linckia.services.front.protocol.served import Served
 from linckia.services.front.protocol.session import Request
+
+if TYPE_CHECKING:
+    from linckia.services.front.mounted.requests import LoadSdk
 
 
 class MessageDispatcher:
-    """Answers the requests of one surface."""
+    """Answers the requests of one surface.
 
-    def __init__(self, server: SurfaceServer) -> None:
-        self._server = server
-        self._fast_path = FastPath(server)
-        self._mounted = MountedRequests(server, server.mounted.catalogue, server.mounted.names)
+    Args:
+        load: waits until the SDK is loaded, and returns its server of the surface.
+    """
+
+    def __init__(self, served: Served, load: LoadSdk) -> None:
+        self._served = served
+        self._load = load
+        self._fast_path = FastPath(served)
+        self._mounted = MountedRequests(served, load)
 
     async def answer(self, request: Request) -> Answer | None:
         """Answer a request; return None if its client has withdrawn it."""
@@ -52,27 +53,30 @@ class MessageDispatcher:
                 return None
             with request.scope:
                 call = self._recognise(request)
-                if call is None:
-                    mounted = await self._mounted.answer(request)
-                    if mounted is not None:
-                        return mounted
-                    return await sdk.serve(self._server.sdk, request)
-                return await self._call(request, call)
+                if call is not None:
+                    return await self._call(request, call)
+                answer = await lists.answer(self._served, request) or await self._mounted.answer(request)
+                return answer or await self._by_sdk(request)
             return None
         finally:
             request.done()
 
+    async def _by_sdk(self, request: Request) -> Answer:
+        server = await self._load()
+        from linckia.services.front.protocol import sdk
+
+        return await sdk.serve(server.sdk, request)
+
     def _recognise(self, request: Request) -> ToolCall | None:
         """Return the call if the fast path may answer the request."""
         session = request.session
-        if request.method != TOOLS_CALL or session.modern is None or not (session.modern or session.is_open):
+        if not session.admits_requests or not is_call(request.envelope):
             return None
-        if not is_call(request.envelope):
-            return None
+        assert session.modern is not None
         call = self._fast_path.recognise(request.envelope, modern=session.modern)
         if call is not None and call.may_be_task:
             return None
-        if call is None or request.headers is None or _agree(request.headers, call):
+        if call is None or request.headers is None or agree(request.headers, TOOLS_CALL, call.operation.name):
             return call
         return None
 
@@ -106,14 +110,3 @@ class MessageDispatcher:
         if call is None:
             return Answer(error_message(request_id, INTERNAL_ERROR, message_of(other.failure)), INTERNAL_ERROR)
         return self._fast_path.failed(call, reading if call.operation.access is Access.READ else other)
-
-
-def _agree(headers: Mapping[str, str], call: ToolCall) -> bool:
-    """Whether the HTTP headers match this call, as 2026-07-28 requires."""
-    name = headers.get(MCP_NAME_HEADER)
-    return (
-        headers.get(MCP_PROTOCOL_VERSION_HEADER) == LATEST_MODERN_VERSION
-        and headers.get(MCP_METHOD_HEADER) == TOOLS_CALL
-        and name is not None
-        and decode_header_value(name) == call.operation.name
-    )

@@ -20,6 +20,17 @@ FAILURE_META = "linckia/failure"
 
 _log = logging.getLogger("linckia.gateway")
 
+
+class ProtocolError(Exception):
+    """A JSON-RPC error that answers a request; the SDK's handlers raise it as the SDK's own (`sdk.as_mcp_error`)."""
+
+    def __init__(self, code: int, message: str, data: JsonObject | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+
 _CODES = {Kind.INVALID_PARAMS: INVALID_PARAMS, Kind.UNKNOWN_OPERATION: METHOD_NOT_FOUND}
 
 

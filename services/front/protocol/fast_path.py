@@ -8,16 +8,13 @@ SDK answers it.  A test runs the same requests through both and compares the ans
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import trio
-from mcp_types import SERVER_INFO_META_KEY
-from mcp_types import methods as protocol_methods
-from mcp_types.version import LATEST_MODERN_VERSION
 from msgspec import UNSET, Raw, UnsetType
-from pydantic import ValidationError
 
 from linckia.proto.front import SERVICE
 from linckia.proto.json_types import JsonObject
@@ -27,10 +24,14 @@ from linckia.proto.surfaces.steps import NAMES
 from linckia.services.front.protocol.calls import as_error, encoded_tool_result, may_be_written, perform
 from linckia.services.front.protocol.client_requests import CallClient, CallRequests
 from linckia.services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
+from linckia.services.front.protocol.handshake import MODERN_VERSIONS, SERVER_INFO, is_usual_envelope
 from linckia.services.front.protocol.messages import TOOLS_CALL, Answer, Envelope, RequestId, error_message
-from linckia.services.front.protocol.server import SurfaceServer
+from linckia.services.front.protocol.served import Served
 from linckia.services.front.tasks import META as TASK_META
 from linckia.services.front.tasks import declares, is_long
+
+SDK: Final = "linckia.services.front.protocol.server"
+"""Module that loads the SDK."""
 
 _PREFIX = "io.modelcontextprotocol/"
 
@@ -82,10 +83,10 @@ _encode = msgspec.json.Encoder().encode
 class FastPath:
     """The fast path of one surface."""
 
-    def __init__(self, server: SurfaceServer) -> None:
-        self._server = server
-        self._surface = server.surface
-        self._stamp = {SERVER_INFO_META_KEY: server.sdk.server_info_stamp}
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._surface = served.surface
+        self._stamp = {SERVER_INFO: served.info}
         self._modern_tail = b',"resultType":"complete","_meta":%b' % _encode(self._stamp)
 
     def recognise(self, envelope: Envelope, *, modern: bool) -> ToolCall | None:
@@ -120,7 +121,7 @@ class FastPath:
     def _takes(self, operation: Operation[object]) -> bool:
         if operation.asks or operation.name in self._surface.custom_headers:
             return False
-        rules = self._server.rules
+        rules = self._served.rules
         if rules and (_is_composite(operation) or rules.choose(operation)):
             # The client may be asked to approve it.
             return False
@@ -137,7 +138,7 @@ class FastPath:
             params = operation.parse(call.arguments)
             client_requests = CallRequests(client, nursery, token=call.token, level=level)
             value = await perform(
-                self._server.dispatcher,
+                self._served.dispatcher,
                 operation,
                 params,
                 client_requests,
@@ -146,7 +147,7 @@ class FastPath:
                 written=may_be_written(operation),
             )
             tail = self._modern_tail if call.modern else b""
-            result = encoded_tool_result(self._server.surface, operation, params, value, tail)
+            result = encoded_tool_result(self._served.surface, operation, params, value, tail)
         except Exception as error:  # noqa: BLE001  # the edge: a defect is this call's answer, and is logged
             return self.failed(call, error)
         return Answer(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encode(call.id), result))
@@ -155,8 +156,8 @@ class FastPath:
         """Return the answer to a call that failed with `error`."""
         failure = as_failure(error, call.operation.name)
         if is_protocol_error(call.operation, failure, modern=call.modern):
-            data = as_error(failure).error
-            return Answer(error_message(call.id, data.code, data.message, data.data), data.code)
+            error_ = as_error(failure)
+            return Answer(error_message(call.id, error_.code, error_.message, error_.data), error_.code)
         result = as_tool_result(failure)
         if call.modern:
             result["resultType"] = "complete"
@@ -170,18 +171,31 @@ def _is_composite(operation: Operation[object]) -> bool:
 
 def _capabilities(meta: _Meta, level: str | None) -> JsonObject | None:
     """Return the capabilities in an envelope of 2026-07-28; None if it is invalid, which the SDK explains."""
-    if meta.version != LATEST_MODERN_VERSION or isinstance(meta.capabilities, UnsetType):
+    if meta.version not in MODERN_VERSIONS or isinstance(meta.capabilities, UnsetType):
         return None
     envelope: JsonObject = {f"{_PREFIX}protocolVersion": meta.version}
     try:
-        # The SDK's validation below checks their form.
+        # Their form is checked below.
         capabilities: JsonObject = msgspec.json.decode(meta.capabilities)
         envelope[f"{_PREFIX}clientCapabilities"] = capabilities
         if not isinstance(meta.info, UnsetType):
             envelope[f"{_PREFIX}clientInfo"] = msgspec.json.decode(meta.info)
         if level is not None:
             envelope[f"{_PREFIX}logLevel"] = level
-        protocol_methods.validate_client_request(TOOLS_CALL, meta.version, {"name": "", "_meta": envelope})
-    except (msgspec.DecodeError, UnicodeDecodeError, ValidationError):
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return capabilities
+    return capabilities if is_usual_envelope(envelope) or _sdk_accepts(envelope, meta.version) else None
+
+
+def _sdk_accepts(envelope: JsonObject, version: str) -> bool:
+    """Whether the SDK accepts an envelope in an unusual form; False as long as it is not loaded."""
+    if SDK not in sys.modules:
+        return False
+    from mcp_types import methods
+    from pydantic import ValidationError
+
+    try:
+        methods.validate_client_request(TOOLS_CALL, version, {"name": "", "_meta": envelope})
+    except ValidationError:
+        return False
+    return True

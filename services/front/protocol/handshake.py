@@ -2,14 +2,14 @@
 
 A client that starts Linckia waits for the answer to `initialize` (or, in 2026-07-28, `server/discover`).  These answers
 depend on the surface only and are identical to the SDK's.  Only requests in the usual form are answered here; all
-others wait for the SDK.
+others wait for the SDK.  `services.front.protocol.lists` does the same for lists.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
-from typing import TypedDict
+from collections.abc import Iterable, Mapping
+from typing import Literal, TypedDict
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -93,6 +93,41 @@ class _Discover(msgspec.Struct, forbid_unknown_fields=True):
     meta: _Meta = msgspec.field(name="_meta")
 
 
+_Level = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+
+
+class _RequestMeta(msgspec.Struct):
+    """`_meta` of a request of 2026-07-28; other members may be there."""
+
+    version: Literal["2026-07-28"] = msgspec.field(name="io.modelcontextprotocol/protocolVersion")
+    capabilities: _Capabilities = msgspec.field(name="io.modelcontextprotocol/clientCapabilities")
+    client: _ClientInfo | UnsetType = msgspec.field(default=UNSET, name="io.modelcontextprotocol/clientInfo")
+    level: _Level | UnsetType = msgspec.field(default=UNSET, name="io.modelcontextprotocol/logLevel")
+    token: RequestId | UnsetType = msgspec.field(default=UNSET, name="progressToken")
+
+
+def is_usual_envelope(meta: Mapping[str, object]) -> bool:
+    """Whether `_meta` carries an envelope of 2026-07-28 in the usual form, which the SDK would accept."""
+    try:
+        msgspec.convert(meta, _RequestMeta)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def agree(headers: Mapping[str, str], method: str, name: str | None = None) -> bool:
+    """Whether the HTTP headers match a request in the usual form, as 2026-07-28 requires.
+
+    Args:
+        name: the name in the request's parameters, for methods that have one.
+    """
+    return (
+        headers.get("mcp-protocol-version") in MODERN_VERSIONS
+        and headers.get("mcp-method") == method
+        and headers.get("mcp-name") == name
+    )
+
+
 class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
     """`params` with no members."""
 
@@ -102,6 +137,15 @@ class _Message(msgspec.Struct, forbid_unknown_fields=True):
     method: str
     id: RequestId
     params: Raw = Raw(b"{}")
+
+
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+"""Member of `_meta` of each result of 2026-07-28."""
+
+
+def server_info(version: str) -> JsonObject:
+    """Return how Linckia presents itself."""
+    return {"name": NAME, "title": TITLE, "version": version}
 
 
 def offered(surface: Surface) -> JsonObject:
@@ -129,21 +173,16 @@ def lists_of(capabilities: JsonObject) -> frozenset[str]:
     return frozenset(name for name, options in capabilities.items() if "listChanged" in options)
 
 
-GREETINGS = frozenset({"initialize", "ping", "server/discover", "tools/list"})
+GREETINGS = frozenset({"initialize", "ping", "server/discover"})
 """Methods of the requests that a `Greeter` may answer."""
 
 
 class Greeter:
-    """Answers the first requests of one surface's clients.
+    """Answers the first requests of one surface's clients."""
 
-    Args:
-        is_complete: whether the lists of the surface are complete yet.
-    """
-
-    def __init__(self, surface: Surface, version: str, is_complete: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, surface: Surface, version: str) -> None:
         self._surface = surface
-        self.is_complete = is_complete
-        self._own_info: JsonObject = {"name": NAME, "title": TITLE, "version": version}
+        self._own_info = server_info(version)
 
     @property
     def _info(self) -> JsonObject:
@@ -153,10 +192,6 @@ class Greeter:
     def _instructions(self) -> JsonObject:
         """The member with the instructions; some mounted servers have none."""
         return {"instructions": self._surface.instructions} if self._surface.instructions else {}
-
-    @property
-    def _lists_are_complete(self) -> bool:
-        return self._surface.is_known and self.is_complete()
 
     def answer(self, data: bytes, session: McpSession) -> bytes | None:
         """Answer a request and update the session; return None if the SDK must answer it."""
@@ -185,9 +220,6 @@ class Greeter:
             case "ping" if session.modern is False:
                 msgspec.convert(params, _Nothing)
                 return {}
-            case "tools/list" if session.modern is False and session.is_open and self._lists_are_complete:
-                msgspec.convert(params, _Nothing)
-                return {"tools": self._surface.listed_tools}
             case "server/discover" if session.modern is None:
                 if msgspec.convert(params, _Discover).meta.version not in MODERN_VERSIONS:
                     return None
@@ -199,7 +231,7 @@ class Greeter:
                     **self._instructions,
                     "ttlMs": LIST_FRESH_MS,
                     "cacheScope": "public",
-                    "_meta": {"io.modelcontextprotocol/serverInfo": self._info},
+                    "_meta": {SERVER_INFO: self._info},
                 }
         return None
 

@@ -39,6 +39,7 @@ from linckia.proto.errors import InvalidParams, OperationError
 from linckia.proto.json_types import JsonObject
 from linckia.proto.mcp import ListChanged
 from linckia.services.front.protocol.client_requests import CallClient
+from linckia.services.front.protocol.failures import ProtocolError
 from linckia.services.front.protocol.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -134,8 +135,16 @@ def _client_params(session: McpSession) -> types.InitializeRequestParams | None:
 
 
 def check_modern(sdk: Server[JsonObject], request: Request) -> None:
-    """Raise MCPError if the envelope or the headers of a request of 2026-07-28 are wrong."""
-    _modern_connection(sdk, request, _params_of(request.envelope))
+    """Raise ProtocolError if the envelope or the headers of a request of 2026-07-28 are wrong."""
+    try:
+        _modern_connection(sdk, request, _params_of(request.envelope))
+    except MCPError as error:
+        raise ProtocolError(error.error.code, error.error.message, error.error.data) from None
+
+
+def as_mcp_error(error: ProtocolError) -> MCPError:
+    """Return the error that a handler raises for the SDK to send."""
+    return MCPError(code=error.code, message=error.message, data=error.data)
 
 
 def _modern_connection(sdk: Server[JsonObject], request: Request, params: JsonObject | None) -> Connection:

@@ -22,33 +22,30 @@ from mcp_types import INVALID_PARAMS
 from msgspec import UNSET
 
 from linckia.proto import grants
-from linckia.proto.approvals import ApprovalSettings, Rules
-from linckia.proto.dispatch import Dispatcher
 from linckia.proto.json_types import JsonObject
 from linckia.proto.keys import META
 from linckia.proto.operation import Operation, Params, Role
 from linckia.proto.ops import Table
 from linckia.proto.surfaces.steps import NAMES
-from linckia.proto.surfaces.surface import Surface
-from linckia.services.front.mounted.mounted import Mounted
 from linckia.services.front.mounted.surface import MountSurface
 from linckia.services.front.mounted.tools import MountedTool
-from linckia.services.front.prompts import SHOWN_ON, FilePrompts
-from linckia.services.front.protocol import calls, skills, tasks
+from linckia.services.front.protocol import calls, lists, skills, tasks
 from linckia.services.front.protocol.client_requests import LEVELS, CallRequests, InputRequired, merged_answers
 from linckia.services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
-from linckia.services.front.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, Greeter, lists_of, offered
+from linckia.services.front.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, lists_of, offered
 from linckia.services.front.protocol.messages import TOOLS_CALL
 from linckia.services.front.protocol.notifier import Notifier
 from linckia.services.front.protocol.sdk import (
     Context,
     HandlerClient,
+    as_mcp_error,
     is_modern,
     reporting_level,
     request_of,
     session_of,
     subscription_bus,
 )
+from linckia.services.front.protocol.served import Served
 from linckia.services.front.scratchpad import Scratchpads
 from linckia.services.front.tasks import META as TASK_META
 from linckia.services.front.tasks import TaskHandle, Wanted, declares, wanted_by
@@ -56,17 +53,15 @@ from linckia.services.front.tasks import TaskHandle, Wanted, declares, wanted_by
 _LEGACY_RESOURCE_NOT_FOUND = -32002
 """Error code of the revisions before 2026-07-28; later ones use -32602."""
 
-_LIST = CacheHint(LIST_FRESH_MS, "public")
 _FRESHNESS: dict[CacheableMethod, CacheHint] = {
-    "server/discover": _LIST,
-    "tools/list": _LIST,
-    "prompts/list": CacheHint(1000, "public"),
-    "resources/list": _LIST,
-    "resources/templates/list": _LIST,
+    "server/discover": CacheHint(LIST_FRESH_MS, "public"),
+    "tools/list": CacheHint(lists.FRESH_MS["tools/list"], "public"),
+    "prompts/list": CacheHint(lists.FRESH_MS["prompts/list"], "public"),
+    "resources/list": CacheHint(lists.FRESH_MS["resources/list"], "public"),
+    "resources/templates/list": CacheHint(lists.FRESH_MS["resources/templates/list"], "public"),
     "resources/read": CacheHint(0, "private"),
 }
-"""How long clients may cache results: a minute for lists that change only with a new version, a second for the list of
-prompts, which the user's files may change, and not at all for the contents of resources."""
+"""How long clients may cache results; the contents of resources not at all."""
 
 
 class SurfaceServer:
@@ -74,27 +69,19 @@ class SurfaceServer:
 
     def __init__(
         self,
-        surface: Surface,
+        served: Served,
         table: Table,
-        dispatcher: Dispatcher,
         notifier: Notifier,
-        version: str,
         scratchpads: Scratchpads,
-        prompts: FilePrompts,
-        mounted: Mounted,
-        rules: Rules | None = None,
     ) -> None:
-        self.surface = surface
-        self.rules = rules or Rules(ApprovalSettings())
-        self.mounted = mounted
-        self.dispatcher = dispatcher
+        self.served = served
+        self.surface = surface = served.surface
+        self.mounted = served.mounted
+        self.dispatcher = dispatcher = served.dispatcher
         self._table = table
         self.notifier = notifier
         self.scratchpads = scratchpads
-        # Only some surfaces have prompts.
-        self._prompts = prompts if surface.name in SHOWN_ON else FilePrompts()
         self.listening = ListenHandler(subscription_bus(notifier, surface.name))
-        self.greeter = Greeter(surface, version, mounted.is_complete)
         # Arguments of the SDK's constructor, functions of different types, which it checks.
         handlers: JsonObject = {
             "on_list_tools": self._list_tools,
@@ -123,7 +110,7 @@ class SurfaceServer:
             warnings.simplefilter("ignore", MCPDeprecationWarning)
             self.sdk: Server[JsonObject] = Server(
                 NAME,
-                version=version,
+                version=served.version,
                 title=TITLE,
                 instructions=surface.instructions or None,
                 cache_hints=_FRESHNESS,
@@ -164,33 +151,28 @@ class SurfaceServer:
         return None if operation is None else operation.input_schema
 
     async def _list_tools(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
-        await self.mounted.complete()
-        return _page("tools", self.surface.listed_tools, params)
+        return await self._page("tools/list", params)
 
     async def _list_resources(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
-        await self.mounted.complete()
-        more = [*skills.listed(), *self.mounted.names.resources] if self.surface.is_whole else []
-        return _page("resources", [*self.surface.listed_resources, *more], params)
+        return await self._page("resources/list", params)
 
     async def _list_templates(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
-        await self.mounted.complete()
-        more = self.mounted.names.templates if self.surface.is_whole else []
-        return _page("resourceTemplates", [*self.surface.listed_templates, *more], params)
+        return await self._page("resources/templates/list", params)
 
     async def _list_prompts(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
-        await self.mounted.complete()
-        files = await self._prompts.current()
-        built_in = self.surface.prompts
-        hidden = {name for name, prompt in files.items() if prompt.folder.is_own}
-        own = [prompt.listed() for prompt in files.values() if prompt.folder.is_own or prompt.name not in built_in]
-        listed = [prompt for prompt in self.surface.listed_prompts if prompt["name"] not in hidden]
-        more = self.mounted.names.prompts if self.surface.is_whole else []
-        return _page("prompts", [*listed, *own, *more], params)
+        return await self._page("prompts/list", params)
+
+    async def _page(self, method: str, params: types.PaginatedRequestParams | None) -> JsonObject:
+        """Return a whole list as one page; so no cursor is valid."""
+        if params is not None and params.cursor is not None:
+            message = "Unknown cursor; this list has one page"
+            raise MCPError(code=INVALID_PARAMS, message=message, data={"field": "cursor"})
+        return _complete(await lists.result(self.served, method))
 
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
         operation = self.surface.called.get(params.name)
         if operation is None:
-            raise calls.unknown_tool(params.name, self.surface)
+            raise as_mcp_error(calls.unknown_tool(params.name, self.surface))
 
         async def call() -> JsonObject:
             parsed = operation.parse(params.arguments or {})
@@ -221,9 +203,9 @@ class SurfaceServer:
 
     async def _get_prompt(self, ctx: Context, params: types.GetPromptRequestParams) -> Any:
         operation = self.surface.prompts.get(params.name)
-        filled = await self._prompts.get(params.name, own=True)
+        filled = await self.served.prompts.get(params.name, own=True)
         if filled is None and operation is None:
-            filled = await self._prompts.get(params.name, own=False)
+            filled = await self.served.prompts.get(params.name, own=False)
         if filled is not None:
             return _complete(filled)
         if operation is None:
@@ -262,7 +244,7 @@ class SurfaceServer:
     def _approves(self, operation: Operation[object], *, modern: bool) -> bool:
         """Whether the client may be asked to approve the call, or a step of it."""
         # If a call ends with a question, the client makes it again, but its other steps have already been executed.
-        return bool(self.rules) and (not modern or operation.name not in NAMES)
+        return bool(self.served.rules) and (not modern or operation.name not in NAMES)
 
     async def _complete_argument(self, ctx: Context, params: types.CompleteRequestParams) -> Any:
         ref, argument = params.ref, params.argument
@@ -330,13 +312,6 @@ def _declares_tasks(ctx: Context) -> bool:
     return is_modern(ctx) and declares(tasks.capabilities_of(ctx))
 
 
-def _page(key: str, items: list[JsonObject], params: types.PaginatedRequestParams | None) -> JsonObject:
-    """Return the whole list as one page; so no cursor is valid."""
-    if params is not None and params.cursor is not None:
-        raise MCPError(code=INVALID_PARAMS, message="Unknown cursor; this list has one page", data={"field": "cursor"})
-    return _complete({key: items})
-
-
 def _complete(result: dict[str, Any]) -> JsonObject:
     """Add the result type that 2026-07-28 requires; the SDK removes it for earlier revisions."""
     return {"resultType": "complete", **result}
@@ -357,4 +332,4 @@ async def _answered(ctx: Context, operation: Operation[object], answering: Await
         failure = as_failure(error, operation.name)
         if operation.role is Role.TOOL and not is_protocol_error(operation, failure, modern=is_modern(ctx)):
             return _complete(as_tool_result(failure))
-        raise calls.as_error(failure) from None
+        raise as_mcp_error(calls.as_error(failure)) from None

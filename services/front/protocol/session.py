@@ -125,6 +125,11 @@ class McpSession:
         return self.version is not None or self.initialized
 
     @property
+    def admits_requests(self) -> bool:
+        """Whether the era is decided, and requests other than `initialize` and `ping` may be served."""
+        return self.modern is not None and (self.modern or self.is_open)
+
+    @property
     def capabilities(self) -> Mapping[str, object]:
         """The capabilities that the client declared in its handshake, unchecked."""
         declared = self.client.get("capabilities")

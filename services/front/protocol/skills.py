@@ -43,11 +43,6 @@ def install(sdk: Server[JsonObject]) -> None:
     sdk.add_request_handler("resources/directory/read", ReadDirectoryParams, _read_directory)
 
 
-def listed() -> list[JsonObject]:
-    """Return the skills as lists of resources show them."""
-    return [skill_files.resource_of(each.files[0]) for each in skill_files.skills().values()]
-
-
 def read(uri: str) -> JsonObject | None:
     """Return the result of reading a file of a skill; None if there is no such file."""
     file = skill_files.files().get(uri)

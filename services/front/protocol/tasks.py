@@ -26,7 +26,7 @@ from linckia.proto.ops.tasks import Task, TaskCancel, TaskGet
 from linckia.proto.surfaces.surface import Surface
 from linckia.services.front.protocol import calls
 from linckia.services.front.protocol.failures import as_tool_result, is_protocol_error
-from linckia.services.front.protocol.sdk import Context, is_modern
+from linckia.services.front.protocol.sdk import Context, as_mcp_error, is_modern
 from linckia.services.front.tasks import EXTENSION, declares, failure_of, value_of
 
 POLL_MS = 1000
@@ -79,7 +79,7 @@ def detailed(surface: Surface, task: Task) -> JsonObject:
             assert task.failure is not None
             failure = failure_of(task.failure)
             if operation is not None and is_protocol_error(operation, failure, modern=True):
-                error = calls.as_error(failure).error
+                error = calls.as_error(failure)
                 members["error"] = {"code": error.code, "message": error.message, "data": error.data}
             else:
                 # A failure of a tool is its result.
@@ -132,5 +132,5 @@ async def _called(dispatcher: Dispatcher, operation: Operation[Task], task_id: s
     except LinckiaError as error:
         failed = calls.as_error(error.failure)
         if error.failure.field is not None:
-            raise MCPError(code=INVALID_PARAMS, message=failed.error.message, data=failed.error.data) from None
-        raise failed from None
+            raise MCPError(code=INVALID_PARAMS, message=failed.message, data=failed.data) from None
+        raise as_mcp_error(failed) from None

@@ -73,12 +73,15 @@ class Endpoint:
     ) -> None:
         self._server = server
         self._limits = limits
-        self._dispatcher = MessageDispatcher(server)
+        self._dispatcher = MessageDispatcher(server.served, self._loaded)
         self._max_body_bytes = max_body_bytes
         self._sessions = sessions
         self._streams: set[Exchange] = set()
         self._calls: set[trio.CancelScope] = set()
         self._calls_end = math.inf
+
+    async def _loaded(self) -> SurfaceServer:
+        return self._server
 
     def close_streams(self) -> None:
         """End the streams that only listen, which would never end, and give calls `CALLS_S` to finish."""
@@ -234,7 +237,7 @@ class Endpoint:
     def _greet(self, body: bytes, envelope: Envelope, session: McpSession) -> Answer | None:
         if session.modern or envelope.method not in GREETINGS:
             return None
-        answer = self._server.greeter.answer(body, session)
+        answer = self._server.served.greeter.answer(body, session)
         return None if answer is None else Answer(answer)
 
     async def _serve_batch(self, request: McpRequest, body: bytes) -> None:

@@ -1,6 +1,6 @@
 """MCP's stdio transport: one JSON-RPC message per line, over a pair of descriptors.
 
-Greetings are answered at once, even while the SDK loads; all other requests wait for the SDK.  Only JSON-RPC is ever
+Only requests that need the SDK wait until it is loaded (`services.front.protocol.dispatch`).  Only JSON-RPC is ever
 written.  A line that is not a message is answered with an error, and the session continues.  When the input ends,
 requests in flight are still answered, for at most `drain_s` and while the client reads.
 """
@@ -12,7 +12,6 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -20,7 +19,8 @@ from linckia.proto.errors import MaybeExecuted, Unavailable
 from linckia.services.front import scratchpad
 from linckia.services.front.gateway import Gateway
 from linckia.services.front.protocol import batch
-from linckia.services.front.protocol.handshake import GREETINGS, Greeter, lists_of, offered, resume
+from linckia.services.front.protocol.dispatch import MessageDispatcher
+from linckia.services.front.protocol.handshake import GREETINGS, lists_of, offered, resume
 from linckia.services.front.protocol.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -43,10 +43,6 @@ from linckia.services.front.protocol.session import STDIO, McpSession, Request, 
 from linckia.services.front.transport.descriptors import Input, Output, non_blocking
 from linckia.services.front.transport.json_lines import LOST, Line, SkippedLine, lines
 from linckia.services.front.transport.session_memory import SessionMemory, SessionRecord, id_of
-
-if TYPE_CHECKING:
-    # Importing it loads the SDK, which must not delay the first messages.
-    from linckia.services.front.protocol.dispatch import MessageDispatcher
 
 DRAIN_S = 30.0
 """How long requests in flight may take after the end of the input."""
@@ -119,9 +115,10 @@ class StdioSession(McpSession):
         super().__init__(memory.state, duplex=True)
         self._gateway = gateway
         self._surface = gateway.surface(surface)
-        self._greeter = Greeter(self._surface, gateway.version, gateway.mounted.is_complete)
+        served = gateway.served(surface)
+        self._greeter = served.greeter
         self._lists = lists_of(offered(self._surface))
-        self._dispatcher: MessageDispatcher | None = None
+        self._dispatcher = MessageDispatcher(served, partial(gateway.server, surface))
         self._descriptors = fd_in, fd_out
         self._input = Input(fd_in, memory.receive)
         self._output = Output(fd_out)
@@ -195,25 +192,15 @@ class StdioSession(McpSession):
         envelope = None
         with contextlib.suppress(NotJson):
             envelope = read_envelope(message)
-        dispatcher = await self._loaded()
         if envelope is not None and record.revivals <= REPEATS:
-            call = dispatcher.tool_call(envelope)
+            call = self._dispatcher.tool_call(envelope)
             if call.operation.idempotent if call is not None else not is_call(envelope):
                 await self._accept(Line(message, None, record.unread))
                 return
         request_id = id_of(message)
         if request_id is not None:
-            answer = dispatcher.interrupted(envelope, request_id, reading=_DIED_READING, other=_DIED)
+            answer = self._dispatcher.interrupted(envelope, request_id, reading=_DIED_READING, other=_DIED)
             self._respond(correlation_key(request_id), answer.message)
-
-    async def _loaded(self) -> MessageDispatcher:
-        """Wait until the SDK is loaded and return the dispatcher."""
-        if self._dispatcher is None:
-            server = await self._gateway.server(self._surface.name)
-            from linckia.services.front.protocol.dispatch import MessageDispatcher
-
-            self._dispatcher = MessageDispatcher(server)
-        return self._dispatcher
 
     async def _drain(self) -> None:
         """Answer the requests in flight, while the client reads."""
@@ -294,7 +281,6 @@ class StdioSession(McpSession):
             self._batched[key] = pending
         if envelope.method in GREETINGS and (answer := self._greeter.answer(data, self)) is not None:
             self._respond(key, answer)
-            self._gateway.opened.set()
             return
         if self.modern is None:
             # The first request decides the era; `initialize` belongs to the one with a handshake.
@@ -302,19 +288,18 @@ class StdioSession(McpSession):
         await self._start(envelope)
 
     async def _start(self, envelope: Envelope) -> None:
-        dispatcher = await self._loaded()
         request = Request(envelope, self, self, self._nursery)
         (self._streams.add if request.method == _LISTEN else self._streams.discard)(request.key)
         if request.method == "initialize":
             # The client's next messages require an open session.
-            await self._serve(dispatcher, request)
+            await self._serve(request)
         else:
-            self._nursery.start_soon(self._serve, dispatcher, request)
+            self._nursery.start_soon(self._serve, request)
 
-    async def _serve(self, dispatcher: MessageDispatcher, request: Request) -> None:
+    async def _serve(self, request: Request) -> None:
         try:
             # A withdrawn request is not answered.
-            if (answer := await dispatcher.answer(request)) is not None:
+            if (answer := await self._dispatcher.answer(request)) is not None:
                 self._respond(request.key, answer.message)
         finally:
             self._streams.discard(request.key)

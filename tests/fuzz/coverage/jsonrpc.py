@@ -24,9 +24,8 @@ from linckia.services.front.protocol.messages import (
     request_key,
 )
 from linckia.services.front.protocol.notifier import Notifier
-from linckia.services.front.protocol.server import SurfaceServer
+from linckia.services.front.protocol.served import Served
 from linckia.services.front.protocol.session import McpSession
-from linckia.services.front.scratchpad import Scratchpads
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.operations import TABLE
 from tests.unit.front.wire import META
@@ -67,7 +66,7 @@ def _fast() -> FastPath:
     composites = Composites(dispatcher, surface.steps)
     notifier = Notifier()
     mounted = Mounted(TABLE, {}, dispatcher, notifier.publish)
-    return FastPath(SurfaceServer(surface, TABLE, composites, notifier, "1", Scratchpads(), FilePrompts(), mounted))
+    return FastPath(Served(surface, composites, mounted, FilePrompts(), "1"))
 
 
 @functools.cache

@@ -24,7 +24,9 @@ from linckia.proto.surfaces.surface import Surface
 from linckia.services.front.gateway import Gateway
 from linckia.services.front.prompts import FilePrompts
 from linckia.services.front.protocol import handshake
+from linckia.services.front.protocol.client_requests import LEVELS
 from linckia.services.front.protocol.handshake import Greeter
+from linckia.services.front.protocol.lists import MEMBERS
 from linckia.services.front.protocol.session import McpSession
 from tests.unit.front.inprocess import InProcess, in_process
 from tests.unit.front.operations import TABLE, open_service
@@ -46,6 +48,7 @@ def discover(**meta: Any) -> dict[str, Any]:
 
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 CLIENT_KEY = "io.modelcontextprotocol/clientInfo"
+LEVEL_KEY = "io.modelcontextprotocol/logLevel"
 CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
 
 TAKEN = [
@@ -135,22 +138,6 @@ async def test_an_answer_without_the_sdk_is_the_sdks_on_every_surface(surface: s
             assert json.loads(ours) == await wire.receive()
 
 
-@pytest.mark.parametrize("revision", handshake.HANDSHAKE_VERSIONS)
-async def test_tools_are_listed_without_the_sdk_as_the_sdk_lists_them(revision: str) -> None:
-    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
-    session = McpSession()
-    assert greeted(asked, session) is None
-    assert greeted(initialize(revision), session)
-    assert greeted({**asked, "params": {"cursor": "2"}}, session) is None
-    listed = greeted(asked, session)
-    assert listed
-    async with gateway_in_process() as (gateway, _), connected(gateway) as wire:
-        await wire.initialize(revision)
-        await trio.testing.wait_all_tasks_blocked()
-        await wire.send(asked)
-        assert json.loads(listed) == await wire.receive()
-
-
 @pytest.mark.parametrize("message", LEFT)
 def test_what_is_malformed_or_means_anything_else_is_left_to_the_sdk(message: dict[str, Any]) -> None:
     session = McpSession()
@@ -173,6 +160,23 @@ CAPABILITIES = st.dictionaries(
     OBJECT | JSON | st.dictionaries(st.text(max_size=3), OBJECT, max_size=2),
     max_size=4,
 )
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([VERSION_KEY, CLIENT_KEY, CAPABILITIES_KEY, LEVEL_KEY, "progressToken", "other"]),
+        st.just("2026-07-28") | CAPABILITIES | st.builds(dict, st.just(CLIENT)) | st.sampled_from(LEVELS) | JSON,
+    ).map(lambda drawn: {VERSION_KEY: "2026-07-28", CAPABILITIES_KEY: {}, **drawn})
+)
+def test_no_envelope_is_accepted_that_the_sdk_would_refuse(meta: dict[str, Any]) -> None:
+    if handshake.is_usual_envelope(meta):
+        for method, params in (("tools/list", {}), ("tools/call", {"name": "x"})):
+            methods.validate_client_request(method, "2026-07-28", {**params, "_meta": meta})
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_envelope_may_name_each_level(level: str) -> None:
+    assert handshake.is_usual_envelope({**META, LEVEL_KEY: level})
 
 
 @given(
@@ -201,26 +205,24 @@ async def test_a_client_is_answered_before_the_sdk_is_there_and_served_once_it_i
         await wire.initialize("2025-06-18")
         await wire.send({"jsonrpc": "2.0", "id": 7, "method": "ping"})
         assert await wire.receive() == {"jsonrpc": "2.0", "id": 7, "result": {}}
-        assert gateway.opened.is_set()
-        assert not gateway.loaded.is_set()
         await wire.call("t_string", id=8)
-        await trio.testing.wait_all_tasks_blocked()
-        assert dispatcher.calls == []
-        nursery.start_soon(gateway.load)
-        # The very next message is the call's answer: the handshake is not answered a second time.
         assert (await wire.receive())["id"] == 8
-        await wire.send({"jsonrpc": "2.0", "id": "init", "method": "tools/list"})
-        assert (await wire.receive())["result"]["tools"]
-        await wire.send({"jsonrpc": "2.0", "id": "init", "method": "logging/setLevel", "params": {"level": "error"}})
-        assert (await wire.receive())["result"] == {}
+        assert dispatcher.calls == ["t_string"]
+        assert not gateway.needed.is_set()
+        await wire.send({"jsonrpc": "2.0", "id": 9, "method": "logging/setLevel", "params": {"level": "error"}})
+        await gateway.needed.wait()
+        await wire.call("t_string", id=10)
+        assert (await wire.receive())["id"] == 10
+        nursery.start_soon(gateway.load)
+        # The very next message is the waiting request's answer: the handshake is not answered a second time.
+        assert await wire.receive() == {"jsonrpc": "2.0", "id": 9, "result": {}}
 
 
 async def test_a_client_that_only_waits_hears_of_news_once_the_sdk_is_there() -> None:
     async with unloaded() as (gateway, dispatcher, nursery), connected(gateway) as wire:
         await wire.initialize()
-        await gateway.opened.wait()
         nursery.start_soon(gateway.load)
-        await gateway.loaded.wait()
+        await gateway.server("all")
         await trio.testing.wait_all_tasks_blocked()
         dispatcher.publish(mcp.LIST_CHANGED, mcp.ListChanged(list="tools"))
         assert (await wire.receive())["method"] == "notifications/tools/list_changed"
@@ -263,6 +265,8 @@ async def test_lines_that_are_no_message_are_refused_before_the_sdk_is_there() -
         await wire.initialize()
 
 
+ECHO = {"message": "hello"}
+
 ALONE = """
 import os, sys
 import trio
@@ -272,16 +276,22 @@ from linckia.services.front.prompts import FilePrompts
 from linckia.services.front.transport.stdio import attach
 from linckia.proto import ops
 
+class Calls:
+    async def call(self, operation, params, **options):
+        return params.message
+
 async def main():
     server_in, client_out = os.pipe()
     client_in, server_out = os.pipe()
     os.write(client_out, sys.argv[1].encode())
     os.close(client_out)
     async with trio.open_nursery() as nursery:
-        gateway = Gateway(ops.load(), None, None, nursery, "0", FilePrompts())
+        gateway = Gateway(ops.load(), Calls(), None, nursery, "0", FilePrompts())
         gateway.mounted.catalogue.loaded.set()
-        await attach(gateway, server_in, server_out, "yaml")
-    sys.stdout.write(os.read(client_in, 65536).decode())
+        await attach(gateway, server_in, server_out, "core")
+    os.close(server_out)
+    with open(client_in, "rb") as file:
+        sys.stdout.buffer.write(file.read())
     heavy = {"mcp", "mcp_types", "pydantic", "starlette", "httptools"} & set(sys.modules)
     assert not heavy, heavy
 
@@ -289,13 +299,21 @@ trio.run(main)
 """
 
 
-def test_a_front_answers_initialize_and_lists_tools_without_having_imported_the_sdk() -> None:
-    messages = (initialize(), INITIALIZED, {"jsonrpc": "2.0", "id": 2, "method": "tools/list"})
-    asked = "".join(encoded(message).decode() + "\n" for message in messages)
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", ALONE, asked], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    opened, listed = map(json.loads, done.stdout.splitlines())
-    assert opened["result"]["serverInfo"]["name"] == "linckia"
-    assert "noyalib_set" in {tool["name"] for tool in listed["result"]["tools"]}
+def test_a_front_serves_a_clients_first_requests_without_having_imported_the_sdk() -> None:
+    lists = [{"jsonrpc": "2.0", "id": method, "method": method} for method in MEMBERS]
+    call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call"}
+    of_handshake = [initialize(), INITIALIZED, *lists, {**call, "params": {"name": "mcp_echo", "arguments": ECHO}}]
+    modern = [
+        discover(),
+        *({**each, "params": {"_meta": META}} for each in lists),
+        {**call, "params": {"name": "mcp_echo", "arguments": ECHO, "_meta": META}},
+    ]
+    for messages in (of_handshake, modern):
+        asked = "".join(encoded(message).decode() + "\n" for message in messages)
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", ALONE, asked], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        answers = {answer["id"]: answer["result"] for answer in map(json.loads, done.stdout.splitlines())}
+        assert answers.keys() == {message["id"] for message in messages if "id" in message}
+        assert answers[2]["content"][0]["text"] == '"hello"'

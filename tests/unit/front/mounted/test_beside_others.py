@@ -129,8 +129,7 @@ async def test_a_question_of_a_legacy_server_reaches_a_client_of_2026_as_a_resul
                 await options["client_requests"].ask("linckia/inputs", {"inputs": {"token": question}})
             return await whole(operation, params, **options)
 
-        server = await gateway.server("sky")
-        server.dispatcher = type("D", (), {"call": staticmethod(call)})()
+        gateway.served("sky").dispatcher = type("D", (), {"call": staticmethod(call)})()
         await wire.open_modern()
         meta = {**META, "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
         await wire.call("look", {}, meta=meta)
