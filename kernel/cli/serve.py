@@ -47,8 +47,6 @@ def serve(arguments: argparse.Namespace) -> int:
     try:
         config = load(flags_of(arguments), os.environ)
         _allow_descriptors()
-        # A kernel that ends in order removes its socket; one that died or steps aside leaves it.
-        resumes = socket_path(config.data_dir).exists()
         with _held(config, ephemeral=arguments.ephemeral) as listener:
             data_format.claim(config.data_dir)
             try:
@@ -60,7 +58,7 @@ def serve(arguments: argparse.Namespace) -> int:
                 ) from None
             for warning in config.warnings:
                 log.warning("%s", warning)
-            _run(config, listener, arguments, resumes=resumes)
+            _run(config, listener, arguments)
     except ConfigError as error:
         raise Usage(str(error)) from None
     except AlreadyHeld as error:
@@ -123,12 +121,12 @@ def _take_over(config: Config, held: AlreadyHeld) -> None:
         return
 
 
-def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace, *, resumes: bool) -> None:
+def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace) -> None:
     """Run the kernel. Raises ConfigError, Failed."""
     prestarted = None
     # If this fails, the front starts from scratch later, and the problem is reported then.
     with contextlib.suppress(OSError):
-        prestarted = Prestarted(log_dir(config.data_dir), resumes=resumes)
+        prestarted = Prestarted(log_dir(config.data_dir))
     # During start-up there is little garbage, and collecting it takes a tenth of the time. `kernel.app` re-enables it.
     gc.disable()
     # Imported late: it takes half a second, which a start that finds the directory held can save.

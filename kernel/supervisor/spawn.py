@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from linckia.proto.environment import environment
-from linckia.proto.front import LIBRARIES
 
 SERVICE = "linckia.services.runtime.main"
 """Module that runs a service."""
@@ -78,15 +77,14 @@ def _run(
 class Prestarted:
     """A front's process that loads in advance and waits for its configuration. It ends if the kernel ends first."""
 
-    def __init__(self, folder: Path, *, resumes: bool = False) -> None:
-        """`resumes`: its first clients are in the middle of sessions. Raises OSError."""
+    def __init__(self, folder: Path) -> None:
+        """Raises OSError."""
         self.link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.handoff = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.log = os.pipe()
         launch, self._launch = os.pipe()
         descriptors = (launch, self.link[1].fileno(), self.handoff[1].fileno())
-        load = (FRONT_MODULE, *LIBRARIES) if resumes else (FRONT_MODULE,)
-        self.process = _run(SERVICE, descriptors, *load, env={}, log_fd=self.log[1], folder=folder)
+        self.process = _run(SERVICE, descriptors, FRONT_MODULE, env={}, log_fd=self.log[1], folder=folder)
         os.close(launch)
 
     def configure(self, launch: bytes) -> subprocess.Popen[bytes] | None:
