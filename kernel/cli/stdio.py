@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import os
 import signal
 import sys
@@ -151,33 +152,76 @@ def join(
     start_at = time.monotonic() + patience_s
     give_up_at = start_at + START_TIMEOUT_S
     started: subprocess.Popen[bytes] | None = None
-    while True:
-        try:
-            client = Client(data_dir)
-        except NoKernel:
-            if started is None and time.monotonic() >= start_at:
-                started = _start(data_dir, roots, arguments)
-        else:
+    with _Turn(data_dir) as turn:
+        while True:
             try:
-                timeout_s = give_up_at - time.monotonic()
-                return client, use(client, timeout_s)
-            except KernelGone:
-                # It was ending, or died while starting. Nothing was read from our descriptors.
-                client.close()
-            except TimeoutError:
-                raise Failed(f"the kernel did not answer within {START_TIMEOUT_S:.0f} s{_log_end(data_dir)}") from None
-            except CallFailed as error:
-                wrong = error.failure.get("kind") == "invalid_params"
-                raise (Usage if wrong else Failed)(str(error)) from None
-        code = started.poll() if started is not None else None
-        if code == EXIT_HELD:
-            # Another client's kernel was faster, or an old one has not quite ended: join it or start again.
-            started = None
-        elif code is not None:
-            raise Failed(f"the kernel ended while starting, with exit code {code}{_log_end(data_dir)}")
-        if time.monotonic() > give_up_at:
-            raise Failed(f"no kernel could be reached within {START_TIMEOUT_S:.0f} s{_log_end(data_dir)}")
-        time.sleep(POLL_S)
+                client = Client(data_dir)
+            except NoKernel:
+                if started is None and time.monotonic() >= start_at and turn.take():
+                    started = _start(data_dir, roots, arguments)
+            else:
+                try:
+                    timeout_s = give_up_at - time.monotonic()
+                    return client, use(client, timeout_s)
+                except KernelGone:
+                    # It was ending, or died while starting. Nothing was read from our descriptors.
+                    client.close()
+                except TimeoutError:
+                    raise Failed(
+                        f"the kernel did not answer within {START_TIMEOUT_S:.0f} s{_log_end(data_dir)}"
+                    ) from None
+                except CallFailed as error:
+                    wrong = error.failure.get("kind") == "invalid_params"
+                    raise (Usage if wrong else Failed)(str(error)) from None
+            code = started.poll() if started is not None else None
+            if code == EXIT_HELD:
+                # Another client's kernel was faster, or an old one has not quite ended: join it or start again.
+                started = None
+            elif code is not None:
+                raise Failed(f"the kernel ended while starting, with exit code {code}{_log_end(data_dir)}")
+            if time.monotonic() > give_up_at:
+                raise Failed(f"no kernel could be reached within {START_TIMEOUT_S:.0f} s{_log_end(data_dir)}")
+            time.sleep(POLL_S)
+
+
+class _Turn:
+    """The turn to start a kernel, which one client has at a time, until it has joined a kernel or ended.
+
+    All clients notice the death of a kernel at the same moment. If each started one, the processes that find the data
+    directory held would delay the one that serves.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._folder = log_dir(data_dir)
+        self._lock: int | None = None
+
+    def __enter__(self) -> _Turn:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def take(self) -> bool:
+        """Return whether it is this client's turn."""
+        if self._lock is not None:
+            return True
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            # The attempt to start a kernel reports the problem.
+            return True
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return False
+        except OSError:
+            # A file system without locks: several may start one, and the data directory admits one.
+            pass
+        self._lock = lock
+        return True
 
 
 def _start(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> subprocess.Popen[bytes]:

@@ -120,6 +120,21 @@ def test_a_session_goes_on_through_the_deaths_of_its_kernels(data: Path, root: P
         assert client.stderr().count("continues the session") == 3
 
 
+def test_the_clients_of_a_kernel_that_died_start_one_kernel(data: Path) -> None:
+    with stdio_client(data) as first, stdio_client(data) as second, stdio_client(data) as third:
+        clients = [first, second, third]
+        for client in clients:
+            client.initialize()
+        pid = kernel_pid(data)
+        log = data / "logs" / "kernel.log"
+        refused = log.read_text().count("held by another kernel")
+        os.kill(pid, signal.SIGKILL)
+        wait_until_ended(data, pid)
+        for number, client in enumerate(clients):
+            assert client.call(10 + number, "mcp.echo", message="here")["isError"] is False
+        assert log.read_text().count("held by another kernel") == refused
+
+
 def test_a_kernel_that_others_look_after_is_waited_for(kernel: RunningKernel, data: Path, root: Path) -> None:
     with stdio_client(data) as client:
         client.initialize()

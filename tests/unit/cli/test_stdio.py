@@ -52,3 +52,19 @@ def test_a_session_outlives_any_number_of_kernels_that_served_it(
 def test_a_session_that_kernels_may_die_of_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(Failed, match=f"{stdio.EARLY_DEATHS + 1} kernels in a row have died within 3 s"):
         serve([4.0, *[0.1] * 50], monkeypatch, tmp_path)
+
+
+def test_one_client_at_a_time_starts_a_kernel(tmp_path: Path) -> None:
+    with stdio._Turn(tmp_path) as first:
+        assert first.take()
+        assert first.take()
+        with stdio._Turn(tmp_path) as second:
+            assert not second.take()
+    with stdio._Turn(tmp_path) as third:
+        assert third.take()
+
+
+def test_a_client_that_cannot_know_whose_turn_it_is_starts_a_kernel(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with stdio._Turn(tmp_path / "file") as turn:
+        assert turn.take()
