@@ -38,7 +38,6 @@ from linckia.kernel.ports import ROUTINE, Injector, ServiceState
 from linckia.kernel.router.router import Router
 from linckia.kernel.schedule import Schedule
 from linckia.kernel.settings import ConfigError
-from linckia.kernel.supervisor.cluster import ClusterPlacement
 from linckia.kernel.supervisor.local import LocalPlacement
 from linckia.kernel.supervisor.placement import Placement
 from linckia.kernel.supervisor.process import channel_to
@@ -274,6 +273,8 @@ class _Kernel:
         """Return where services run: on this machine, and on the cluster if there is one. Raises ConfigError."""
         if (cluster := self.config.cluster) is None:
             return local
+        from linckia.kernel.supervisor.cluster import ClusterPlacement
+
         placed = catalog.placed(pools, cluster, self.config.services)
         logs = log_dir(self.config.data_dir)
         return ClusterPlacement(local, placed, cluster.address, self._move, host=cluster.host, log_dir=logs)

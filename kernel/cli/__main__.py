@@ -13,7 +13,6 @@ from linckia.kernel.cli.parser import build_parser, commands_of, reordered
 from linckia.kernel.cli.terminal import complain, program
 from linckia.proto.control.address import find_data_dir
 from linckia.proto.control.client import CallFailed, ControlError
-from linckia.proto.errors import UnknownOperation
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -38,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(error, EXIT_USAGE)
     except CallFailed as error:
         return _say(describe(error), EXIT_FAILED)
-    except (ControlError, Failed, OSError, UnknownOperation) as error:
+    except (ControlError, Failed, OSError) as error:
         return _say(error, EXIT_FAILED)
     finally:
         program.reset(named)

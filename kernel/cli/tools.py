@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from linckia.kernel.cli import Usage
+from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.terminal import Cell, say, show_answer, show_json, show_table
+from linckia.proto.errors import UnknownOperation
 from linckia.proto.json_types import JsonObject
 from linckia.proto.operation import CLIENT, OPERATOR, SURFACES, Access, Operation, Role
 from linckia.proto.ops import Table, load
@@ -25,7 +26,11 @@ def tools(arguments: argparse.Namespace) -> int:
         raise Usage(f"there is no surface {arguments.surface!r}{nearest(arguments.surface, SURFACES)}")
     table = load()
     if arguments.name:
-        return _explain(table.find(arguments.name), as_json=arguments.json)
+        try:
+            operation = table.find(arguments.name)
+        except UnknownOperation as error:
+            raise Failed(str(error)) from None
+        return _explain(operation, as_json=arguments.json)
     if arguments.markdown:
         say(*markdown(table))
         return 0

@@ -31,6 +31,7 @@ from linckia.kernel.supervisor.local import LINK_MESSAGE_BYTES, LocalPlacement
 from linckia.kernel.supervisor.placement import Exit, Placement, Running
 from linckia.kernel.supervisor.processes import Activity
 from linckia.kernel.supervisor.spec import ServiceSpec
+from linckia.kernel.supervisor.zygote import ZygoteReport
 from linckia.proto import frames
 from linckia.proto.cluster import (
     Ended,
@@ -492,6 +493,9 @@ class ClusterPlacement:
             # What moves is still on this machine.
             if name not in self._moving:
                 self._move_now(name)
+
+    def zygote_reports(self) -> tuple[ZygoteReport, ...]:
+        return self.local.zygote_reports()
 
     def status(self) -> ClusterStatus:
         """Return the state of the cluster and its nodes, with the services on each."""

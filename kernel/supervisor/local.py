@@ -36,11 +36,10 @@ from linckia.kernel.supervisor.spawn import SERVICE, Prestarted, SpawnError, set
 from linckia.kernel.supervisor.spec import ServiceSpec, ZygoteSpec
 from linckia.kernel.supervisor.standby import Standby
 from linckia.kernel.supervisor.start_queue import StartQueue
-from linckia.kernel.supervisor.zygote import Zygote, ZygoteDown
+from linckia.kernel.supervisor.zygote import Zygote, ZygoteDown, ZygoteReport
 from linckia.proto import frames
 from linckia.proto.launch import EXIT_PROGRAM_KILLED, LaunchConfig
 from linckia.proto.link import Link, SocketLink, socket_pair
-from linckia.proto.nng_link import NngLink, stream_pair
 
 LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
 """Maximum size of a message on the link: a part and its frame. Our services send nothing longer."""
@@ -236,8 +235,15 @@ class LocalPlacement:
             if spec.name in self._prioritized:
                 self._loading.prioritize(zygote.spec.name)
         prestarted = self._take_prestarted(spec)
-        # The kernel passes descriptors to the front alongside messages.
-        pair = socket_pair if spec.handoff else stream_pair
+        pair: Callable[[], tuple[socket.socket, socket.socket]]
+        open_link: Callable[..., Link]
+        if spec.handoff:
+            # The kernel passes descriptors to the front alongside messages.
+            pair, open_link = socket_pair, SocketLink
+        else:
+            from linckia.proto.nng_link import NngLink, stream_pair
+
+            pair, open_link = stream_pair, NngLink.inherited
         ours, theirs = prestarted.link if prestarted is not None else pair()
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as given:
             on_failure.callback(ours.close)
@@ -257,9 +263,11 @@ class LocalPlacement:
             pidfd = os.pidfd_open(pid)
             settle(pid, spec.oom_score_adj)
             log.note(f"{spec.name} generation {launch.generation} started by {how} as process {pid}")
-            open_link = SocketLink if spec.handoff else NngLink.inherited
             link = open_link(ours.detach(), max_message_bytes=LINK_MESSAGE_BYTES)
             on_failure.pop_all()
+        if spec.handoff:
+            # The front, which clients wait for, does not wait for nng. The kernel loads it while the front starts.
+            import linckia.proto.nng_link  # noqa: F401  # for the links to all other services
 
         def expect_the_next() -> None:
             self._starting.end(spec.name)
@@ -330,6 +338,12 @@ class LocalPlacement:
     def _dismiss_standby(self, service: str) -> None:
         if (standby := self._standbys.pop(service, None)) is not None:
             standby.scope.cancel()
+
+    def zygote_reports(self) -> tuple[ZygoteReport, ...]:
+        return tuple(zygote.report() for zygote in self.zygotes.values())
+
+    def status(self) -> None:
+        """Return None: this machine is no cluster."""
 
     def dismiss(self, service: str) -> None:
         self._dismiss_standby(service)

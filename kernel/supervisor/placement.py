@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import socket
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import trio
@@ -17,6 +17,10 @@ from linckia.kernel.supervisor.processes import Activity
 from linckia.kernel.supervisor.spec import ServiceSpec
 from linckia.proto.launch import EXIT_OUT_OF_MEMORY, EXIT_PROGRAM_KILLED, LaunchConfig
 from linckia.proto.link import Link
+from linckia.proto.ops.kernel import ClusterStatus
+
+if TYPE_CHECKING:
+    from linckia.kernel.supervisor.zygote import ZygoteReport
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +119,12 @@ class Placement(Protocol):
 
     async def start(self, spec: ServiceSpec, launch: LaunchConfig) -> Running:
         """Start a generation. Cancellation leaves no process behind. Raises SpawnError."""
+
+    def zygote_reports(self) -> tuple[ZygoteReport, ...]:
+        """Return the state of this machine's zygotes, in the order in which they load."""
+
+    def status(self) -> ClusterStatus | None:
+        """Return the state of the cluster, if there is one."""
 
     def dismiss(self, service: str) -> None:
         """Release what was prepared for the next generation, since none will start soon."""

@@ -19,8 +19,6 @@ from linckia.kernel.generation import HeldBytes
 from linckia.kernel.isolation import isolated, run_isolated
 from linckia.kernel.ports import ROUTINE, Cause, CauseKind, GenerationSink, ServiceState
 from linckia.kernel.supervisor import policy, processes
-from linckia.kernel.supervisor.cluster import ClusterPlacement
-from linckia.kernel.supervisor.local import LocalPlacement
 from linckia.kernel.supervisor.placement import Placement
 from linckia.kernel.supervisor.policy import Decision, Event, Plan
 from linckia.kernel.supervisor.process import Ended, Life, channel_to
@@ -323,14 +321,8 @@ class Supervisor:
 
     def status(self) -> Report:
         """Return the current state of everything; takes some 0.1 ms per service."""
-        zygotes: tuple[ZygoteReport, ...] = ()
-        local, cluster = self._placement, None
-        if isinstance(self._placement, ClusterPlacement):
-            local, cluster = self._placement.local, self._placement.status()
-        if isinstance(local, LocalPlacement):
-            zygotes = tuple(zygote.report() for zygote in local.zygotes.values())
         services = tuple(self._report(name) for name in self.plan.specs)
-        return Report(services=services, zygotes=zygotes, cluster=cluster)
+        return Report(services=services, zygotes=self._placement.zygote_reports(), cluster=self._placement.status())
 
     def _report(self, name: str) -> ServiceReport:
         child = self._state.children[name]

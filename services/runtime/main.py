@@ -21,6 +21,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -29,10 +30,9 @@ import trio
 
 from linckia.proto import ops
 from linckia.proto.launch import MAX_DESCRIPTORS, MAX_PACKET_BYTES, LaunchConfig, Wake, read_launch_config
-from linckia.proto.link import LinkClosed, SocketLink
+from linckia.proto.link import Link, LinkClosed, SocketLink
 from linckia.proto.log_lines import JsonLines
 from linckia.proto.machine import give_back_at_rest
-from linckia.proto.nng_link import NngLink
 from linckia.services.runtime.ending import EXIT_FAILED, ProgramEnded, first_of
 from linckia.services.runtime.handlers import Prepare
 from linckia.services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
@@ -105,8 +105,14 @@ async def _main(
             return
         launch, fd, handoff_fd = woken
         _name_log(launch)
-    # Only processes that receive descriptors have a link without nng.
-    open_link = NngLink.inherited if handoff_fd is None else SocketLink
+    open_link: Callable[..., Link]
+    if handoff_fd is None:
+        from linckia.proto.nng_link import NngLink
+
+        open_link = NngLink.inherited
+    else:
+        # Only processes that receive descriptors have a link without nng.
+        open_link = SocketLink
     with contextlib.closing(open_link(fd, max_message_bytes=LINK_MESSAGE_BYTES)) as link:
         async with trio.open_nursery() as nursery:
             handoff = None if handoff_fd is None else socket.socket(fileno=handoff_fd)

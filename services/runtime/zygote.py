@@ -24,6 +24,7 @@ from typing import NoReturn
 
 import msgspec
 
+import linckia.proto.nng_link  # noqa: F401  # loaded once for all forked services, which link over it
 from linckia.proto import ops
 from linckia.proto.launch import (
     HEAPS,

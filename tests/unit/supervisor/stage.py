@@ -17,6 +17,7 @@ from linckia.kernel.supervisor.processes import Activity
 from linckia.kernel.supervisor.spawn import SpawnError
 from linckia.kernel.supervisor.spec import ServiceSpec
 from linckia.kernel.supervisor.supervisor import ServiceReport, Supervisor
+from linckia.kernel.supervisor.zygote import ZygoteReport
 from linckia.proto import frames
 from linckia.proto.channel import Channel
 from linckia.proto.frames import AnyFrame, Bye, ByeAck, Drain, Hello, Ping, Pong, Ready
@@ -163,6 +164,12 @@ class Stage:
         assert self._nursery is not None
         self._nursery.start_soon(self._play, actor)
         return process
+
+    def zygote_reports(self) -> tuple[ZygoteReport, ...]:
+        return ()
+
+    def status(self) -> None:
+        return None
 
     def dismiss(self, service: str) -> None:
         self.dismissed.append(service)
