@@ -22,10 +22,11 @@ CALL_MOUNTED = "call_mounted"
 """Operation of the front by which the operator calls a tool of a mounted server, since only fronts know their names."""
 
 LIBRARIES = (
-    "linckia.services.front.protocol.dispatch",
+    "linckia.services.front.protocol.server",
     "linckia.services.front.web.serving",
 )
-"""Modules that a front needs for everything beyond the handshake of a local client: MCP's SDK and the HTTP server."""
+"""Modules that a front needs for everything beyond lists and ordinary calls of local clients: MCP's SDK and the HTTP
+server."""
 
 OFF = "off"
 """Value of the token setting that makes HTTP open to everyone."""

@@ -156,8 +156,8 @@ class FastPath:
         """Return the answer to a call that failed with `error`."""
         failure = as_failure(error, call.operation.name)
         if is_protocol_error(call.operation, failure, modern=call.modern):
-            error_ = as_error(failure)
-            return Answer(error_message(call.id, error_.code, error_.message, error_.data), error_.code)
+            refused = as_error(failure)
+            return Answer(error_message(call.id, refused.code, refused.message, refused.data), refused.code)
         result = as_tool_result(failure)
         if call.modern:
             result["resultType"] = "complete"

@@ -21,6 +21,7 @@ from linckia.kernel import VERSION
 from linckia.proto import mcp
 from linckia.proto.operation import SURFACES
 from linckia.proto.surfaces.surface import Surface
+from linckia.services.front import gateway as gateways
 from linckia.services.front.gateway import Gateway
 from linckia.services.front.prompts import FilePrompts
 from linckia.services.front.protocol import handshake
@@ -248,6 +249,24 @@ async def test_discovery_decides_the_era_also_before_the_sdk_is_there() -> None:
         assert (await wire.receive())["error"]["code"] == -32022
         await wire.call("t_string", id=3, meta=META)
         assert (await wire.receive())["result"]["resultType"] == "complete"
+
+
+@pytest.mark.parametrize("needed", [True, False])
+async def test_the_sdk_is_loaded_when_it_is_needed_or_after_a_while(
+    needed: bool, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    # The tests have loaded the SDK, so any other module stands for it.
+    monkeypatch.setattr(gateways, "SDK", "colorsys")
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    async with unloaded() as (gateway, _, nursery), connected(gateway) as wire:
+        nursery.start_soon(gateway.load)
+        await wire.initialize()
+        assert "colorsys" not in sys.modules
+        if needed:
+            gateway.needed.set()
+        await gateway.loaded.wait()
+        assert "colorsys" in sys.modules
+        assert (trio.current_time() >= gateways.SDK_AFTER_S) is not needed
 
 
 async def test_a_client_may_leave_before_the_sdk_is_there() -> None:
