@@ -37,7 +37,7 @@ class ColdStarts:
         """Return the milliseconds to the answers of `initialize` and of `tools/list`."""
         self.peer_ms.append(peer() * 1000)
         with tempfile.TemporaryDirectory(prefix="linckia-regress-") as fresh:
-            opened, listed = first_answers(Path(fresh), self._checkouts[subject].command())
+            opened, listed, _ = first_answers(Path(fresh), self._checkouts[subject].command())
             wait_for_its_end(Path(fresh))
         return [opened * 1000], [listed * 1000]
 
