@@ -25,11 +25,11 @@ from linckia.kernel.catalog import DISK_LIMIT, ServiceEntry
 from linckia.kernel.config import Config, files_of, model_folders
 from linckia.kernel.supervisor.spec import ServiceSpec
 from linckia.proto.durable import replace_file
-from linckia.proto.front import PATIENCE_S, FrontSettings, PromptFolder
+from linckia.proto.front import PATIENCE_S, PATIENCE_SETTING, FrontSettings, PromptFolder
 from linckia.proto.json_types import Layer
 from linckia.proto.launch import Confinement, LaunchConfig
 from linckia.proto.manifest import Manifest, Roots
-from linckia.proto.ops import Table, tasks
+from linckia.proto.ops import Table
 
 SESSION_KEY: Final = "session.key"
 """Name of the file in the data directory with the key that signs the ids of HTTP sessions."""
@@ -234,7 +234,7 @@ class LaunchConfigs:
         front = FrontSettings(
             version=VERSION, http=config.http, prompt_folders=folders, ops_modules=self._ops_modules,
             session_key=session_key(config.data_dir), unserved=tuple(self.unserved), approvals=config.approvals,
-            patience_s=_patience_s(config.services.get(tasks.SERVICE, {})),
+            patience_s=_patience_s(config.services),
         )  # fmt: skip
         return {name: value for name, value in msgspec.to_builtins(front).items() if name != "workers"}
 
@@ -252,9 +252,10 @@ class LaunchConfigs:
         return True
 
 
-def _patience_s(table: Layer) -> float:
-    """Return how long clients wait for a long call. The service `tasks` itself reports a wrong value."""
-    found = table.get("after_s")
+def _patience_s(services: Mapping[str, Layer]) -> float:
+    """Return how long clients wait for a long call. The service itself reports a wrong value."""
+    service, name = PATIENCE_SETTING
+    found = services.get(service, {}).get(name)
     return float(found) if isinstance(found, int | float) and found > 0 else PATIENCE_S
 
 

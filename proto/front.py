@@ -33,7 +33,9 @@ OFF = "off"
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 3000
 PATIENCE_S = 50.0
-"""How long clients wait for a long call, unless the settings say otherwise (`tasks.after_s`)."""
+"""How long clients wait for a long call, unless the settings say otherwise."""
+PATIENCE_SETTING = ("tasks", "after_s")
+"""The service and its setting that say otherwise."""
 
 MIN_TOKEN_CHARACTERS = 16
 """A shorter token could be guessed."""

@@ -37,6 +37,7 @@ from linckia.kernel.supervisor.processes import Activity
 from linckia.kernel.supervisor.spawn import SpawnError
 from linckia.kernel.supervisor.spec import ServiceSpec
 from linckia.kernel.supervisor.supervisor import Supervisor
+from linckia.kernel.supervisor.zygote import ZygoteReport
 from linckia.proto import frames, ops
 from linckia.proto.channel import Channel
 from linckia.proto.errors import LinckiaError
@@ -222,6 +223,12 @@ class Farm:
         assert self._nursery is not None
         self._nursery.start_soon(worker.live)
         return worker
+
+    def zygote_reports(self) -> tuple[ZygoteReport, ...]:
+        return ()
+
+    def status(self) -> None:
+        return None
 
     def dismiss(self, service: str) -> None: ...
 

@@ -45,7 +45,7 @@ class ColdStarts:
 def join(kernel: Kernel) -> tuple[list[float], list[float]]:
     """Return the milliseconds of two clients that join a running kernel, to `initialize` and to `tools/list`."""
     taken = [first_answers(kernel.data, kernel.checkout.command()) for _ in range(2)]
-    return [opened * 1000 for opened, _ in taken], [listed * 1000 for _, listed in taken]
+    return [opened * 1000 for opened, _, _ in taken], [listed * 1000 for _, listed, _ in taken]
 
 
 def kill_service(kernel: Kernel, service: str, tool: str, arguments: Mapping[str, Any]) -> list[float]:
