@@ -18,7 +18,6 @@ import collections
 import itertools
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import trio
@@ -28,9 +27,9 @@ from linckia.kernel.generation import Generation, RoutedCall
 from linckia.kernel.isolation import isolated
 from linckia.kernel.ports import Cause, ServiceState
 from linckia.kernel.router.instance import Instance, Limits
+from linckia.kernel.router.leaving import NEXT_S, Leaving
 from linckia.kernel.router.loads import Loads
 from linckia.kernel.router.quarantine import QUARANTINE_S, Quarantine
-from linckia.kernel.router.record import who
 from linckia.proto import errors
 from linckia.proto.channel import ProtocolViolation
 from linckia.proto.errors import Executed, Failure, LinckiaError
@@ -48,22 +47,11 @@ forever."""
 ALONE_S = 2.0
 """How long a suspect has the process to itself: a call that kills does so soon, and others are waiting."""
 
-OVER_S = 10.0
-"""How long after its withdrawal the end of a call that makes changes is waited for."""
-
 OF_ITSELF_S = 60.0
 """For this long after a crash with nothing in flight, crashes are no evidence against the calls in flight."""
 
 _ASLEEP = (ServiceState.RESTING, ServiceState.DRAINING)
 _COMING = (ServiceState.WAITING, ServiceState.STARTING)
-
-
-@dataclass(slots=True)
-class _Leaving:
-    """A withdrawn call that makes changes and may still be executed."""
-
-    ended: trio.Event
-    until: float
 
 
 class Lane:
@@ -72,6 +60,7 @@ class Lane:
     Args:
         wake: called with the name of an instance that is needed while it rests or is about to.
         start: starts a background task.
+        leaving: the withdrawn calls of all lanes that have not ended.
     """
 
     def __init__(
@@ -80,6 +69,7 @@ class Lane:
         limits: Limits,
         instances: Sequence[str] = (),
         *,
+        leaving: Leaving,
         wake: Callable[[str], None],
         start: Callable[[Callable[[], Awaitable[None]]], None],
     ) -> None:
@@ -102,7 +92,7 @@ class Lane:
         self._start = start
         self._quarantine = Quarantine()
         self._died_of_itself_at = -math.inf
-        self._leaving: dict[RoutedCall, _Leaving] = {}
+        self._leaving = leaving
         self._removed = ""
         self._growing = False
         """Whether `_grow` runs."""
@@ -157,7 +147,7 @@ class Lane:
             self.failures[error.kind.value] += 1
             raise call.op.failure(error)
         self.calls += 1
-        if self._leaving and (before := self._leaving_of(call)):
+        if before := self._leaving.before(call):
             self._start(partial(self._queue_after, before, call))
             return
         self._queue_now(call)
@@ -170,34 +160,16 @@ class Lane:
         if self._queue and self._unhurried:
             self._hurry()
 
-    def _leaving_of(self, call: RoutedCall) -> list[RoutedCall]:
-        """Return the same client's calls that are over for it, and may still be executed."""
-        return [each for each in self._leaving if each.for_client and call.for_client and who(each) == who(call)]
-
-    async def _queue_after(self, before: list[RoutedCall], call: RoutedCall) -> None:
+    async def _queue_after(self, before: Sequence[RoutedCall], call: RoutedCall) -> None:
         """Queue a call once earlier ones have ended, so that a client that looks sees what has become of them."""
         for each in before:
-            await self.over(each)
+            await self._leaving.over(each, within_s=NEXT_S)
         if call.withdrawn:
             return
         if (error := self._unavailable(call)) is not None:
             self._finish(call, error)
         else:
             self._queue_now(call)
-
-    def is_leaving(self, call: RoutedCall) -> bool:
-        """Return whether a withdrawn call may still be executed, and change something."""
-        return call in self._leaving
-
-    async def over(self, call: RoutedCall) -> None:
-        """Wait until nothing of a withdrawn call happens any more, until `OVER_S` after its withdrawal at most."""
-        if (leaving := self._leaving.get(call)) is not None:
-            with trio.move_on_at(leaving.until):
-                await leaving.ended.wait()
-
-    def _left(self, call: RoutedCall) -> None:
-        if (leaving := self._leaving.pop(call, None)) is not None:
-            leaving.ended.set()
 
     def _hurry(self) -> None:
         """Have instances that were never READY start before other services, since somebody waits for this one."""
@@ -234,8 +206,7 @@ class Lane:
             # It keeps its slot until the handler reports that it has stopped, so that the limit on calls in flight
             # holds.
             self._post(call.generation, Cancel(call.frame_id, reason))
-            if call.op.access is not Access.READ:
-                self._leaving[call] = _Leaving(trio.Event(), trio.current_time() + OVER_S)
+            self._leaving.add(call)
             return Executed.MAYBE
         for waiting in (self._queue, self._suspects):
             if call in waiting:
@@ -276,7 +247,7 @@ class Lane:
         for call in lost:
             call.frame_id = 0
             if call.withdrawn:
-                self._left(call)
+                self._leaving.ended(call)
                 continue
             if (error := self._after_death(call, cause, alone=len(lost) == 1)) is None:
                 again.append(call)
@@ -359,7 +330,7 @@ class Lane:
 
     def _release(self, generation: Generation, call: RoutedCall) -> None:
         del generation.calls[call.frame_id]
-        self._left(call)
+        self._leaving.ended(call)
         self.in_flight -= 1
         call.frame_id = 0
         instance = self.instances[generation.service]

@@ -32,6 +32,7 @@ from linckia.kernel.router.approvals import Gate
 from linckia.kernel.router.calls import CallLog
 from linckia.kernel.router.instance import Limits
 from linckia.kernel.router.lane import Lane
+from linckia.kernel.router.leaving import Leaving
 from linckia.kernel.router.record import KERNEL, AuditLog, record, who
 from linckia.kernel.router.take_over import TakenOver
 from linckia.proto import errors, frames, grants, keys, mcp, results
@@ -79,10 +80,8 @@ class Router:
         self._read_only = read_only
         self.table = table
         """Replaced as a whole when operations are added or removed."""
-        self.lanes = {
-            name: Lane(name, limit, (pools or {}).get(name, ()), wake=self._wake, start=self._start)
-            for name, limit in limits.items()
-        }
+        self.leaving = Leaving()
+        self.lanes = {name: self._new_lane(name, limit, (pools or {}).get(name, ())) for name, limit in limits.items()}
         """Lanes by service."""
         # Also by instance, since the supervisor knows only instances.
         self._lanes = {**self.lanes, **{name: lane for lane in self.lanes.values() for name in lane.instances}}
@@ -90,7 +89,7 @@ class Router:
         """By service: why calls of its former operations fail."""
         self._up: set[Generation] = set()
         self._own: dict[str, LocalHandler] = {}
-        self.taken_over = TakenOver(self._record, self._lane_of)
+        self.taken_over = TakenOver(self._record, self._lane_of, self.leaving)
         self._nursery: trio.Nursery | None = None
         self._start_resting: Callable[[str], None] = lambda instance: None
 
@@ -100,6 +99,9 @@ class Router:
             self._nursery = nursery
             task_status.started()
             await trio.sleep_forever()
+
+    def _new_lane(self, service: str, limits: Limits, instances: Sequence[str] = ()) -> Lane:
+        return Lane(service, limits, instances, wake=self._wake, start=self._start, leaving=self.leaving)
 
     def wake_with(self, start: Callable[[str], None]) -> None:
         """Set the function that starts a resting instance. It is called when calls need one, even while it is
@@ -112,7 +114,7 @@ class Router:
         if (lane := self.lanes.get(service)) is not None:
             lane.revive(limits)
         else:
-            lane = Lane(service, limits, wake=self._wake, start=self._start)
+            lane = self._new_lane(service, limits)
             self.lanes[service] = self._lanes[service] = lane
 
     def remove(self, service: str, why: str) -> None:
@@ -205,7 +207,7 @@ class Router:
             if not waiting.finished.is_set():
                 executed = lane.withdraw(call, "withdrawn by the caller")
                 with trio.CancelScope(shield=True):
-                    await lane.over(call)
+                    await self.leaving.over(call)
         return lane.late(call, executed) if waiting.outcome is None else waiting.outcome
 
     def _record(self, call: RoutedCall, outcome: object) -> None:
@@ -323,13 +325,12 @@ class Router:
         else:
             outcome = Cancelled(f"{call.op.name}: withdrawn by the caller", executed=executed)
         self._record(call, outcome)
-        lane = self._lanes.get(call.op.service)
-        if lane is None or not lane.is_leaving(call):
+        if call not in self.leaving:
             generation.answer(call_id, outcome)
             return
 
         async def answer() -> None:
-            await lane.over(call)
+            await self.leaving.over(call)
             generation.answer(call_id, outcome)
 
         self._start(answer)

@@ -15,6 +15,7 @@ import trio
 
 from linckia.kernel.generation import Generation, RoutedCall, Waiting
 from linckia.kernel.router.lane import Lane
+from linckia.kernel.router.leaving import Leaving
 from linckia.proto.errors import Cancelled, Executed, InvalidParams, LinckiaError, OperationError
 from linckia.proto.frames import Progress
 from linckia.proto.operation import Operation
@@ -33,9 +34,16 @@ class TakenOver:
     Args:
         record: records the outcome of a call.
         lane_of: returns the lane of an operation.
+        leaving: the withdrawn calls that have not ended.
     """
 
-    def __init__(self, record: Callable[[RoutedCall, object], None], lane_of: Callable[[Operation[Any]], Lane]) -> None:
+    def __init__(
+        self,
+        record: Callable[[RoutedCall, object], None],
+        lane_of: Callable[[Operation[Any]], Lane],
+        leaving: Leaving,
+    ) -> None:
+        self._leaving = leaving
         self._record = record
         self._lane_of = lane_of
         self._named: dict[str, tuple[Generation, int]] = {}
@@ -81,10 +89,9 @@ class TakenOver:
         return waiting.outcome
 
     async def _call_off(self, call: RoutedCall, why: str) -> None:
-        lane = self._lane_of(call.op)
-        self._record(call, Cancelled(why, executed=lane.withdraw(call, why)))
+        self._record(call, Cancelled(why, executed=self._lane_of(call.op).withdraw(call, why)))
         with trio.CancelScope(shield=True):
-            await lane.over(call)
+            await self._leaving.over(call)
 
     def _take(self, name: str, task: str) -> _Taken:
         front, number = self._named.pop(name, (None, 0))

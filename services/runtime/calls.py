@@ -38,7 +38,7 @@ SOON_MS = 1000
 
 LAST_WORD_S = 12.0
 """How long after a deadline the kernel may take to report whether the call may have run: it reports at once, or once a
-call that makes changes has ended (`OVER_S` of `kernel.router.lane`)."""
+call that makes changes has ended (`OVER_S` of `kernel.router.leaving`)."""
 
 
 @dataclass(slots=True, eq=False)

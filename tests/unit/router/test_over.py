@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.kernel.router.lane import OVER_S
+from linckia.kernel.router.leaving import OVER_S
 from linckia.proto import frames
 from linckia.proto.dispatch import Outlasting
 from linckia.proto.errors import Executed, InvalidParams, LinckiaError, OperationError, Timeout

@@ -1,0 +1,66 @@
+"""Calls that are over for their clients, and may still be executed for a moment.
+
+A client withdraws a call, its deadline passes, or its front dies, while a thread of the service is writing to the disk.
+Whoever then looks must see what became of it: an answer about such a call, and the same client's next calls to any
+service, wait until its handler has ended. Calls that only read are over at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from linckia.kernel.generation import RoutedCall
+from linckia.kernel.router.record import who
+from linckia.proto.operation import Access
+
+OVER_S = 10.0
+"""How long after the withdrawal an answer waits for the end of the call."""
+
+NEXT_S = 2.0
+"""How long after the withdrawal the client's next calls wait. Writing takes milliseconds; what takes longer are calls
+that can only end between two steps of their work."""
+
+
+@dataclass(slots=True)
+class _Withdrawn:
+    at: float = field(default_factory=trio.current_time)
+    ended: trio.Event = field(default_factory=trio.Event)
+
+
+class Leaving:
+    """The withdrawn calls of all services whose handlers have not ended."""
+
+    def __init__(self) -> None:
+        self._calls: dict[RoutedCall, _Withdrawn] = {}
+
+    def __contains__(self, call: RoutedCall) -> bool:
+        return call in self._calls
+
+    def add(self, call: RoutedCall) -> None:
+        """Note that a call in flight was withdrawn."""
+        if call.op.access is not Access.READ:
+            self._calls[call] = _Withdrawn()
+
+    def ended(self, call: RoutedCall) -> None:
+        """Note that the handler of a call has ended, or its process."""
+        if self._calls and (withdrawn := self._calls.pop(call, None)) is not None:
+            withdrawn.ended.set()
+
+    def before(self, call: RoutedCall) -> Sequence[RoutedCall]:
+        """Return the calls whose end this one waits for."""
+        if not self._calls or not call.for_client:
+            return ()
+        name, since = who(call), trio.current_time() - NEXT_S
+        return [
+            each for each, withdrawn in self._calls.items()
+            if withdrawn.at > since and each.for_client and who(each) == name
+        ]  # fmt: skip
+
+    async def over(self, call: RoutedCall, *, within_s: float = OVER_S) -> None:
+        """Wait until nothing of a withdrawn call happens any more, or `within_s` after its withdrawal."""
+        if (withdrawn := self._calls.get(call)) is not None:
+            with trio.move_on_at(withdrawn.at + within_s):
+                await withdrawn.ended.wait()
