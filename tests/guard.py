@@ -29,6 +29,9 @@ ROUNDS = 20
 
 def started(run: str, since_s: float = 0.0) -> list[int]:
     """Return the processes of a run, and all below them, that were started at an instant of `uptime` or later."""
+    if not run.endswith("/"):
+        # Anything shorter would match the processes of other runs.
+        raise ValueError(f"{run!r} is no run")
     parents: dict[int, int] = {}
     started_s: dict[int, float] = {}
     found: set[int] = set()
@@ -48,6 +51,9 @@ def started(run: str, since_s: float = 0.0) -> list[int]:
                 found.add(pid)
     while below := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= below
+    # Whatever goes wrong above, it is not the machine that is ended.
+    if 1 in found or os.getppid() in found:
+        raise RuntimeError(f"processes of {run!r} cannot be told from others")
     return sorted(pid for pid in found - {os.getpid()} if started_s[pid] >= since_s)
 
 

@@ -89,6 +89,21 @@ def run(tmp_path: Path, test: str, *options: str) -> subprocess.CompletedProcess
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120)
 
 
+def test_only_processes_of_the_run_are_found() -> None:
+    run = os.environ[guard.RUN]
+    with subprocess.Popen(["sleep", "1000"]) as ours, subprocess.Popen(["sleep", "1000"], env={}) as other:
+        try:
+            found = guard.started(run)
+            assert ours.pid in found
+            assert not {other.pid, os.getpid(), os.getppid(), 1} & set(found)
+            assert guard.started("another/") == []
+        finally:
+            ours.kill()
+            other.kill()
+    with pytest.raises(ValueError, match="is no run"):
+        guard.started("")
+
+
 @pytest.mark.parametrize("what", HANGS)
 def test_a_test_that_hangs_fails_and_leaves_no_process(tmp_path: Path, what: str) -> None:
     since_s = guard.uptime()
