@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import re
 import sqlite3
 import time
 from collections import Counter
@@ -20,6 +21,7 @@ from typing import Any
 import trio
 
 from tests.chaos.clients import CallOutcome, Client, HttpClient
+from tests.chaos.looking import Seen, Value
 from tests.chaos.record import Record
 from tests.system.workloads import turn
 
@@ -32,6 +34,8 @@ MOUNTED = "small"
 
 NEWS_S = 60
 """Time in which a note's change becomes known even if the notifying frame was dropped."""
+LOOKS, LOOK_PAUSE_S = 5, 0.5
+"""How often a client looks after an uncertain answer while nobody answers."""
 PAUSE_S = 0.02
 """Pause between two calls of a worker, which leaves time for the machine's other work."""
 
@@ -43,6 +47,7 @@ def make_folder(root: Path, workers: int) -> None:
         (root / f"note-{n}.md").write_text(f"# Note {n}\n\nThis is note number {n}, about sea stars.\n\n{link}\n")
     for which in range(workers):
         (root / f"worker-{which}.yaml").write_text("# kept\nvalue: start\n")
+        (root / f"tasked-{which}.yaml").write_text("# kept\nvalue: start\n")
         (root / f"tagged-{which}.md").write_text(f"# Tagged {which}\n\nTags come here.\n")
         (root / f"text-{which}.txt").write_text("start\nkept\n")
         (root / f"note-written-{which}.md").write_text("# Written\n\nstart\n")
@@ -61,9 +66,15 @@ class Worker:
     root: Path
     record: Record
     chance: random.Random
-    yaml: set[str] = field(default_factory=lambda: {"start"})
-    text: set[str] = field(default_factory=lambda: {"start"})
-    note: set[str] = field(default_factory=lambda: {"start"})
+    yaml: Value = field(default_factory=lambda: Value("start"))
+    text: Value = field(default_factory=lambda: Value("start"))
+    note: Value = field(default_factory=lambda: Value("start"))
+    plan: Value = field(default_factory=lambda: Value(""))
+    """The latest edition of the worker's document; empty before the first."""
+    tasked: Value = field(default_factory=lambda: Value("start"))
+    task: str = ""
+    """A task that has not ended, as far as is known."""
+    seen: Seen = field(default_factory=Seen)
     tags: list[str] = field(default_factory=list)
     memories: list[str] = field(default_factory=list)
     maybe_memories: list[str] = field(default_factory=list)
@@ -78,8 +89,10 @@ class Worker:
     turns: list[str] = field(default_factory=list)
     lines: dict[str, CallOutcome] = field(default_factory=dict)
     """Lines that the mounted server was asked to append to a file, with its answers."""
-    places: set[int] = field(default_factory=lambda: {0})
-    """The possible places of the worker's file."""
+    place: Value = field(default_factory=lambda: Value("0"))
+    """The number of the place of the worker's file."""
+    deleted: dict[str, Value] = field(default_factory=dict)
+    """Files that were to be deleted, each "there" or "gone"."""
     writes: dict[tuple[str, str], tuple[float, float | None]] = field(default_factory=dict)
     """Start and acknowledgement time of each write of documents, sets and turns, on the wall clock; None if not
     acknowledged."""
@@ -90,7 +103,8 @@ class Worker:
             (4, self.echo), (3, self.set_value), (3, self.get_value), (3, self.add_document), (2, self.get_document),
             (1, self.tag), (2, self.read_note), (2, self.search), (1, self.neighbours), (1, self.make_set),
             (1, self.move), (1, self.status), (1, self.edit_file), (1, self.write_note), (1, self.remember),
-            (2, self.mounted_echo), (1, self.append_line),
+            (2, self.mounted_echo), (1, self.append_line), (2, self.new_edition), (1, self.delete_file),
+            (1, self.have_a_task),
         ]  # fmt: skip
         if isinstance(self.client, HttpClient):
             steps += [(4, self.ingest), (1, self.embed)]
@@ -167,20 +181,115 @@ class Worker:
     async def set_value(self) -> None:
         value = f"v{self.number}"
         file = str(self.root / f"worker-{self.which}.yaml")
-        said = await self.call("noyalib_set", file=file, path="value", value=value)
-        if said.ok:
-            self.yaml = {value}
-        elif not said.not_done_for_sure:
-            self.yaml.add(value)
+        await self.written(
+            self.yaml, value, await self.call("noyalib_set", file=file, path="value", value=value), self.yaml_value
+        )
 
-    async def get_value(self) -> None:
+    async def yaml_value(self) -> str | None:
         file = str(self.root / f"worker-{self.which}.yaml")
         said = await self.call("noyalib_get", reads=True, file=file, path="value")
-        self.check(said, said.ok and said.result["text"] in self.yaml, sorted(self.yaml))
-        if said.ok and len(self.yaml) > 1:
-            newest = max(self.yaml, key=lambda value: int(value[1:]) if value[1:].isdigit() else 0)
-            self.record.maybe["done" if said.result["text"] == newest else "not done"] += 1
-            self.yaml = {said.result["text"]}
+        return said.result["text"] if said.ok else None
+
+    async def get_value(self) -> None:
+        if (found := await self.yaml_value()) is not None:
+            self.compare_value("the value", self.yaml, found, self.record.wrong)
+
+    async def written(
+        self, value: Value, new: str, said: CallOutcome, look: Callable[[], Awaitable[str | None]]
+    ) -> None:
+        """Note the outcome of a write; after an uncertain one, look once what has become of it."""
+        if said.ok:
+            value.acknowledged(new)
+        elif not said.not_done_for_sure:
+            value.uncertain(new)
+            if (found := await self.look(look)) is not None:
+                self.compare_value("what is seen", value, found, self.record.wrong)
+                self.record.maybe["done" if found == new else "not done"] += 1
+                value.looked_at(found)
+
+    async def look(self, look: Callable[[], Awaitable[str | None]]) -> str | None:
+        """Return what a client sees that looks after an uncertain answer; None if nobody answers for now."""
+        for _ in range(LOOKS):
+            if (found := await look()) is not None:
+                self.record.looked += 1
+                return found
+            await trio.sleep(LOOK_PAUSE_S)
+        return None
+
+    def compare_value(self, what: str, value: Value, found: str, otherwise: list[str]) -> None:
+        if found not in value.possible and not value.any:
+            late = found in value.excluded
+            told = f"{self.record.at_s:.1f} s: {what} of {self.which} is {found!r}, not {sorted(value.possible)}"
+            (self.record.late if late else otherwise).append(told)
+
+    async def presence(self, kind: str, name: str, look: Callable[[], Awaitable[str | None]]) -> None:
+        """Look whether an uncertain addition is there, and remember it."""
+        if (found := await self.look(look)) is not None:
+            self.seen.note(kind, name, found == "there")
+
+    async def file_text(self, name: str) -> str | None:
+        said = await self.call("read-file", reads=True, path=str(self.root / name))
+        return said.result["text"] if said.ok else None
+
+    async def new_edition(self) -> None:
+        text = f"edition {self.number} of the plan of {self.which}"
+        said = await self.call(
+            "execute", repeatable=False,
+            operations=[{"op": "add", "params": {"name": f"plan-{self.which}", "content": text}}],
+        )  # fmt: skip
+        await self.written(self.plan, text, said, self.edition)
+
+    async def edition(self) -> str | None:
+        """Return the document that has the worker's name now."""
+        step = {"op": "get", "params": {"name": f"plan-{self.which}", "include_content": True}}
+        said = await self.call("query", reads=True, steps=[step])
+        if said.ok:
+            found = re.search(rf"edition \d+ of the plan of {self.which}\b", json.dumps(said.result))
+            return "" if found is None else found[0]
+        return "" if "no document" in said.text.lower() or "not found" in said.text.lower() else None
+
+    async def delete_file(self) -> None:
+        name = f"deleted-{self.which}-{self.number}.txt"
+        path = trio.Path(self.root / name)
+        try:
+            await path.write_text("soon gone\n")
+        except OSError:
+            # The disk is full, or read-only.
+            return
+        said = await self.call("delete-files", repeatable=False, paths=[str(path)])
+        if said.ok and said.result["failed"] == 0:
+            self.deleted[name] = Value("gone")
+        elif not said.ok and not said.not_done_for_sure:
+            value = self.deleted[name] = Value("there")
+            await self.written(value, "gone", said, lambda: self.existence(name))
+
+    async def existence(self, name: str) -> str | None:
+        """Return whether a file is there, once the service that deletes files has answered."""
+        if await self.file_text("probe.md") is None:
+            return None
+        return "there" if (self.root / name).exists() else "gone"
+
+    async def have_a_task(self) -> None:
+        if not self.task:
+            value = f"v{self.number}"
+            arguments = {"file": str(self.root / f"tasked-{self.which}.yaml"), "path": "value", "value": value}
+            said = await self.call("task_start", repeatable=False, operation="noyalib_set", arguments=arguments)
+            if said.ok:
+                self.task, self.tasked.next = said.result["id"], value
+                self.tasked.uncertain(value)
+            elif not said.not_done_for_sure:
+                # It may go on, and nobody knows its id.
+                self.tasked.any = True
+            return
+        said = await self.call("task_wait", reads=True, id=self.task, timeout_s=20)
+        if said.ok and said.result["state"] != "working":
+            if said.result["state"] == "completed":
+                self.tasked.acknowledged(self.tasked.next)
+            else:
+                # On a full disk, tasks fail as calls do.
+                self.check(said, said.result["failure"]["executed"] == "no", "a task that did nothing")
+                self.tasked.refused(self.tasked.next)
+            self.task = ""
 
     async def add_document(self) -> None:
         text = f"document {self.number} of worker {self.which}: " + "sea stars " * self.chance.randrange(1, 50)
@@ -195,6 +304,11 @@ class Worker:
             self.documents[sha] = text
         elif not said.not_done_for_sure:
             self.maybe_documents.append(sha)
+            await self.presence("document", sha, lambda: self.document_presence(sha))
+
+    async def document_presence(self, sha: str) -> str | None:
+        said = await self._document(self.client, sha)
+        return "there" if said.ok else "absent" if "no document" in said.text.lower() else None
 
     async def get_document(self) -> None:
         if not self.documents:
@@ -213,18 +327,33 @@ class Worker:
             self.tags.append(tag)
         elif not said.not_done_for_sure:
             self.maybe_tags.append(tag)
+            await self.presence("tag", tag, lambda: self.tag_presence(tag))
+
+    async def tag_presence(self, tag: str) -> str | None:
+        text = await self.file_text(f"tagged-{self.which}.md")
+        return None if text is None else "there" if f"{tag}\n" in text else "absent"
 
     async def edit_file(self) -> None:
         value = f"v{self.number}"
         edits = [{"lines": "1", "new": value}]
         path = str(self.root / f"text-{self.which}.txt")
-        _settle(self.text, value, await self.call("edit-file", repeatable=False, path=path, edits=edits))
+        said = await self.call("edit-file", repeatable=False, path=path, edits=edits)
+        await self.written(self.text, value, said, self.first_line)
+
+    async def first_line(self) -> str | None:
+        text = await self.file_text(f"text-{self.which}.txt")
+        return None if text is None else text.partition("\n")[0]
 
     async def write_note(self) -> None:
         value = f"v{self.number}"
         path = f"note-written-{self.which}.md"
         content = f"# Written\n\n{value}\n"
-        _settle(self.note, value, await self.call("write_note", path=path, content=content, overwrite=True))
+        said = await self.call("write_note", path=path, content=content, overwrite=True)
+        await self.written(self.note, value, said, self.note_value)
+
+    async def note_value(self) -> str | None:
+        text = await self.file_text(f"note-written-{self.which}.md")
+        return None if text is None else text.rstrip("\n").rpartition("\n")[2]
 
     async def remember(self) -> None:
         # Statements about different subjects do not contradict each other.
@@ -267,27 +396,33 @@ class Worker:
             self.maybe_sets.append(name)
 
     async def move(self) -> None:
-        # An uncertain move may still happen after the check, so all places remain possible until a move is
-        # acknowledged.
-        there = {n for n in self.places if (self._moved(n)).exists()}
-        if len(there) != 1:
-            await trio.sleep(1)
-            there = {n for n in self.places if (self._moved(n)).exists()}
-        if len(there) != 1:
-            self.record.wrong.append(f"the file of {self.which} is at {sorted(there)} of {sorted(self.places)}")
+        # Without a look after an uncertain move, it is not known where the file is.
+        at = self._at() if len(self.place.possible) > 1 else next(iter(self.place.possible))
+        if at is None or not self._moved(int(at)).exists():
+            self.misplaced()
             return
-        (at,) = there
         said = await self.call(
             "move-files", repeatable=False,
-            moves=[{"from": str(self._moved(at)), "to": str(self._moved(self.number))}],
+            moves=[{"from": str(self._moved(int(at))), "to": str(self._moved(self.number))}],
         )  # fmt: skip
         # The answer reports items that were not done; the call itself has not failed.
-        if said.ok and said.result["failed"] == 0:
-            if len(self.places) > 1:
-                self.record.maybe["done" if at == max(self.places) else "not done"] += 1
-            self.places = {self.number}
-        elif not said.ok and not said.not_done_for_sure:
-            self.places.add(self.number)
+        if not said.ok or said.result["failed"] == 0:
+            await self.written(self.place, str(self.number), said, self.place_seen)
+
+    async def place_seen(self) -> str | None:
+        """Return where the file is, once the service that moves files has answered."""
+        return None if await self.file_text("probe.md") is None else self._at()
+
+    def _at(self) -> str | None:
+        folder = self.root / "moved" / str(self.which)
+        found = [path.stem.removeprefix("at-") for path in folder.iterdir()]
+        return found[0] if len(found) == 1 else None
+
+    def misplaced(self) -> None:
+        there = sorted(path.name for path in (self.root / "moved" / str(self.which)).iterdir())
+        late = any(name.removeprefix("at-").removesuffix(".txt") in self.place.excluded for name in there)
+        told = f"{self.record.at_s:.1f} s: the file of {self.which} is at {there}, not {sorted(self.place.possible)}"
+        (self.record.late if late else self.record.lost).append(told)
 
     def _moved(self, n: int) -> Path:
         return self.root / "moved" / str(self.which) / f"at-{n}.txt"
@@ -308,29 +443,39 @@ class Worker:
         `kept` has the names of the existing resource sets and memories.
         """
         lost = self.record.lost
-        text = (self.root / f"worker-{self.which}.yaml").read_text()
-        if text not in {f"# kept\nvalue: {value}\n" for value in self.yaml}:
-            lost.append(f"worker-{self.which}.yaml is {text!r}, not {sorted(self.yaml)}")
+        if self.task:
+            await self.have_a_task()
         for name, begins, ends, values in (
+            (f"worker-{self.which}.yaml", "# kept\nvalue: ", "\n", self.yaml),
+            (f"tasked-{self.which}.yaml", "# kept\nvalue: ", "\n", self.tasked),
             (f"text-{self.which}.txt", "", "\nkept\n", self.text),
             (f"note-written-{self.which}.md", "# Written\n\n", "\n", self.note),
         ):
             there = (self.root / name).read_text()
-            if there not in {f"{begins}{value}{ends}" for value in values}:
-                lost.append(f"{name} is {there!r}, not {sorted(values)}")
+            if not (there.startswith(begins) and there.endswith(ends)):
+                lost.append(f"{name} is {there!r}")
+            else:
+                self.compare_value(name, values, there.removeprefix(begins).removesuffix(ends), lost)
+        if (edition := await self.edition()) is not None:
+            self.compare_value("the plan", self.plan, edition, lost)
+        for name, value in self.deleted.items():
+            self.compare_value(name, value, "there" if (self.root / name).exists() else "gone", lost)
+        if self._at() not in self.place.possible:
+            self.misplaced()
         lost += [f"memory {text!r}" for text in self.memories if text not in kept]
         self._settle(text in kept for text in self.maybe_memories)
         self._compare_lines()
         tagged = (self.root / f"tagged-{self.which}.md").read_text()
         lost += [f"{tag} of tagged-{self.which}.md" for tag in self.tags if tag not in tagged]
         self._settle(tag in tagged for tag in self.maybe_tags)
+        self.record.late += self.seen.changed("tag", lambda tag: f"{tag}\n" in tagged)
         for sha, content in self.documents.items():
             said = await self._document(client, sha)
             if not said.ok or content not in json.dumps(said.result, ensure_ascii=False):
                 lost.append(f"document {sha}: {said.kind} {said.text[:200]}")
-        self._settle([(await self._document(client, sha)).ok for sha in self.maybe_documents])
-        if [n for n in self.places if self._moved(n).exists()] == []:
-            lost.append(f"the file of {self.which}, which is at none of {sorted(self.places)}")
+        uncertain = {sha: (await self._document(client, sha)).ok for sha in self.maybe_documents}
+        self._settle(uncertain.values())
+        self.record.late += self.seen.changed("document", uncertain.__getitem__)
         lost += [f"resource set {name}" for name in self.sets if name not in kept]
         self._settle(name in kept for name in self.maybe_sets)
         done = {(kind, name) for kind, name in self.refused if kind in ("set", "memory") and name in kept}
@@ -360,14 +505,6 @@ class Worker:
     def _settle(self, done: Iterable[bool]) -> None:
         """Record whether uncertain writes had executed."""
         self.record.maybe.update("done" if each else "not done" for each in done)
-
-
-def _settle(values: set[str], value: str, said: CallOutcome) -> None:
-    """Set the possible values of a file after a write: the new one, and after an uncertain write the earlier ones."""
-    if said.ok:
-        values.clear()
-    if said.ok or not said.not_done_for_sure:
-        values.add(value)
 
 
 def turns_of(data: Path) -> list[str]:

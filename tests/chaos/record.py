@@ -58,6 +58,10 @@ class Record:
     faults: list[Fault] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+    """What changed by itself after an uncertain answer, once its client had looked."""
+    looked: int = 0
+    """How often a client looked after an uncertain answer."""
     hung: list[str] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
     examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -80,7 +84,7 @@ class Record:
 
     @property
     def failed(self) -> bool:
-        return bool(self.lost or self.wrong or self.hung or self.orphans)
+        return bool(self.lost or self.wrong or self.late or self.hung or self.orphans)
 
     @contextmanager
     def opened(self, window: Window) -> Iterator[None]:
@@ -139,14 +143,22 @@ def report(record: Record, further: Sequence[str]) -> str:
     """Format the report for people."""
     lines = [
         f"{len(record.faults)} faults in {record.lasted_s:.0f} s; {record.acknowledged} writes acknowledged",
-        f"lost {len(record.lost)}, wrong {len(record.wrong)}, hung {len(record.hung)}, orphans {len(record.orphans)}",
+        f"lost {len(record.lost)}, wrong {len(record.wrong)}, late {len(record.late)}, "
+        f"hung {len(record.hung)}, orphans {len(record.orphans)}",
         f"availability of repeatable calls {record.availability(Window.NONE):.4%}; "
         f"of reads while the disk is full {record.availability(Window.FULL):.4%}",
-        f"may have executed: {record.maybe['done']} had, {record.maybe['not done']} had not",
+        f"may have executed: {record.maybe['done']} had, {record.maybe['not done']} had not; "
+        f"{record.looked} were looked at",
         f"calls: p50 {quantile(record.took_s, 0.5):.3f} s, p99 {quantile(record.took_s, 0.99):.3f} s",
         *("", *_of_operations(record), "", *_of_faults(record.faults), "", *further),
     ]
-    found = (("LOST", record.lost), ("WRONG", record.wrong), ("HUNG", record.hung), ("ORPHAN", record.orphans))
+    found = (
+        ("LOST", record.lost),
+        ("WRONG", record.wrong),
+        ("LATE", record.late),
+        ("HUNG", record.hung),
+        ("ORPHAN", record.orphans),
+    )
     for title, texts in found:
         lines += [f"{title}: {text}" for text in texts[:EXAMPLES]]
     for kind, examples in sorted(record.examples.items()):
