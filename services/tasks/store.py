@@ -66,6 +66,9 @@ SCHEMA = Schema(
 `is_mounted`: the call goes to a mounted server, and its result is that server's reply. `bytes` is
 the size of the mandate, in the indexes that add up what an owner has stored."""
 
+LATEST = 100
+"""How many tasks are kept whatever the clock says."""
+
 _COLUMNS = "id, operation, state, started_ns, ended_ns, result, failure"
 
 
@@ -172,8 +175,11 @@ def untold(db: apsw.Connection) -> list[Ended]:
 
 
 def purge(db: apsw.Connection, kept_ns: int) -> None:
-    """Remove the tasks that ended longer than `kept_ns` ago."""
-    db.execute("DELETE FROM task WHERE ended_ns < ? AND told", (time.time_ns() - kept_ns,))
+    """Remove the tasks that ended longer than `kept_ns` ago. The latest stay: a clock that jumps would remove them."""
+    db.execute(
+        "DELETE FROM task WHERE ended_ns < ? AND told AND number <= (SELECT max(number) FROM task) - ?",
+        (time.time_ns() - kept_ns, LATEST),
+    )
 
 
 def _task(
