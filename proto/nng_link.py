@@ -111,7 +111,6 @@ class NngLink(Link):
         self._peer_gone = False
         self.gone = trio.Event()
         """Set once the connected peer is gone."""
-        self._scopes: set[trio.CancelScope] = set()
         token = trio.lowlevel.current_trio_token()
 
         def on_pipe_removed(_pipe: object) -> None:
@@ -181,8 +180,8 @@ class NngLink(Link):
     def _on_peer_gone(self) -> None:
         self._peer_gone = True
         self.gone.set()
-        for scope in self._scopes:
-            scope.cancel()
+        if not self._closed:
+            self._wake_waiters()
 
     def try_send(self, message: bytes) -> bool:
         return self.try_send_together([message])
@@ -243,24 +242,20 @@ class NngLink(Link):
         return message
 
     async def _wait(self, fd: int) -> None:
-        with trio.CancelScope() as scope:
-            self._scopes.add(scope)
-            try:
-                await trio.lowlevel.wait_readable(fd)
-            except trio.ClosedResourceError:
-                raise LinkClosed from None
-            finally:
-                self._scopes.discard(scope)
+        # After `_wake_waiters`, the caller finds out why it was woken.
+        with contextlib.suppress(trio.ClosedResourceError):
+            await trio.lowlevel.wait_readable(fd)
+
+    def _wake_waiters(self) -> None:
+        for fd in (self._recv_fd, self._send_fd):
+            trio.lowlevel.notify_closing(fd)
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        for scope in self._scopes:
-            scope.cancel()
         # Waiters must leave epoll before the descriptors are closed, since their numbers may be reused.
-        for fd in (self._recv_fd, self._send_fd):
-            trio.lowlevel.notify_closing(fd)
+        self._wake_waiters()
         self._socket.close()
 
 

@@ -309,7 +309,7 @@ class Lane:
             case Progress():
                 call.progressed = frame
                 if call.progress is not None and not call.withdrawn:
-                    with isolated(f"progress of {call.op.name}"):
+                    with isolated("progress of", call.op.name):
                         call.progress(frame)
 
     def _not_done(self, call: RoutedCall, *, begun: bool, failure: Failure) -> None:
@@ -347,7 +347,7 @@ class Lane:
             outcome = call.op.failure(outcome)
         if not call.withdrawn:
             call.withdrawn = True
-            with isolated(f"the reply to {call.op.name}"):
+            with isolated("the reply to", call.op.name):
                 call.done(outcome)
 
     def _pump(self) -> None:
