@@ -7,6 +7,7 @@ A service that changes a database keeps its keys there, so that a key and its ef
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any
 import apsw
 import trio
 
-from linckia.proto.errors import Cancelled, Executed, LinckiaError, Timeout, from_failure
+from linckia.proto.errors import Cancelled, Executed, LinckiaError, Timeout, Unavailable, from_failure
 from linckia.services.runtime import keyed
 from linckia.services.runtime.database import Database, Kind, Schema
 from linckia.services.runtime.keyed import Answered, KeyedCall
@@ -29,6 +30,20 @@ FILE = "keys.db"
 _SCHEMA = Schema(1, "")
 
 _log = logging.getLogger("linckia.service")
+
+
+class _Storing:
+    """A change that is being stored while the thread that wants it goes on."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.error: BaseException | None = None
+
+    def wait(self) -> None:
+        """Wait until the change is on disk; blocks. Raises its error."""
+        self.ended.wait()
+        if self.error is not None:
+            raise self.error
 
 
 @dataclass(eq=False, slots=True)
@@ -59,6 +74,7 @@ class KeyStore:
         self._replaced: dict[str, KeyedCall] = {}
         """Calls whose file has been replaced, and whose intention is still to be settled."""
         self._settling = False
+        self._loop: trio.lowlevel.TrioToken | None = None
         self.recovered = trio.Event()
         """Set once `recover` is done; until then no call may change a file."""
 
@@ -88,6 +104,23 @@ class KeyStore:
     def _transaction(self) -> AbstractContextManager[apsw.Connection]:
         return self.database().transaction()
 
+    def _store(self, change: Callable[[apsw.Connection], None]) -> Callable[[], None]:
+        """Begin to store a change, and return the function that waits for it; for worker threads."""
+        storing = _Storing()
+        assert self._loop is not None
+        self._loop.run_sync_soon(self._background.start_soon, self._store_in_task, change, storing)
+        return storing.wait
+
+    async def _store_in_task(self, change: Callable[[apsw.Connection], None], storing: _Storing) -> None:
+        storing.error = Unavailable("the service ends")
+        try:
+            await self.database().write(change)
+            storing.error = None
+        except LinckiaError as error:
+            storing.error = error
+        finally:
+            storing.ended.set()
+
     async def begin(self) -> None:
         """Store that the call being served, if it has a key, may now have an effect that this service does not
         store."""
@@ -108,7 +141,7 @@ class KeyStore:
             MaybeExecuted: an earlier attempt was interrupted in the middle.
             Whatever `work` raises; an attempt that fails leaves the key unused, unless it has had an effect.
         """
-        call = KeyedCall(key, operation, keyed.digest_of(operation, identity), self._transaction)
+        call = KeyedCall(key, operation, keyed.digest_of(operation, identity), self._transaction, self._store)
         while (attempt := self._attempts.get(key)) is not None:
             call.check_same(attempt.call.operation, attempt.call.digest)
             await attempt.done.wait()
@@ -136,6 +169,7 @@ class KeyStore:
             await trio.to_thread.run_sync(self.database)
         if (known := self._known(call, resumes=resumes)) is not None:
             return known
+        self._loop = trio.lowlevel.current_trio_token()
         token = keyed.current.set(call)
         try:
             body = await work()

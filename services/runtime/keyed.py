@@ -74,6 +74,7 @@ class KeyedCall:
     Attributes:
         digest: hash of the operation and its parameters.
         transaction: begins a transaction in the database of the service's keys; blocks.
+        store: begins to store a change there, and returns a function that waits for it.
         answer: the answer that this attempt has stored.
         file: the answer of an attempt that is about to replace a file, or has done so.
         shape: makes the answer of the result of the next change.
@@ -87,6 +88,7 @@ class KeyedCall:
     operation: str
     digest: bytes
     transaction: Callable[[], AbstractContextManager[apsw.Connection]] | None = None
+    store: Callable[[Callable[[apsw.Connection], None]], Callable[[], None]] | None = None
     answer: bytes | None = None
     file: bytes | None = None
     shape: Callable[[Any], object] | None = None

@@ -81,10 +81,11 @@ def _remove_leftovers(directory: Path) -> None:
             os.unlink(directory / name)
 
 
-def replace_file(path: Path, before: bytes, after: bytes) -> None:
+def replace_file(path: Path, before: bytes, after: bytes, *, written: Callable[[], None] = lambda: None) -> None:
     """Replace the content of a file, which must still be `before`. The caller holds its lock.
 
-    Keeps mode and owner. Returns once the new content is on disk. Raises CannotReplace if nothing was changed.
+    `written` is called once the new content is on disk, and before it takes the file's place. Keeps mode and owner.
+    Returns once the change is on disk. Raises CannotReplace if nothing was changed.
     """
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -97,6 +98,7 @@ def replace_file(path: Path, before: bytes, after: bytes) -> None:
             raise CannotReplace(f"{path} is read-only")
 
         def check() -> None:
+            written()
             if not _holds(directory, path.name, before):
                 raise ChangedMeanwhile(f"{path} was changed by another program during the edit: nothing was written")
 
@@ -108,12 +110,13 @@ def replace_file(path: Path, before: bytes, after: bytes) -> None:
         os.close(directory)
 
 
-def create_file(directory: int, name: str, content: bytes) -> None:
+def create_file(directory: int, name: str, content: bytes, *, written: Callable[[], None] = lambda: None) -> None:
     """Create a file in an open directory, completely or not at all. Returns once it is on disk.
 
-    The caller holds its lock. Raises OSError, and in particular FileExistsError if the name is taken.
+    `written` is called once the content is on disk, and before it gets its name. The caller holds its lock. Raises
+    OSError, and in particular FileExistsError if the name is taken.
     """
-    _put(directory, name, content, None, lambda: None)
+    _put(directory, name, content, None, written)
     os.fsync(directory)
 
 

@@ -111,8 +111,9 @@ def rewrite(
                 if not dry_run and done.after != before:
                     if replacing is not None:
                         replacing(done)
-                    with _keyed(done.path, before, done.after, None if answer is None else partial(answer, done)):
-                        replace_file(Path(real), before, done.after)
+                    shape = None if answer is None else partial(answer, done)
+                    with _keyed(done.path, before, done.after, shape) as intended:
+                        replace_file(Path(real), before, done.after, written=intended)
                 return done
         except ChangedMeanwhile:
             continue
@@ -122,21 +123,33 @@ def rewrite(
 
 
 @contextlib.contextmanager
-def _keyed(path: str, before: bytes | None, after: bytes, answer: Callable[[], object] | None) -> Iterator[None]:
-    """Store the answer of a call with an idempotency key before the block changes the file."""
+def _keyed(
+    path: str, before: bytes | None, after: bytes, answer: Callable[[], object] | None
+) -> Iterator[Callable[[], None]]:
+    """Store the answer of a call with an idempotency key before the block changes the file.
+
+    The block writes the new content meanwhile, and calls the given function before the content gets the file's name.
+    """
     call = keyed.serving()
     if call is None or answer is None:
-        yield
+        yield _nothing
         return
     assert call.transaction is not None
-    with call.transaction() as db:
-        keyed.intend(db, call, path, before, after, answer())
+    assert call.store is not None
+    body = answer()
+    intended = call.store(lambda db: keyed.intend(db, call, path, before, after, body))
     try:
-        yield
+        yield intended
     except BaseException:
+        with contextlib.suppress(LinckiaError):
+            intended()
         with call.transaction() as db:
             keyed.settle_own(db, call, done=False)
         raise
+
+
+def _nothing() -> None:
+    """Wait for nothing."""
 
 
 def create(
@@ -157,8 +170,8 @@ def create(
     above, name = os.path.split(path)
     with open_below(roots, root, os.path.relpath(above, root), sync=True) as folder:
         try:
-            with hold(Path(path), is_new=True), _keyed(path, None, content, answer):
-                create_file(folder, name, content)
+            with hold(Path(path), is_new=True), _keyed(path, None, content, answer) as intended:
+                create_file(folder, name, content, written=intended)
         except CannotReplace as error:
             raise Contended(str(error)) from None
 
