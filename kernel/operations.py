@@ -434,9 +434,9 @@ class KernelOperations:
         if asking is None:
             raise Forbidden("only a service may take over a call")
         maker, report = asking.maker, asking.progress
-        # If the service dies, the next generation takes the call over again.
+        # If the service ends, the next generation takes the call over again.
         body = await self.router.taken_over.outcome(
-            params.call, params.task, report, is_wanted=lambda: not self.router.is_up(maker)
+            params.call, params.task, report, is_wanted=lambda: maker is None or not maker.takes_calls
         )
         return ops.KernelCalled(body=bytes(body))
 

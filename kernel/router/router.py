@@ -251,10 +251,6 @@ class Router:
             raise errors.InvalidParams(f"{call.op.name}: {error}") from None
         return frames.pack_body(await self._answer_own(call, params, kept=(bytes,)))
 
-    def is_up(self, generation: Generation | None) -> bool:
-        """Return whether a generation is READY or draining, so that it can receive answers."""
-        return generation in self._up
-
     def up(self, generation: Generation) -> None:
         lane = self._lanes[generation.service]
         if lane.service in self._fronts and generation.channel is not None:

@@ -78,7 +78,8 @@ class Outgoing:
         """
         op = operation_of(params)
         limit_s = min(op.deadline_ms / 1000 if timeout_s is None else timeout_s, deadline - trio.current_time())
-        changes = op.access is not Access.READ
+        # Nobody has been told anything about calls that a service makes for itself.
+        changes = parent is not None and op.access is not Access.READ
         if limit_s <= 0:
             raise Timeout(f"{op.name}: the caller's deadline has passed", executed=Executed.NO)
         try:
@@ -180,6 +181,11 @@ class Outgoing:
         pending = self.waiting.get(frame.id)
         if pending is not None:
             pending.answer = frame
+            pending.done.set()
+
+    def lost(self) -> None:
+        """Note that the link is lost, so that no call will be answered."""
+        for pending in self.waiting.values():
             pending.done.set()
 
     def report(self, frame: Progress | Log) -> None:

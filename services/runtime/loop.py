@@ -185,6 +185,7 @@ class ServiceLoop:
             if isinstance(error, ProtocolViolation):
                 _log.error("the kernel sent an invalid frame: %s", error)
             self._link_lost = True
+            self._outgoing.lost()
             scope.cancel()
 
     def _accept(self, frame: frames.AnyFrame, env: Environment) -> None:
