@@ -13,7 +13,8 @@ from typing import Any
 import trio
 
 from linckia.proto.control.client import CallFailed, Client
-from tests.chaos.load import Worker, turns_of
+from tests.chaos.comparison import turns_of
+from tests.chaos.load import Worker
 from tests.chaos.record import Record
 from tests.chaos.system import System, kept_by
 from tests.system.running import REPOSITORY

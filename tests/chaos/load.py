@@ -1,7 +1,8 @@
 """A mixed load on all services, with a ledger of everything that was acknowledged and must therefore exist.
 
 Each worker has its own names, so it knows the right answers: the new value after an acknowledged write, the old or the
-new one after a write that *may have executed*, and the old one after a refusal.
+new one after a write that *may have executed*, and the old one after a refusal. `looking.py` has the looks after
+uncertain answers, `comparison.py` the comparison of the ledger with the stored data.
 """
 
 from __future__ import annotations
@@ -10,10 +11,8 @@ import hashlib
 import json
 import random
 import re
-import sqlite3
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,21 +20,14 @@ from typing import Any
 import trio
 
 from tests.chaos.clients import CallOutcome, Client, HttpClient
-from tests.chaos.looking import Seen, Value
+from tests.chaos.looking import Looks, Value
 from tests.chaos.record import Record
 from tests.system.workloads import turn
 
 NOTES = 60
-REFUSED = 20
-"""Refused documents of each worker that are looked up to verify their absence."""
-
 MOUNTED = "small"
 """The mounted server of the load."""
 
-NEWS_S = 60
-"""Time in which a note's change becomes known even if the notifying frame was dropped."""
-LOOKS, LOOK_PAUSE_S = 5, 0.5
-"""How often a client looks after an uncertain answer while nobody answers."""
 PAUSE_S = 0.02
 """Pause between two calls of a worker, which leaves time for the machine's other work."""
 
@@ -74,7 +66,6 @@ class Worker:
     tasked: Value = field(default_factory=lambda: Value("start"))
     task: str = ""
     """A task that has not ended, as far as is known."""
-    seen: Seen = field(default_factory=Seen)
     tags: list[str] = field(default_factory=list)
     memories: list[str] = field(default_factory=list)
     maybe_memories: list[str] = field(default_factory=list)
@@ -97,6 +88,10 @@ class Worker:
     """Start and acknowledgement time of each write of documents, sets and turns, on the wall clock; None if not
     acknowledged."""
     number: int = 0
+    looks: Looks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.looks = Looks(self.which, self.record)
 
     async def run(self, stop: trio.Event) -> None:
         steps = [
@@ -181,7 +176,7 @@ class Worker:
     async def set_value(self) -> None:
         value = f"v{self.number}"
         file = str(self.root / f"worker-{self.which}.yaml")
-        await self.written(
+        await self.looks.written(
             self.yaml, value, await self.call("noyalib_set", file=file, path="value", value=value), self.yaml_value
         )
 
@@ -192,40 +187,7 @@ class Worker:
 
     async def get_value(self) -> None:
         if (found := await self.yaml_value()) is not None:
-            self.compare_value("the value", self.yaml, found, self.record.wrong)
-
-    async def written(
-        self, value: Value, new: str, said: CallOutcome, look: Callable[[], Awaitable[str | None]]
-    ) -> None:
-        """Note the outcome of a write; after an uncertain one, look once what has become of it."""
-        if said.ok:
-            value.acknowledged(new)
-        elif not said.not_done_for_sure:
-            value.uncertain(new)
-            if (found := await self.look(look)) is not None:
-                self.compare_value("what is seen", value, found, self.record.wrong)
-                self.record.maybe["done" if found == new else "not done"] += 1
-                value.looked_at(found)
-
-    async def look(self, look: Callable[[], Awaitable[str | None]]) -> str | None:
-        """Return what a client sees that looks after an uncertain answer; None if nobody answers for now."""
-        for _ in range(LOOKS):
-            if (found := await look()) is not None:
-                self.record.looked += 1
-                return found
-            await trio.sleep(LOOK_PAUSE_S)
-        return None
-
-    def compare_value(self, what: str, value: Value, found: str, otherwise: list[str]) -> None:
-        if found not in value.possible and not value.any:
-            late = found in value.excluded
-            told = f"{self.record.at_s:.1f} s: {what} of {self.which} is {found!r}, not {sorted(value.possible)}"
-            (self.record.late if late else otherwise).append(told)
-
-    async def presence(self, kind: str, name: str, look: Callable[[], Awaitable[str | None]]) -> None:
-        """Look whether an uncertain addition is there, and remember it."""
-        if (found := await self.look(look)) is not None:
-            self.seen.note(kind, name, found == "there")
+            self.looks.compare("the value", self.yaml, found, self.record.wrong)
 
     async def file_text(self, name: str) -> str | None:
         said = await self.call("read-file", reads=True, path=str(self.root / name))
@@ -237,7 +199,7 @@ class Worker:
             "execute", repeatable=False,
             operations=[{"op": "add", "params": {"name": f"plan-{self.which}", "content": text}}],
         )  # fmt: skip
-        await self.written(self.plan, text, said, self.edition)
+        await self.looks.written(self.plan, text, said, self.edition)
 
     async def edition(self) -> str | None:
         """Return the document that has the worker's name now."""
@@ -261,7 +223,7 @@ class Worker:
             self.deleted[name] = Value("gone")
         elif not said.ok and not said.not_done_for_sure:
             value = self.deleted[name] = Value("there")
-            await self.written(value, "gone", said, lambda: self.existence(name))
+            await self.looks.written(value, "gone", said, lambda: self.existence(name))
 
     async def existence(self, name: str) -> str | None:
         """Return whether a file is there, once the service that deletes files has answered."""
@@ -304,10 +266,10 @@ class Worker:
             self.documents[sha] = text
         elif not said.not_done_for_sure:
             self.maybe_documents.append(sha)
-            await self.presence("document", sha, lambda: self.document_presence(sha))
+            await self.looks.presence("document", sha, lambda: self.document_presence(sha))
 
     async def document_presence(self, sha: str) -> str | None:
-        said = await self._document(self.client, sha)
+        said = await document(self.client, sha)
         return "there" if said.ok else "absent" if "no document" in said.text.lower() else None
 
     async def get_document(self) -> None:
@@ -327,7 +289,7 @@ class Worker:
             self.tags.append(tag)
         elif not said.not_done_for_sure:
             self.maybe_tags.append(tag)
-            await self.presence("tag", tag, lambda: self.tag_presence(tag))
+            await self.looks.presence("tag", tag, lambda: self.tag_presence(tag))
 
     async def tag_presence(self, tag: str) -> str | None:
         text = await self.file_text(f"tagged-{self.which}.md")
@@ -338,7 +300,7 @@ class Worker:
         edits = [{"lines": "1", "new": value}]
         path = str(self.root / f"text-{self.which}.txt")
         said = await self.call("edit-file", repeatable=False, path=path, edits=edits)
-        await self.written(self.text, value, said, self.first_line)
+        await self.looks.written(self.text, value, said, self.first_line)
 
     async def first_line(self) -> str | None:
         text = await self.file_text(f"text-{self.which}.txt")
@@ -349,7 +311,7 @@ class Worker:
         path = f"note-written-{self.which}.md"
         content = f"# Written\n\n{value}\n"
         said = await self.call("write_note", path=path, content=content, overwrite=True)
-        await self.written(self.note, value, said, self.note_value)
+        await self.looks.written(self.note, value, said, self.note_value)
 
     async def note_value(self) -> str | None:
         text = await self.file_text(f"note-written-{self.which}.md")
@@ -368,23 +330,12 @@ class Worker:
 
     async def append_line(self) -> None:
         text = f"line {self.number} of {self.which}"
-        path = str(self._appended)
+        path = str(self.appended)
         self.lines[text] = await self.call(f"{MOUNTED}_append", repeatable=False, path=path, text=text)
 
     @property
-    def _appended(self) -> Path:
+    def appended(self) -> Path:
         return self.root / f"appended-{self.which}.txt"
-
-    def _compare_lines(self) -> None:
-        """Compare the appended lines with the answers; no line may be there twice."""
-        there = Counter(self._appended.read_text().splitlines() if self._appended.exists() else ())
-        for text, said in self.lines.items():
-            if said.ok and not there[text]:
-                self.record.lost.append(f"{text!r} of {self._appended.name}")
-            if there[text] > 1 or (there[text] and said.not_done_for_sure):
-                told = "ok" if said.ok else f"{said.kind}, executed: {said.executed}"
-                self.record.wrong.append(f"{text!r} is there {there[text]} times; the client was told {told}")
-        self._settle(text in there for text, said in self.lines.items() if not said.ok and not said.not_done_for_sure)
 
     async def make_set(self) -> None:
         name, begun = f"set-{self.which}-{self.number}", time.time()
@@ -397,7 +348,7 @@ class Worker:
 
     async def move(self) -> None:
         # Without a look after an uncertain move, it is not known where the file is.
-        at = self._at() if len(self.place.possible) > 1 else next(iter(self.place.possible))
+        at = self.at() if len(self.place.possible) > 1 else next(iter(self.place.possible))
         if at is None or not self._moved(int(at)).exists():
             self.misplaced()
             return
@@ -407,13 +358,13 @@ class Worker:
         )  # fmt: skip
         # The answer reports items that were not done; the call itself has not failed.
         if not said.ok or said.result["failed"] == 0:
-            await self.written(self.place, str(self.number), said, self.place_seen)
+            await self.looks.written(self.place, str(self.number), said, self.place_seen)
 
     async def place_seen(self) -> str | None:
         """Return where the file is, once the service that moves files has answered."""
-        return None if await self.file_text("probe.md") is None else self._at()
+        return None if await self.file_text("probe.md") is None else self.at()
 
-    def _at(self) -> str | None:
+    def at(self) -> str | None:
         folder = self.root / "moved" / str(self.which)
         found = [path.stem.removeprefix("at-") for path in folder.iterdir()]
         return found[0] if len(found) == 1 else None
@@ -435,91 +386,7 @@ class Worker:
         if said.ok:
             self.turns.append(answer)
 
-    # ---- final comparison --------------------------------------------------------------------------------------------
 
-    async def compare(self, client: Client, kept: Container[str], *, news_s: float = NEWS_S) -> None:
-        """Look for everything that was acknowledged in the quiet system, where every call must succeed.
-
-        `kept` has the names of the existing resource sets and memories.
-        """
-        lost = self.record.lost
-        if self.task:
-            await self.have_a_task()
-        for name, begins, ends, values in (
-            (f"worker-{self.which}.yaml", "# kept\nvalue: ", "\n", self.yaml),
-            (f"tasked-{self.which}.yaml", "# kept\nvalue: ", "\n", self.tasked),
-            (f"text-{self.which}.txt", "", "\nkept\n", self.text),
-            (f"note-written-{self.which}.md", "# Written\n\n", "\n", self.note),
-        ):
-            there = (self.root / name).read_text()
-            if not (there.startswith(begins) and there.endswith(ends)):
-                lost.append(f"{name} is {there!r}")
-            else:
-                self.compare_value(name, values, there.removeprefix(begins).removesuffix(ends), lost)
-        if (edition := await self.edition()) is not None:
-            self.compare_value("the plan", self.plan, edition, lost)
-        for name, value in self.deleted.items():
-            self.compare_value(name, value, "there" if (self.root / name).exists() else "gone", lost)
-        if self._at() not in self.place.possible:
-            self.misplaced()
-        lost += [f"memory {text!r}" for text in self.memories if text not in kept]
-        self._settle(text in kept for text in self.maybe_memories)
-        self._compare_lines()
-        tagged = (self.root / f"tagged-{self.which}.md").read_text()
-        lost += [f"{tag} of tagged-{self.which}.md" for tag in self.tags if tag not in tagged]
-        self._settle(tag in tagged for tag in self.maybe_tags)
-        self.record.late += self.seen.changed("tag", lambda tag: f"{tag}\n" in tagged)
-        for sha, content in self.documents.items():
-            said = await self._document(client, sha)
-            if not said.ok or content not in json.dumps(said.result, ensure_ascii=False):
-                lost.append(f"document {sha}: {said.kind} {said.text[:200]}")
-        uncertain = {sha: (await self._document(client, sha)).ok for sha in self.maybe_documents}
-        self._settle(uncertain.values())
-        self.record.late += self.seen.changed("document", uncertain.__getitem__)
-        lost += [f"resource set {name}" for name in self.sets if name not in kept]
-        self._settle(name in kept for name in self.maybe_sets)
-        done = {(kind, name) for kind, name in self.refused if kind in ("set", "memory") and name in kept}
-        done |= {("tag", name) for _, name in self.refused if f"{name}\n" in tagged}
-        documents = [name for kind, name in self.refused if kind == "document"][:REFUSED]
-        done |= {("document", name) for name in documents if (await self._document(client, name)).ok}
-        self.record.wrong += [f"{kind} {name} is there, and was refused" for kind, name in sorted(done)]
-        if self.tags and not await self._is_indexed(client, news_s):
-            lost.append(f"query_by_tags does not know {self.tags[-1]}")
-
-    async def _is_indexed(self, client: Client, within_s: float) -> bool:
-        """Return True if the last tag is found within this time."""
-        until = trio.current_time() + within_s
-        while True:
-            # Called as a step: a direct call returns all tags of the note, which is too long.
-            step = {"op": "query_by_tags", "params": {"tags": self.tags[-1:]}}
-            found = await client.call("query", {"steps": [step]})
-            if f"tagged-{self.which}" in str(found.result):
-                return True
-            if trio.current_time() >= until:
-                return False
-            await trio.sleep(0.5)
-
-    async def _document(self, client: Client, sha: str) -> CallOutcome:
-        return await client.call("query", {"steps": [{"op": "get", "params": {"hash": sha, "include_content": True}}]})
-
-    def _settle(self, done: Iterable[bool]) -> None:
-        """Record whether uncertain writes had executed."""
-        self.record.maybe.update("done" if each else "not done" for each in done)
-
-
-def turns_of(data: Path) -> list[str]:
-    """Return the text of every turn in the database."""
-    database = sqlite3.connect(f"file:{data / 'services/transcripts/transcripts.db'}?mode=ro", uri=True)
-    try:
-        return [json.loads(content)[0]["text"] for (content,) in database.execute("SELECT content FROM node")]
-    finally:
-        database.close()
-
-
-def compare_turns(data: Path, workers: list[Worker], record: Record) -> None:
-    """Check that every acknowledged turn is in the database exactly once. The kernel has ended."""
-    there = turns_of(data)
-    known = set(there)
-    record.lost += [f"turn {turn!r}" for worker in workers for turn in worker.turns if turn not in known]
-    if len(known) != len(there):
-        record.wrong.append(f"{len(there) - len(known)} turns are stored twice")
+async def document(client: Client, sha: str) -> CallOutcome:
+    """Ask for a document and its content."""
+    return await client.call("query", {"steps": [{"op": "get", "params": {"hash": sha, "include_content": True}}]})

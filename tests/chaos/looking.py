@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+
+import trio
+
+from tests.chaos.clients import CallOutcome
+from tests.chaos.record import Record
+
+LOOKS, PAUSE_S = 5, 0.5
+"""How often a client looks after an uncertain answer while nobody answers, and the pause in between."""
+
+Look = Callable[[], Awaitable[str | None]]
+"""Returns what a client sees; None if nobody answers for now."""
 
 
 class Value:
@@ -56,3 +67,44 @@ class Seen:
             for (of, name), there in self._there.items()
             if of == kind and is_there(name) is not there
         ]
+
+
+@dataclass
+class Looks:
+    """The looks of one worker: each compares what it sees with what is possible."""
+
+    which: int
+    record: Record
+    seen: Seen = field(default_factory=Seen)
+
+    async def written(self, value: Value, new: str, said: CallOutcome, look: Look) -> None:
+        """Note the outcome of a write; after an uncertain one, look once what has become of it."""
+        if said.ok:
+            value.acknowledged(new)
+        elif not said.not_done_for_sure:
+            value.uncertain(new)
+            if (found := await self._look(look)) is not None:
+                self.compare("what is seen", value, found, self.record.wrong)
+                self.record.maybe["done" if found == new else "not done"] += 1
+                value.looked_at(found)
+
+    async def presence(self, kind: str, name: str, look: Look) -> None:
+        """Look whether an uncertain addition is there, and remember it."""
+        if (found := await self._look(look)) is not None:
+            self.seen.note(kind, name, found == "there")
+
+    def compare(self, what: str, value: Value, found: str, otherwise: list[str]) -> None:
+        """Report an impossible value as late if a look has excluded it; if not, add it to the list `otherwise`."""
+        if found not in value.possible and not value.any:
+            late = found in value.excluded
+            told = f"{self.record.at_s:.1f} s: {what} of {self.which} is {found!r}, not {sorted(value.possible)}"
+            (self.record.late if late else otherwise).append(told)
+
+    async def _look(self, look: Look) -> str | None:
+        """Look until somebody answers, but not for long."""
+        for _ in range(LOOKS):
+            if (found := await look()) is not None:
+                self.record.looked += 1
+                return found
+            await trio.sleep(PAUSE_S)
+        return None

@@ -15,8 +15,9 @@ from tests.chaos import damage
 from tests.chaos.backups import Backups
 from tests.chaos.clients import Client, HttpClient, StdioClient
 from tests.chaos.clock import Clock
+from tests.chaos.comparison import compare, compare_turns
 from tests.chaos.faults import Kind
-from tests.chaos.load import MOUNTED, Worker, compare_turns, make_folder
+from tests.chaos.load import MOUNTED, Worker, make_folder
 from tests.chaos.record import Record
 from tests.chaos.storm import Storm
 from tests.chaos.system import System
@@ -111,7 +112,7 @@ async def storm(
             further.append("indexed: never" if indexed is None else f"indexed {indexed:.1f} s after that")
             kept = await trio.to_thread.run_sync(system.kept)
             for worker in workers:
-                await worker.compare(load.http[0], kept)
+                await compare(worker, load.http[0], kept)
             further.append(f"compared within {record.at_s - record.lasted_s:.1f} s")
             further += [f"before: {before}", f"after: {system.measures()}, {system.starts - 1} kernels later"]
             further.append(await load.leave(record))

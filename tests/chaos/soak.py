@@ -16,6 +16,7 @@ import psutil
 import trio
 
 from linckia.kernel.supervisor.processes import memory_bytes
+from tests.chaos.comparison import compare
 from tests.chaos.record import Record, quantile
 from tests.chaos.run import QUIET_S, Load, make_system
 from tests.chaos.system import System
@@ -95,7 +96,7 @@ async def soak(folder: Path, chance: random.Random, seconds: float, every_s: flo
             record.lasted_s = record.at_s
             kept = await trio.to_thread.run_sync(system.kept)
             for worker in load.workers:
-                await worker.compare(load.stdio[0], kept)
+                await compare(worker, load.stdio[0], kept)
             await load.leave(record)
             nursery.cancel_scope.cancel()
     finally:

@@ -18,7 +18,7 @@ import trio
 from linckia.kernel.data_format import program
 from linckia.proto.control.client import CallFailed
 from linckia.proto.manifest import Keep
-from tests.chaos.load import turns_of
+from tests.chaos.comparison import turns_of
 from tests.system.kills import assail
 from tests.system.running import Connection, RunningKernel, connection, running, wait_until
 from tests.system.support.rig import is_alive

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.clients import CallOutcome
+from tests.chaos.comparison import compare_lines
 from tests.chaos.load import Worker
 from tests.chaos.mounted.load import Ledger, Made, Outage, check
 from tests.chaos.mounted.servers import Server, small
@@ -70,5 +71,5 @@ def test_appended_lines_are_compared(tmp_path: Path, said: CallOutcome, there: i
     worker = Worker(0, None, tmp_path, record, random.Random(0))  # type: ignore[arg-type]  # no call is made
     worker.lines["line 1 of 0"] = said
     (tmp_path / "appended-0.txt").write_text("line 1 of 0\n" * there)
-    worker._compare_lines()
+    compare_lines(worker)
     assert (len(record.lost), len(record.wrong)) == (lost, wrong)
