@@ -11,7 +11,7 @@ from pathlib import Path
 import trio
 
 from tests.chaos.clients import Client
-from tests.chaos.load import Worker, document
+from tests.chaos.load import Worker, document, tags_of
 from tests.chaos.record import Record
 
 REFUSED = 20
@@ -30,6 +30,8 @@ async def compare(worker: Worker, client: Client, kept: Container[str], *, news_
     lost = record.lost
     if worker.task:
         await worker.have_a_task()
+    if worker.task:
+        lost.append(f"the task of {which} does not end: {worker.task}")
     for name, begins, ends, values in (
         (f"worker-{which}.yaml", "# kept\nvalue: ", "\n", worker.yaml),
         (f"tasked-{which}.yaml", "# kept\nvalue: ", "\n", worker.tasked),
@@ -41,7 +43,9 @@ async def compare(worker: Worker, client: Client, kept: Container[str], *, news_
             lost.append(f"{name} is {there!r}")
         else:
             worker.looks.compare(name, values, there.removeprefix(begins).removesuffix(ends), lost)
-    if (edition := await worker.edition()) is not None:
+    if (edition := await worker.edition()) is None:
+        lost.append(f"the plan of {which} cannot be read")
+    else:
         worker.looks.compare("the plan", worker.plan, edition, lost)
     for name, value in worker.deleted.items():
         worker.looks.compare(name, value, "there" if (root / name).exists() else "gone", lost)
@@ -50,10 +54,10 @@ async def compare(worker: Worker, client: Client, kept: Container[str], *, news_
     lost += [f"memory {text!r}" for text in worker.memories if text not in kept]
     _settle(record, (text in kept for text in worker.maybe_memories))
     compare_lines(worker)
-    tagged = (root / f"tagged-{which}.md").read_text()
-    lost += [f"{tag} of tagged-{which}.md" for tag in worker.tags if tag not in tagged]
-    _settle(record, (tag in tagged for tag in worker.maybe_tags))
-    record.late += worker.looks.seen.changed("tag", lambda tag: f"{tag}\n" in tagged)
+    tags = tags_of((root / f"tagged-{which}.md").read_text())
+    lost += [f"{tag} of tagged-{which}.md" for tag in worker.tags if tag not in tags]
+    _settle(record, (tag in tags for tag in worker.maybe_tags))
+    record.late += worker.looks.seen.changed("tag", tags.__contains__)
     for sha, content in worker.documents.items():
         said = await document(client, sha)
         if not said.ok or content not in json.dumps(said.result, ensure_ascii=False):
@@ -64,7 +68,7 @@ async def compare(worker: Worker, client: Client, kept: Container[str], *, news_
     lost += [f"resource set {name}" for name in worker.sets if name not in kept]
     _settle(record, (name in kept for name in worker.maybe_sets))
     done = {(kind, name) for kind, name in worker.refused if kind in ("set", "memory") and name in kept}
-    done |= {("tag", name) for _, name in worker.refused if f"{name}\n" in tagged}
+    done |= {("tag", name) for kind, name in worker.refused if kind == "tag" and name in tags}
     documents = [name for kind, name in worker.refused if kind == "document"][:REFUSED]
     done |= {("document", name) for name in documents if (await document(client, name)).ok}
     record.wrong += [f"{kind} {name} is there, and was refused" for kind, name in sorted(done)]

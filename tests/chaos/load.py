@@ -219,9 +219,8 @@ class Worker:
             # The disk is full, or read-only.
             return
         said = await self.call("delete-files", repeatable=False, paths=[str(path)])
-        if said.ok and said.result["failed"] == 0:
-            self.deleted[name] = Value("gone")
-        elif not said.ok and not said.not_done_for_sure:
+        # The answer reports items that were not done; the call itself has not failed.
+        if not said.ok or said.result["failed"] == 0:
             value = self.deleted[name] = Value("there")
             await self.looks.written(value, "gone", said, lambda: self.existence(name))
 
@@ -293,7 +292,7 @@ class Worker:
 
     async def tag_presence(self, tag: str) -> str | None:
         text = await self.file_text(f"tagged-{self.which}.md")
-        return None if text is None else "there" if f"{tag}\n" in text else "absent"
+        return None if text is None else "there" if tag in tags_of(text) else "absent"
 
     async def edit_file(self) -> None:
         value = f"v{self.number}"
@@ -385,6 +384,11 @@ class Worker:
         self.wrote("turn", answer, begun, said)
         if said.ok:
             self.turns.append(answer)
+
+
+def tags_of(text: str) -> set[str]:
+    """Return the tags in a note that workers added."""
+    return set(re.findall(r"tag-\d+-\d+", text))
 
 
 async def document(client: Client, sha: str) -> CallOutcome:

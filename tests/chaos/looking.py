@@ -21,12 +21,14 @@ class Value:
     """The values that something may have.
 
     After an acknowledged write there is one, after an uncertain one there are several, until somebody looks. A value
-    that a look has excluded can only come back by an effect after the end of its call.
+    that a look has excluded can only come back by an effect after the end of its call, and so can an uncertain one that
+    was overwritten. The acknowledged value before an acknowledged write comes back if that write is lost.
     """
 
     def __init__(self, value: str) -> None:
         self.possible = {value}
         self.excluded: set[str] = set()
+        self._acknowledged = value
         self.next = value
         """The value that a task is about to write."""
         self.any = False
@@ -34,7 +36,8 @@ class Value:
 
     def acknowledged(self, value: str) -> None:
         """Note that a write of this value was acknowledged."""
-        self.looked_at(value)
+        self._is(value, self.possible - {self._acknowledged})
+        self._acknowledged = value
 
     def uncertain(self, value: str) -> None:
         """Note that this value may have been written."""
@@ -46,7 +49,10 @@ class Value:
 
     def looked_at(self, value: str) -> None:
         """Note that this is the value now."""
-        self.excluded |= self.possible
+        self._is(value, self.possible)
+
+    def _is(self, value: str, excluded: set[str]) -> None:
+        self.excluded |= excluded
         self.excluded.discard(value)
         self.possible = {value}
 
