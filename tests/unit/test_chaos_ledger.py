@@ -11,88 +11,155 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio.testing
 
+from linckia.services.knowledge.notes.tags import tagged
 from tests.chaos.clients import CallOutcome
-from tests.chaos.load import Worker, compare_turns, make_folder
+from tests.chaos.comparison import compare, compare_turns
+from tests.chaos.load import Worker, make_folder
 from tests.chaos.record import Fault, Record, Window, report
 from tests.chaos.soak import slope
 
 STEPS = 12
+WRITES = 10
+"""Steps of each round that write something; every second round starts a task as well."""
+LATER = 4
+"""Calls until a late effect: its client has looked by then."""
+
 REFUSED = CallOutcome("unavailable", executed="no")
 UNSURE = CallOutcome("maybe_executed", executed="maybe")
+HUNG = CallOutcome("hung", executed="maybe")
+NOT_FOUND = CallOutcome("operation", executed="no", text="Document not found: no document with this name or hash")
+ANOTHER = CallOutcome("ok", {"text": "another", "state": "failed", "failure": {"executed": "maybe"}})
+
+READS = ("noyalib_get", "query", "read-file", "task_wait")
+
+VALUES = ("worker-0.yaml", "text-0.txt", "note-written-0.md", "the plan", "deleted-0-", "the file of 0")
+"""How the record names each thing that has one value."""
+
+Change = dict[Path, str | None]
+"""The new text of each changed file; None if the file is deleted."""
 
 
 class Defective:
-    """A client of a system in memory, which does what the load asks for, but for one defect from the sixth call on."""
+    """A client of a system that does what the load asks for, but for one defect from the sixth call on.
+
+    All its state is in files, so each effect can be delayed and undone.
+    """
 
     name = "defective"
 
     def __init__(self, root: Path, defect: str) -> None:
         self._root = root
+        self._stored = root / ".stored"
         self._defect = defect
         self._calls = 0
-        self._documents: dict[str, str] = {}
-        self.kept: list[str] = []
+        self._later: list[tuple[int, Change]] = []
+        """Changes that happen by themselves, and the call before which they do."""
+
+    @property
+    def kept(self) -> list[str]:
+        """The names of all resource sets, and all memories."""
+        return [path.read_text() for path in (self._stored / "kept").glob("*")]
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> CallOutcome:
         self._calls += 1
+        while self._later and self._later[0][0] <= self._calls:
+            _apply(self._later.pop(0)[1])
         defect = self._defect if self._calls > 5 else ""
-        reads = tool in ("noyalib_get", "query", "query_by_tags")
         if defect == "hangs":
-            return CallOutcome("hung", executed="maybe")
-        if defect == "forgets" and not reads:
-            # What a client is told is right, and nothing is kept.
-            return self._told(tool, arguments)
-        if defect in ("refuses what it does", "is unsure of what it does") and not reads:
-            self._do(tool, arguments)
-            return REFUSED if defect.startswith("refuses") else UNSURE
-        if defect == "is unsure of what it does not do" and not reads:
-            return UNSURE
-        if defect == "answers wrongly" and reads:
-            return CallOutcome("ok", {"text": "another", "content": "another"})
-        self._do(tool, arguments)
-        return self._told(tool, arguments)
+            return HUNG
+        if tool in READS:
+            if defect == "never ends its tasks" and tool == "task_wait":
+                return CallOutcome("ok", {"state": "working"})
+            return ANOTHER if defect == "answers wrongly" else self._read(tool, arguments)
+        change = self._change(tool, arguments)
+        match defect:
+            case "forgets":
+                return _acknowledge(tool, arguments)
+            case "refuses what it does":
+                _apply(change)
+                return REFUSED
+            case "is unsure of what it does":
+                _apply(change)
+                return UNSURE
+            case "is unsure of what it does not do":
+                return UNSURE
+            case "changes it later":
+                self._later.append((self._calls + LATER, change))
+                return UNSURE
+            case "undoes it later":
+                self._later.append((self._calls + LATER, {path: _text(path) for path in change}))
+                _apply(change)
+                return UNSURE
+        _apply(change)
+        return _acknowledge(tool, arguments)
 
-    def _do(self, tool: str, arguments: Mapping[str, Any]) -> None:
+    def _change(self, tool: str, arguments: Mapping[str, Any]) -> Change:
         match tool:
             case "noyalib_set":
-                Path(arguments["file"]).write_text(f"# kept\nvalue: {arguments['value']}\n")
+                return {Path(arguments["file"]): f"# kept\nvalue: {arguments['value']}\n"}
+            case "task_start":
+                return self._change(arguments["operation"], arguments["arguments"])
             case "inject_tags":
-                with Path(arguments["file_path"]).open("a") as file:
-                    file.write(" ".join(arguments["tags"]))
+                path = Path(arguments["file_path"])
+                return {path: tagged(path.read_bytes(), arguments["tags"]).data.decode()}
             case "execute":
-                text = arguments["operations"][0]["params"]["content"]
-                self._documents[hashlib.sha256(text.encode()).hexdigest()] = text
+                added = arguments["operations"][0]["params"]
+                text = added["content"]
+                return {self._stored / "name" / added["name"]: text, self._stored / "hash" / _sha256(text): text}
             case "edit-file":
-                Path(arguments["path"]).write_text(f"{arguments['edits'][0]['new']}\nkept\n")
+                return {Path(arguments["path"]): f"{arguments['edits'][0]['new']}\nkept\n"}
             case "write_note":
-                (self._root / arguments["path"]).write_text(arguments["content"])
-            case "remember":
-                self.kept.append(arguments["text"])
-            case "resource-set-create":
-                self.kept.append(arguments["name"])
+                return {self._root / arguments["path"]: arguments["content"]}
+            case "remember" | "resource-set-create":
+                text = arguments["text"] if tool == "remember" else arguments["name"]
+                return {self._stored / "kept" / _sha256(text): text}
             case "move-files":
                 (move,) = arguments["moves"]
-                if Path(move["from"]).exists():
-                    Path(move["from"]).rename(move["to"])
+                return {Path(move["to"]): _text(Path(move["from"])), Path(move["from"]): None}
+            case "delete-files":
+                return {Path(path): None for path in arguments["paths"]}
+        raise AssertionError(tool)
 
-    def _told(self, tool: str, arguments: Mapping[str, Any]) -> CallOutcome:
+    def _read(self, tool: str, arguments: Mapping[str, Any]) -> CallOutcome:
         match tool:
             case "noyalib_get":
                 return CallOutcome("ok", {"text": Path(arguments["file"]).read_text().split("value: ")[1].strip()})
-            case "execute":
-                text = arguments["operations"][0]["params"]["content"]
-                return CallOutcome("ok", hashlib.sha256(text.encode()).hexdigest())
-            case "query":
-                (step,) = arguments["steps"]
-                if step["op"] == "query_by_tags":
-                    (tag,) = step["params"]["tags"]
-                    return CallOutcome(
-                        "ok", [path.stem for path in self._root.glob("tagged-*") if tag in path.read_text()]
-                    )
-                found = self._documents.get(step["params"]["hash"])
-                return REFUSED if found is None else CallOutcome("ok", {"content": found})
-        return CallOutcome("ok", {"failed": 0})
+            case "read-file":
+                return CallOutcome("ok", {"text": Path(arguments["path"]).read_text()})
+            case "task_wait":
+                return CallOutcome("ok", {"state": "completed"})
+        (step,) = arguments["steps"]
+        if step["op"] == "query_by_tags":
+            (tag,) = step["params"]["tags"]
+            return CallOutcome("ok", [path.stem for path in self._root.glob("tagged-*") if tag in path.read_text()])
+        (by,) = step["params"].keys() & {"name", "hash"}
+        found = _text(self._stored / by / step["params"][by])
+        return NOT_FOUND if found is None else CallOutcome("ok", {"content": found})
+
+
+def _apply(change: Change) -> None:
+    for path, text in change.items():
+        if text is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _acknowledge(tool: str, arguments: Mapping[str, Any]) -> CallOutcome:
+    if tool == "execute":
+        return CallOutcome("ok", _sha256(arguments["operations"][0]["params"]["content"]))
+    return CallOutcome("ok", {"id": "the task"} if tool == "task_start" else {"failed": 0})
 
 
 async def under_load(root: Path, defect: str) -> Record:
@@ -102,31 +169,59 @@ async def under_load(root: Path, defect: str) -> Record:
     worker = Worker(0, client, root, record, random.Random(1))
     for step in (
         worker.set_value, worker.get_value, worker.add_document, worker.get_document, worker.tag, worker.make_set,
-        worker.move, worker.edit_file, worker.write_note, worker.remember,
+        worker.move, worker.edit_file, worker.write_note, worker.remember, worker.new_edition, worker.delete_file,
+        worker.have_a_task,
     ) * STEPS:  # fmt: skip
         worker.number += 1
         await step()
+    for _ in range(LATER):
+        await worker.get_value()
     asked = Defective(root, "") if defect == "hangs" else client
-    await worker.compare(asked, client.kept, news_s=0)
+    await compare(worker, asked, client.kept, news_s=0)
     return record
+
+
+def missing(whats: tuple[str, ...], texts: list[str]) -> list[str]:
+    """Return which of these things no text mentions."""
+    return [what for what in whats if not any(what in text for text in texts)]
 
 
 async def test_a_system_without_a_defect_is_found_in_order(tmp_path: Path) -> None:
     record = await under_load(tmp_path, "")
     assert not record.failed, report(record, ())
-    assert record.acknowledged == 8 * STEPS
+    assert record.acknowledged == WRITES * STEPS + STEPS // 2
     assert not record.maybe
+    assert not record.looked
 
 
 @pytest.mark.parametrize(
-    ("defect", "list_"),
-    [("forgets", "lost"), ("answers wrongly", "wrong"), ("refuses what it does", "wrong"), ("hangs", "hung")],
+    ("defect", "list_", "whats"),
+    [
+        ("forgets", "lost", (*VALUES, "tasked-0.yaml", "document ", "tag-0-", "memory ", "resource set ")),
+        ("answers wrongly", "wrong", ("the value of 0", "is not document ", "a task that did nothing")),
+        ("refuses what it does", "wrong", ("document ", "tag ", "memory ", "set ")),
+        ("refuses what it does", "lost", (*VALUES, "tasked-0.yaml")),
+        ("never ends its tasks", "lost", ("the task of 0",)),
+        ("hangs", "hung", ("noyalib_set", "query", "delete-files", "task_start")),
+    ],
 )
-async def test_a_defect_shows(tmp_path: Path, defect: str, list_: str) -> None:
+async def test_a_defect_shows(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, defect: str, list_: str, whats: tuple[str, ...]
+) -> None:
     record = await under_load(tmp_path, defect)
-    assert getattr(record, list_)
+    assert not missing(whats, getattr(record, list_))
     assert record.failed
     assert f"{list_.upper()}: " in report(record, ())
+    assert not record.late
+
+
+@pytest.mark.parametrize("defect", ["changes it later", "undoes it later"])
+async def test_an_effect_after_the_look_is_late(tmp_path: Path, defect: str) -> None:
+    record = await under_load(tmp_path, defect)
+    assert not missing((*VALUES, "the value of 0", "document ", "tag "), record.late)
+    assert not record.lost + record.wrong + record.hung
+    assert record.failed
+    assert "LATE: " in report(record, ())
 
 
 @pytest.mark.parametrize("defect", ["is unsure of what it does", "is unsure of what it does not do"])
@@ -134,8 +229,15 @@ async def test_what_may_have_executed_is_no_loss_and_counted(tmp_path: Path, def
     record = await under_load(tmp_path, defect)
     assert not record.failed, report(record, ())
     had = defect == "is unsure of what it does"
-    assert (record.maybe["done"] > STEPS) is had
-    assert (record.maybe["not done"] > STEPS) is not had
+    # After the calls without the defect, each write is uncertain; those of tasks are not counted.
+    assert record.maybe["done" if had else "not done"] > (WRITES - 1) * STEPS
+    assert not record.maybe["not done" if had else "done"]
+    assert record.looked > (WRITES - 3) * STEPS
+
+
+async def test_a_look_that_nobody_answers_ends(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    record = await under_load(tmp_path, "hangs")
+    assert not record.looked
 
 
 def test_a_turn_that_is_gone_or_kept_twice_shows(tmp_path: Path) -> None:
