@@ -26,6 +26,8 @@ async def compare(worker: Worker, client: Client, kept: Container[str], *, news_
 
     `kept` has the names of the existing resource sets and memories.
     """
+    # The worker's own client may not have survived the storm.
+    worker.client = client
     which, root, record = worker.which, worker.root, worker.record
     lost = record.lost
     if worker.task:

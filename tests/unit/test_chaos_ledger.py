@@ -235,9 +235,13 @@ async def test_what_may_have_executed_is_no_loss_and_counted(tmp_path: Path, def
     assert record.looked > (WRITES - 3) * STEPS
 
 
-async def test_a_look_that_nobody_answers_ends(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_client_that_hangs_gives_up_its_looks_and_loses_nothing(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
     record = await under_load(tmp_path, "hangs")
     assert not record.looked
+    # Another client compares.
+    assert not record.lost + record.wrong + record.late
 
 
 def test_a_turn_that_is_gone_or_kept_twice_shows(tmp_path: Path) -> None:
