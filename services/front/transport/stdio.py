@@ -194,6 +194,10 @@ class StdioSession(McpSession):
             envelope = read_envelope(message)
         if envelope is not None and record.revivals <= REPEATS:
             call = self._dispatcher.tool_call(envelope)
+            if call is None and is_call(envelope):
+                # It may be the tool of a mounted server, which this front is still to learn of.
+                await self._gateway.mounted.complete()
+                call = self._dispatcher.tool_call(envelope)
             if call.operation.idempotent if call is not None else not is_call(envelope):
                 await self._accept(Line(message, None, record.unread))
                 return
