@@ -147,10 +147,6 @@ class LaunchConfigs:
         read_only = tuple(map(str, config.read_only_roots)) if manifest.roots is Roots.WRITE else roots
         writable = (*(root for root in roots if root not in read_only), *map(os.path.realpath, manifest.folders))
         weights = model_folders(config.services.get(manifest.models_of, {})) if manifest.models_of else ()
-        if weights:
-            # A process can only be granted a folder that exists, and a model may be downloaded while it runs.
-            with contextlib.suppress(OSError):
-                Path(weights[0]).mkdir(parents=True, exist_ok=True)
         named = (*_named_files(manifest, settings), *map(os.path.realpath, manifest.files))
         prompts = [folder["path"] for folder in self._of_front["prompt_folders"]] if spec.handoff else []
         needed = filter(Path.exists, (*map(Path, weights), *entry.folders))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from linckia.kernel.catalog import ENTRIES, pools
 from linckia.kernel.config import Config
 from linckia.kernel.launch import LaunchConfigs, RootFolders
@@ -49,19 +47,3 @@ def test_folders_that_are_followed_are_read_by_their_service_and_the_watcher_alo
         assert str(sessions) not in launch.confinement.write
     transcripts = launch_config(entries["transcripts"].spec, 1, "")
     assert (transcripts.roots, transcripts.read_only) == ((str(sessions),), (str(sessions),))
-
-
-def test_a_service_can_read_a_model_that_is_downloaded_while_it_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A process is granted folders that exist when it starts.
-    hub = tmp_path / "cache" / "hub"
-    monkeypatch.setenv("HF_HUB_CACHE", str(hub))
-    (tmp_path / "data").mkdir()
-    config = Config(data_dir=tmp_path / "data", roots=(), own_users=False)
-    entries = {entry.spec.name: entry for entry in ENTRIES}
-    launch_config = LaunchConfigs(config, entries, ops.Table(ops.load().values()), RootFolders(config.roots))
-    limits = launch_config(entries["embed"].spec, 1, "").confinement
-    assert limits is not None
-    assert str(hub) in limits.read
-    assert hub.is_dir()

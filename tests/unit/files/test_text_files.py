@@ -210,7 +210,7 @@ async def test_a_write_that_fails_leaves_file_index_and_trash_as_they_were(
     file = root / "a.txt"
     file.write_text("mine")
 
-    def fails(path: Path, before: bytes, after: bytes) -> None:
+    def fails(path: Path, before: bytes, after: bytes, **_: object) -> None:
         raise OSError(28, "No space left on device")
 
     async with files_service(data, root) as bench:

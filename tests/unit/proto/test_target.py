@@ -25,6 +25,7 @@ NAMELESS = {
     "kernel_reload_mounts": "the mounts are in the settings",
     "files_import_runs": "an export as a whole",
     "kernel_call": "what it calls has a line of its own",
+    "kernel_take_over": "the call has a line of its own",
     "memory_import": "an export as a whole",
     "session-set-preferences": "those of the session",
     "transcript_restore": "an export as a whole",
