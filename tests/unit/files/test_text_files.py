@@ -223,7 +223,7 @@ async def test_a_write_that_fails_leaves_file_index_and_trash_as_they_were(
         times = 0
         real = replace_file
 
-        def busy(path: Path, before: bytes, after: bytes) -> None:
+        def busy(path: Path, before: bytes, after: bytes, **_: object) -> None:
             nonlocal times
             times += 1
             if times < 3:
