@@ -16,6 +16,10 @@ from linckia.proto.operation import Access, operation_of
 from linckia.proto.ops import observation as ops
 
 
+GATHER_S = 0.25
+"""How long to gather what happens after the first piece of news."""
+
+
 class Happenings:
     """Registers the handler of `kernel_happened` with the router. There may be no audit log."""
 
@@ -39,6 +43,8 @@ class Happenings:
                     break
                 if not found.more:
                     await _first_of(news)
+                    # Under many small writes, reading the log and storing events after each would slow them down.
+                    await trio.sleep(GATHER_S)
         if waiting.cancelled_caught:
             found = ops.Happened(
                 changes=[], audit=position, audit_lost=is_lost, timeline=[], last=params.last, timeline_lost=False,

@@ -91,7 +91,7 @@ CALL = {
     "jsonrpc": "2.0",
     "id": 2,
     "method": "tools/call",
-    "params": {"name": "mcp_echo", "arguments": {"message": "x"}},
+    "params": {"name": "mcp.echo", "arguments": {"message": "x"}},
 }
 
 
