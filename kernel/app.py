@@ -171,7 +171,7 @@ class _Kernel:
         self.manager = ServiceManager()
         self.schedule = Schedule(config.data_dir, config.backup)
         key = secret(config.data_dir, KEY_FILE, "the rights of stored plans end")
-        self.mandates = Mandates(bytes.fromhex(key), self.tokens.named)
+        self.mandates = Mandates(bytes.fromhex(key), self.tokens.of)
         self.trends = Trends(config.data_dir, self._deaths)
         self.page_key = secret(config.data_dir, PAGE_KEY_FILE, "links to the operator's page end")[:PAGE_KEY_CHARS]
         self.observation = Observation(

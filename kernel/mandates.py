@@ -18,8 +18,8 @@ import msgspec
 
 from linckia.proto import frames
 from linckia.proto.errors import Forbidden
-from linckia.proto.grants import Grant, Token
-from linckia.proto.later import LaterCall
+from linckia.proto.grants import ISSUED, Grant, Token
+from linckia.proto.later import NOT_VALID, LaterCall
 from linckia.proto.operation import Params
 
 KEY_FILE = "mandates.key"
@@ -51,10 +51,10 @@ class Mandates:
 
     Args:
         key: secret key, which stays the same across restarts.
-        token_of: returns the operator-made token with the given name, if there is one.
+        token_of: returns the operator-made token that has the given grant, if there is one.
     """
 
-    def __init__(self, key: bytes, token_of: Callable[[str], Token | None]) -> None:
+    def __init__(self, key: bytes, token_of: Callable[[Grant], Token | None]) -> None:
         self._key = key
         self._token_of = token_of
 
@@ -64,9 +64,11 @@ class Mandates:
         """Return a mandate for each of the `wanted` calls, which client `who` requests with `asked` in a session.
 
         Raises:
-            Forbidden: the client did not request one of them.
+            Forbidden: the client did not request one of them, or its token was revoked meanwhile.
         """
-        token = None if grant is None else self._token_of(grant.name)
+        token = None if grant is None else self._token_of(grant)
+        if token is None and grant is not None and grant.id and not grant.id.startswith(ISSUED):
+            raise Forbidden(f"the token {grant.name} is not valid now")
         digest = "" if token is None else token.sha256
         # The client's own parameters are sealed, not what the service says they were.
         calls = {frames.encode(call): call for call in asked.later_calls()}
@@ -93,10 +95,11 @@ class Mandates:
             raise Forbidden("no client asked for this call here; have the client ask for it again")
         mandate = _read(body)
         if mandate.token and mandate.grant is not None:
-            token = self._token_of(mandate.grant.name)
+            token = self._token_of(mandate.grant)
             expired = token is not None and token.expires is not None and token.expires <= time.time()
             if token is None or token.sha256 != mandate.token or expired:
-                raise Forbidden(f"the token {mandate.grant.name}, whose client made {mandate.source}, is not valid now")
+                what = f"the token {mandate.grant.name}, whose client made {mandate.source}, is not valid now"
+                raise Forbidden(what, field=NOT_VALID)
         return mandate
 
     def _mac(self, body: bytes) -> bytes:

@@ -21,7 +21,7 @@ import trio
 
 from linckia.proto.durable import replace_file
 from linckia.proto.front import MIN_TOKEN_CHARACTERS
-from linckia.proto.grants import Token, TokenTable
+from linckia.proto.grants import Grant, Token, TokenTable
 
 TOKEN_BYTES = 32
 
@@ -115,9 +115,11 @@ class LiveTokens:
         self._known: dict[str, int] = {}
         self._changed, self._applied = trio.lowlevel.ParkingLot(), trio.lowlevel.ParkingLot()
 
-    def named(self, name: str) -> Token | None:
-        """Return the token with that name, if there is one."""
-        return next((token for token in self._now.tokens if token.name == name), None)
+    def of(self, grant: Grant) -> Token | None:
+        """Return the token that has this grant, if there is one. Grants of earlier versions have only its name."""
+        return next(
+            (token for token in self._now.tokens if token.name == grant.name and grant.id in ("", token.id)), None
+        )
 
     async def after(self, version: int, front: str) -> TokenTable:
         """Return the tokens once they differ from `version`, which this front knows, or after a while anyway."""

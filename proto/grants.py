@@ -1,14 +1,18 @@
-"""Grants: what one client may do, the name that it is known by, and how often it may call.
+"""Grants: what one client may do, by what it is known, and how often it may call.
 
 A front determines which token a request has, and sends the client's grant with each call. The kernel enforces it, and
 passes it on to calls made while serving that call. Without a grant, a call has the operator's rights: stdio, the
 control socket, the kernel's own token.
+
+People see a client's `name`. Whatever is kept for a client (tasks, timers, answers to idempotency keys) belongs to its
+`id`, since a token may get the name of one that was revoked.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import re
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -21,8 +25,14 @@ STDIO, HTTP = "stdio", "http"
 """Names of clients without their own token, by transport."""
 
 MAX_NAME_CHARS = 256
+MAX_ID_CHARS = 64
 MAX_SURFACES = 16
 MAX_ROOTS = 64
+
+ISSUED = "oauth:"
+"""Prefix of names and ids of clients with tokens of an issuer, so that they never equal those of other tokens."""
+
+_TOKEN_ID_CHARS = 16
 
 _Name = Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
 _Path = Annotated[str, Meta(max_length=4096)]
@@ -31,12 +41,34 @@ _Path = Annotated[str, Meta(max_length=4096)]
 class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a client may do. An operation must be on one of the `surfaces` (empty: all), act below one of the `roots`
     (real paths; empty: the kernel's roots), and, if `read_only`, only read. `name` is the token's name, or the subject
-    in an issuer's token."""
+    in an issuer's token; `id` identifies the token, or the issuer and the subject."""
 
     name: _Name
     surfaces: Annotated[tuple[_Name, ...], Meta(max_length=MAX_SURFACES)] = ()
     roots: Annotated[tuple[_Path, ...], Meta(max_length=MAX_ROOTS)] = ()
     read_only: bool = False
+    id: Annotated[str, Meta(max_length=MAX_ID_CHARS)] = ""
+
+    @property
+    def owner(self) -> str:
+        """What owns the things that are kept for this client; never empty."""
+        return self.id or f"name:{self.name}"
+
+    def identity(self) -> str:
+        """Return a hash of the owner and all limits: hexadecimal digits."""
+        whole = msgspec.msgpack.encode((self.owner, self.surfaces, self.roots, self.read_only))
+        return hashlib.blake2b(whole, digest_size=16).hexdigest()
+
+    def includes(self, other: Grant) -> bool:
+        """Return whether this grant allows everything that the other one allows."""
+        return (
+            (not self.surfaces or (bool(other.surfaces) and set(other.surfaces) <= set(self.surfaces)))
+            and (not self.roots or (bool(other.roots) and all(map(self._covers, other.roots))))
+            and (not self.read_only or other.read_only)
+        )
+
+    def _covers(self, path: str) -> bool:
+        return any(path == root or path.startswith(f"{root.rstrip('/')}/") for root in self.roots)
 
 
 RATE_PATTERN = r"^([1-9][0-9]{0,8})/(s|min|h)(?: burst ([1-9][0-9]{0,8}))?$"
@@ -64,6 +96,16 @@ def parse_rate(text: str) -> Rate:
     return Rate(per_minute, int(written[3]) if written[3] else max(1, round(per_minute * BURST_MINUTES)))
 
 
+def token_id(sha256: str) -> str:
+    """Return the id of the token with this hash. It is no secret: tokens are random, so it reveals nothing."""
+    return sha256[:_TOKEN_ID_CHARS]
+
+
+def issuer_id(issuer: str, subject: str) -> str:
+    """Return the id of the clients whose tokens an issuer made for a subject."""
+    return ISSUED + hashlib.blake2b(msgspec.msgpack.encode((issuer, subject)), digest_size=16).hexdigest()
+
+
 class Token(msgspec.Struct, frozen=True, kw_only=True):
     """A token made by the operator, as stored; times are seconds since 1970."""
 
@@ -79,7 +121,11 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def grant(self) -> Grant:
-        return Grant(self.name, self.surfaces, self.roots, self.read_only)
+        return Grant(self.name, self.surfaces, self.roots, self.read_only, self.id)
+
+    @property
+    def id(self) -> str:
+        return token_id(self.sha256)
 
 
 class TokenTable(msgspec.Struct, frozen=True):

@@ -17,6 +17,9 @@ from linckia.proto.errors import InvalidParams
 MAX_LATER_CALLS = 1_000
 """Maximum number of different calls that a client may request at once."""
 
+NOT_VALID = "mandate"
+"""The field of the failure of a later call whose client's token is no longer valid."""
+
 _PLACEHOLDER = re.compile(r"\{\{\s*entry\.(\w+)\s*\}\}")
 
 

@@ -98,6 +98,7 @@ class Gate:
             operation=call.op.name,
             is_mounted=call.op.params is MountRequest,
             who=who(call)[:500],
+            client="" if call.grant is None else call.grant.identity(),
             session=call.session,
             source="" if call.mandate is None else call.mandate.source[:500],
             target=call.target,

@@ -520,5 +520,9 @@ def _take_key(call: RoutedCall, key: str) -> None:
         return
     if call.op.service == KERNEL:
         raise errors.InvalidParams(f"{call.op.name} takes no idempotency key: the kernel keeps no answers")
-    caller = who(call) if call.caller in (CLIENT, OPERATOR) else f"service {call.caller}"
+    if call.caller == CLIENT and call.grant is not None and call.mandate is None:
+        # Its name may have been that of another token, whose answers it must not get.
+        caller = f"client {call.grant.identity()}"
+    else:
+        caller = who(call) if call.caller in (CLIENT, OPERATOR) else f"service {call.caller}"
     call.key = keys.scoped(caller if call.mandate is None else f"{caller}, later", key)

@@ -91,6 +91,7 @@ class ApprovalWait(Params[Decision], frozen=True, kw_only=True):
     operation: _Name
     is_mounted: Annotated[bool, Meta(description="Whether the parameters are a `MountRequest`")] = False
     who: _Name
+    client: Annotated[str, Meta(max_length=64, description="Identifies the client's grant; empty if it has none")] = ""
     session: _Name = ""
     source: _Name = ""
     target: Annotated[str, Meta(max_length=1024)] = ""

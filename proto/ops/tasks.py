@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from linckia.proto.errors import Executed, InvalidParams
 from linckia.proto.front import SERVICE as FRONT
+from linckia.proto.grants import Grant
 from linckia.proto.later import LaterCall
 from linckia.proto.operation import Family, Params, Role
 
@@ -87,7 +88,7 @@ class TaskAdopt(Params[Task], frozen=True, kw_only=True):
 
     operation: Annotated[str, Meta(max_length=128)]
     call: Annotated[str, Meta(max_length=64, description="From `kernel_name_call`")]
-    owner: Annotated[str, Meta(description="Name of the client's token; empty for the user of this machine")]
+    grant: Annotated[Grant | None, Meta(description="The client's grant; null for the user of this machine")]
 
 
 @tool.read("task_get", deadline_s=10, within_roots=True)

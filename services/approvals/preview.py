@@ -50,7 +50,8 @@ def tool(asked: ApprovalWait) -> str:
 def digest(asked: ApprovalWait) -> bytes:
     """Return what equal calls of the same client have in common."""
     what = asked.digest.encode() or _identity(asked)
-    parts = (asked.operation.encode(), asked.who.encode(), asked.source.encode(), asked.key.encode(), what)
+    client = asked.client or asked.who
+    parts = (asked.operation.encode(), client.encode(), asked.source.encode(), asked.key.encode(), what)
     whole = hashlib.blake2b(digest_size=20)
     for part in parts:
         whole.update(len(part).to_bytes(8, "big") + part)

@@ -162,11 +162,10 @@ class LongCalls(Dispatcher):
             # The call goes on either way. If it became a task, the kernel answers it with an error that says so.
             nonlocal adopted
             grant = grants.current.get()
-            owner = "" if grant is None else grant.name
             # The grant is the client's, which says nothing about these calls.
             with contextlib.suppress(LinckiaError), grants.lifted():
                 name = await self._own(KernelNameCall(call=number))
-                found = await self._own(TaskAdopt(operation=operation.name, call=str(name), owner=owner))
+                found = await self._own(TaskAdopt(operation=operation.name, call=str(name), grant=grant))
                 adopted = msgspec.convert(found, Task)
 
         options["outlasting"] = Outlasting(SHORT_WAIT_S if is_either else self._after_s, hand_over)

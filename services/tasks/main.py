@@ -26,7 +26,7 @@ from linckia.proto.errors import (
     Unavailable,
     UnknownOperation,
 )
-from linckia.proto.later import LaterCall
+from linckia.proto.later import NOT_VALID, LaterCall
 from linckia.proto.operation import operation_of
 from linckia.proto.ops.events import EventAdd, EventKind
 from linckia.proto.ops.kernel import KernelCall, KernelCalled, KernelMandate
@@ -47,7 +47,7 @@ from linckia.services.runtime.database import Database, Kind
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 from linckia.services.tasks import adopted, mounted, store
 from linckia.services.tasks.limits import Limits
-from linckia.services.tasks.owners import owner_of
+from linckia.services.tasks.owners import of_grant, owner_of
 from linckia.services.tasks.running import Running
 from linckia.services.tasks.settings import TasksSettings
 from linckia.services.tasks.store import Unfinished
@@ -146,7 +146,8 @@ class Tasks:
 
     @handles(TaskAdopt)
     async def adopt(self, params: TaskAdopt, ctx: Context) -> Task:
-        task = Unfinished(secrets.token_hex(16), params.owner, params.operation, adopted.order(params.call), False)
+        owner = of_grant(params.grant)
+        task = Unfinished(secrets.token_hex(16), owner, params.operation, adopted.order(params.call), False)
 
         def change(db: apsw.Connection) -> Task:
             self._limits.check_task(store.usage(db, task.owner), "")
@@ -275,7 +276,7 @@ class Tasks:
         while True:
             try:
                 # Without its turn during pauses: tasks that wait for a stopped service must not hold up others.
-                async with self._turns.turn(task.owner):
+                async with self._turns.turn(task.owner.id):
                     running.goes_on()
                     result = await self._call(task, running)
                 end = partial(store.end, id_=task.id, state="completed", result=result)
@@ -288,6 +289,9 @@ class Tasks:
                 continue
             except LinckiaError as error:
                 end = partial(store.end, id_=task.id, state="failed", failure=error.failure)
+                if isinstance(error, Forbidden) and error.failure.field == NOT_VALID:
+                    # No further run could be made, and nobody else can cancel the timer.
+                    end = partial(_end_with_timer, end, task.id.partition("-")[0])
             return await self._store(end, running)
 
     async def _follow_call(self, task: Unfinished, running: Running) -> None:
@@ -344,7 +348,7 @@ async def tell_ends(env: Environment, database: Database, tasks: Tasks) -> None:
                 for each in told:
                     await env.call(
                         EventAdd(
-                            id=each.id, kind=EventKind.TASK, subject=each.id, what=each.state, who=each.owner,
+                            id=each.id, kind=EventKind.TASK, subject=each.id, what=each.state, who=each.owner_name,
                             at=each.ended_ns / NS, details={"operation": each.operation},
                         )
                     )  # fmt: skip
@@ -356,6 +360,11 @@ async def tell_ends(env: Environment, database: Database, tasks: Tasks) -> None:
             pause_s = min(2 * pause_s, LAST_PAUSE_S)
             continue
         await tasks.ended.wait()
+
+
+def _end_with_timer(end: Callable[[apsw.Connection], None], timer: str, db: apsw.Connection) -> None:
+    end(db)
+    db.execute("DELETE FROM timer WHERE id=?", (timer,))
 
 
 def _as_json(body: bytes) -> bytes:

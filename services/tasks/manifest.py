@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from linckia.proto.manifest import GIB, STALL_S, Keep, Manifest, ShortTable, Store
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 MANIFESTS = (
     Manifest(

@@ -13,6 +13,18 @@ from linckia.proto.ops.tasks import Task, TaskFailure, TaskList
 from linckia.services.runtime.database import Schema
 from linckia.services.runtime.times import rfc3339
 from linckia.services.tasks.manifest import SCHEMA_VERSION
+from linckia.services.tasks.owners import Owner
+from linckia.services.tasks.ownership import attribute
+
+
+def _own_by_id(db: apsw.Connection) -> None:
+    for table in ("task", "timer"):
+        db.execute(f"ALTER TABLE {table} ADD COLUMN name TEXT NOT NULL DEFAULT ''")
+        db.execute(f"ALTER TABLE {table} ADD COLUMN limits TEXT NOT NULL DEFAULT ''")
+    db.execute("DROP INDEX task_owner")
+    db.execute("CREATE INDEX task_owner ON task(owner, limits, number)")
+    attribute(db)
+
 
 SCHEMA = Schema(
     SCHEMA_VERSION,
@@ -30,9 +42,11 @@ SCHEMA = Schema(
         result BLOB,
         failure BLOB,
         told INTEGER NOT NULL DEFAULT 0,
-        bytes INTEGER NOT NULL DEFAULT 0
+        bytes INTEGER NOT NULL DEFAULT 0,
+        name TEXT NOT NULL DEFAULT '',
+        limits TEXT NOT NULL DEFAULT ''
     );
-    CREATE INDEX task_owner ON task(owner, number);
+    CREATE INDEX task_owner ON task(owner, limits, number);
     CREATE INDEX task_ended ON task(ended_ns);
     CREATE INDEX task_untold ON task(number) WHERE told=0 AND state<>'working';
     CREATE INDEX task_unfinished ON task(owner, bytes) WHERE state='working';
@@ -46,7 +60,9 @@ SCHEMA = Schema(
         time_zone TEXT NOT NULL,
         missed TEXT NOT NULL,
         next_s INTEGER NOT NULL,
-        bytes INTEGER NOT NULL DEFAULT 0
+        bytes INTEGER NOT NULL DEFAULT 0,
+        name TEXT NOT NULL DEFAULT '',
+        limits TEXT NOT NULL DEFAULT ''
     );
     CREATE INDEX timer_next ON timer(next_s);
     CREATE INDEX timer_owner ON timer(owner, bytes);
@@ -59,12 +75,14 @@ SCHEMA = Schema(
         UPDATE timer SET bytes=length(mandate);
         CREATE INDEX task_unfinished ON task(owner, bytes) WHERE state='working';
         CREATE INDEX timer_owner ON timer(owner, bytes);
-        """
+        """,
+        2: _own_by_id,
     },
 )
 """`result` is JSON, `failure` an encoded `Failure`; `told` says whether the event log has the task's end.
 `is_mounted`: the call goes to a mounted server, and its result is that server's reply. `bytes` is
-the size of the mandate, in the indexes that add up what an owner has stored."""
+the size of the mandate, in the indexes that add up what an owner has stored. `owner`, `name` and `limits` are those
+of an `Owner`."""
 
 LATEST = 100
 """How many tasks are kept whatever the clock says."""
@@ -76,7 +94,7 @@ class Unfinished(NamedTuple):
     """A task to be carried out."""
 
     id: str
-    owner: str
+    owner: Owner
     operation: str
     mandate: str
     is_mounted: bool
@@ -99,35 +117,38 @@ USAGE_QUERY = """
 """
 
 
-def usage(db: apsw.Connection, owner: str) -> Usage:
+def usage(db: apsw.Connection, owner: Owner) -> Usage:
     """Return what an owner has stored, from the indexes alone."""
-    row: Any = db.execute(USAGE_QUERY, (owner,)).fetchone()
+    row: Any = db.execute(USAGE_QUERY, (owner.id,)).fetchone()
     return Usage(*row)
 
 
 def insert(db: apsw.Connection, task: Unfinished) -> Task:
     """Store a new task and return it."""
     db.execute(
-        "INSERT INTO task(id, owner, operation, mandate, bytes, is_mounted, state, started_ns) "
-        "VALUES(?,?,?,?,?,?,'working',?)",
-        (task.id, task.owner, task.operation, task.mandate, len(task.mandate), task.is_mounted, time.time_ns()),
+        "INSERT INTO task(id, owner, name, limits, operation, mandate, bytes, is_mounted, state, started_ns) "
+        "VALUES(?,?,?,?,?,?,?,?,'working',?)",
+        (task.id, *task.owner, task.operation, task.mandate, len(task.mandate), task.is_mounted, time.time_ns()),
     )
     return find(db, task.id, task.owner)
 
 
-def find(db: apsw.Connection, id_: str, owner: str) -> Task:
-    """Return a task. Raises OperationError if this owner has no such task."""
-    row = db.execute(f"SELECT {_COLUMNS} FROM task WHERE id=? AND owner=?", (id_, owner)).fetchone()
-    if row is None:
+def find(db: apsw.Connection, id_: str, owner: Owner) -> Task:
+    """Return a task. Raises OperationError if this owner has no such task that it may see."""
+    row: Any = db.execute(f"SELECT limits, {_COLUMNS} FROM task WHERE id=? AND owner=?", (id_, owner.id)).fetchone()
+    if row is None or not owner.may_see(row[0]):
         raise OperationError(f"there is no task {id_[:100]!r}; task_list lists yours of the last 24 hours", field="id")
-    return _task(*row)
+    return _task(*row[1:])
 
 
-def select(db: apsw.Connection, owner: str, state: str | None, limit: int) -> TaskList:
-    """Return the latest tasks of an owner, without results."""
-    where, bindings = "owner=? AND (?2 IS NULL OR state=?2)", (owner, state)
+def select(db: apsw.Connection, owner: Owner, state: str | None, limit: int) -> TaskList:
+    """Return the latest tasks of an owner that it may see, without results."""
+    every = db.execute("SELECT DISTINCT limits FROM task WHERE owner=?", (owner.id,))
+    visible = msgspec.json.encode([limits for (limits,) in every if owner.may_see(limits)]).decode()
+    where = "owner=?1 AND (?2 IS NULL OR state=?2) AND limits IN (SELECT value FROM json_each(?3))"
+    bindings = (owner.id, state, visible)
     columns = _COLUMNS.replace("result", "NULL")
-    rows = db.execute(f"SELECT {columns} FROM task WHERE {where} ORDER BY number DESC LIMIT ?3", (*bindings, limit))
+    rows = db.execute(f"SELECT {columns} FROM task WHERE {where} ORDER BY number DESC LIMIT ?4", (*bindings, limit))
     tasks = [_task(*row) for row in rows]
     return TaskList(tasks=tasks, total=int(db.execute(f"SELECT count(*) FROM task WHERE {where}", bindings).get))
 
@@ -135,9 +156,10 @@ def select(db: apsw.Connection, owner: str, state: str | None, limit: int) -> Ta
 def unfinished(db: apsw.Connection) -> list[Unfinished]:
     """Return all tasks that have not ended."""
     return [
-        Unfinished(id_, owner, operation, mandate, bool(is_mounted), is_resumed=True)
-        for id_, owner, operation, mandate, is_mounted in db.execute(
-            "SELECT id, owner, operation, mandate, is_mounted FROM task WHERE state='working' ORDER BY number"
+        Unfinished(id_, Owner(*owner), operation, mandate, bool(is_mounted), is_resumed=True)
+        for id_, operation, mandate, is_mounted, *owner in db.execute(
+            "SELECT id, operation, mandate, is_mounted, owner, name, limits FROM task "
+            "WHERE state='working' ORDER BY number"
         )
     ]
 
@@ -162,7 +184,7 @@ class Ended(NamedTuple):
     """A task whose end is not in the event log yet."""
 
     id: str
-    owner: str
+    owner_name: str
     operation: str
     state: str
     ended_ns: int
@@ -170,7 +192,7 @@ class Ended(NamedTuple):
 
 def untold(db: apsw.Connection) -> list[Ended]:
     """Return ended tasks that the event log does not have."""
-    query = "SELECT id, owner, operation, state, ended_ns FROM task WHERE told=0 AND state<>'working' LIMIT 100"
+    query = "SELECT id, name, operation, state, ended_ns FROM task WHERE told=0 AND state<>'working' LIMIT 100"
     return [Ended(*row) for row in db.execute(query)]
 
 

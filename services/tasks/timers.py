@@ -24,7 +24,7 @@ from linckia.services.runtime.database import Database
 from linckia.services.runtime.handlers import Context, handles
 from linckia.services.tasks import mounted, store
 from linckia.services.tasks.limits import Limits
-from linckia.services.tasks.owners import owner_of
+from linckia.services.tasks.owners import Owner, owner_of
 from linckia.services.tasks.store import Unfinished
 
 LATE_S = 60
@@ -129,8 +129,9 @@ class Timers:
         def change(db: apsw.Connection) -> Timer:
             self._limits.check_timer(store.usage(db, owner_of(ctx)), mandate)
             db.execute(
-                "INSERT INTO timer VALUES(?,?,?,?,?,?,?,?,?,?)",
-                (id_, owner_of(ctx), mounted.name_of(params), mandate, mounted.is_mounted(params), params.cron or "",
+                "INSERT INTO timer(id, owner, name, limits, operation, mandate, is_mounted, cron, time_zone, missed, "
+                "next_s, bytes) VALUES(?,?,?,?,?,?,?,?,?,?,?,?)",
+                (id_, *owner_of(ctx), mounted.name_of(params), mandate, mounted.is_mounted(params), params.cron or "",
                  params.time_zone, params.missed, next_s, len(mandate)),
             )  # fmt: skip
             return _find(db, id_, owner_of(ctx))
@@ -141,9 +142,10 @@ class Timers:
 
     @handles(ScheduleList)
     async def listing(self, params: ScheduleList, ctx: Context) -> TimerList:
-        query = f"SELECT {_COLUMNS} FROM timer WHERE owner=? ORDER BY next_s"
-        rows: list[Any] = await self._database.read(lambda db: db.execute(query, (owner_of(ctx),)).fetchall())
-        return TimerList(timers=[_timer(*row) for row in rows])
+        owner = owner_of(ctx)
+        query = f"SELECT limits, {_COLUMNS} FROM timer WHERE owner=? ORDER BY next_s"
+        rows: list[Any] = await self._database.read(lambda db: db.execute(query, (owner.id,)).fetchall())
+        return TimerList(timers=[_timer(*row) for limits, *row in rows if owner.may_see(limits)])
 
     @handles(ScheduleCancel)
     async def cancel(self, params: ScheduleCancel, ctx: Context) -> Timer:
@@ -186,11 +188,12 @@ class Timers:
         """Store the runs that are due as tasks, with the next time of their timers. A timer whose owner has too many
         unfinished tasks stays due."""
         now_s = self._looked_s = self._clock()
-        columns = "id, owner, operation, mandate, is_mounted, next_s, cron, time_zone, missed"
+        columns = "id, operation, mandate, is_mounted, next_s, cron, time_zone, missed, owner, name, limits"
         query = f"SELECT {columns} FROM timer WHERE next_s <= ? ORDER BY next_s"
         taken = []
         rows: list[Any] = db.execute(query, (now_s,)).fetchall()
-        for id_, owner, operation, mandate, is_mounted, next_s, cron, time_zone, missed in rows:
+        for id_, operation, mandate, is_mounted, next_s, cron, time_zone, missed, *owned in rows:
+            owner = Owner(*owned)
             found = due(next_s, cron, time_zone, missed, now_s)
             following = found.next_s
             for at in found.runs:
@@ -211,11 +214,11 @@ def _count(db: apsw.Connection) -> int:
     return int(db.execute("SELECT count(*) FROM timer").get)
 
 
-def _find(db: apsw.Connection, id_: str, owner: str) -> Timer:
-    row: Any = db.execute(f"SELECT {_COLUMNS} FROM timer WHERE id=? AND owner=?", (id_, owner)).fetchone()
-    if row is None:
+def _find(db: apsw.Connection, id_: str, owner: Owner) -> Timer:
+    row: Any = db.execute(f"SELECT limits, {_COLUMNS} FROM timer WHERE id=? AND owner=?", (id_, owner.id)).fetchone()
+    if row is None or not owner.may_see(row[0]):
         raise OperationError(f"there is no timer {id_[:100]!r}; schedule_list lists yours", field="id")
-    return _timer(*row)
+    return _timer(*row[1:])
 
 
 def _timer(id_: str, operation: str, next_s: int, cron: str, time_zone: str, missed: Any) -> Timer:

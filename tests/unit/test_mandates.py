@@ -9,7 +9,7 @@ import pytest
 from linckia.kernel.mandates import Mandate, Mandates
 from linckia.proto import frames
 from linckia.proto.errors import Forbidden
-from linckia.proto.grants import Grant
+from linckia.proto.grants import Grant, Token
 from linckia.proto.later import LaterCall
 from linckia.proto.ops.tasks import TaskStart
 
@@ -45,3 +45,25 @@ def test_a_mandate_of_an_earlier_version_has_no_session() -> None:
     body = frames.encode(["plan p", "stdio", None, "", {"operation": "mcp_echo", "arguments": {"message": "x"}}])
     sealed = base64.b64encode(made._mac(body) + body).decode()  # as that version sealed it
     assert made.opened(sealed) == Mandate("plan p", "stdio", None, "", CALL)
+
+
+def test_a_mandate_of_a_revoked_token_does_not_count_for_one_with_its_name() -> None:
+    def made(secret: str) -> Token:
+        return Token(name="ci", sha256=secret * 64, created=0.0)
+
+    tokens = [made("a")]
+    kernel = Mandates(b"key", lambda grant: next((each for each in tokens if grant.id == each.id), None))
+    (sealed,) = kernel.seal(ASKED, [CALL], "ci", made("a").grant)
+    assert kernel.opened(sealed).token == made("a").sha256
+    tokens[:] = [made("b")]
+    with pytest.raises(Forbidden, match="not valid now"):
+        kernel.opened(sealed)
+    # The call was let in before the token was revoked.
+    with pytest.raises(Forbidden, match="not valid now"):
+        kernel.seal(ASKED, [CALL], "ci", made("a").grant)
+
+
+def test_a_client_of_an_issuer_needs_no_token_of_the_operator() -> None:
+    grant = Grant("oauth:ann", id="oauth:0")
+    (sealed,) = mandates().seal(ASKED, [CALL], "oauth:ann", grant)
+    assert mandates().opened(sealed).grant == grant

@@ -17,7 +17,7 @@ import trio
 
 from linckia.proto.errors import LinckiaError
 from linckia.proto.front import OAuth
-from linckia.proto.grants import MAX_NAME_CHARS, Grant, Rate
+from linckia.proto.grants import ISSUED, MAX_NAME_CHARS, Grant, Rate, issuer_id
 from linckia.proto.operation import ALL, SURFACES
 
 if TYPE_CHECKING:
@@ -41,9 +41,6 @@ MIN_RSA_BITS = 2048
 
 INSUFFICIENT_SCOPE = "insufficient_scope"
 """Error for a valid token that does not allow the request (RFC 6750, 3.1)."""
-
-KEY_PREFIX = "oauth:"
-"""Prefix of client names and session owners, so that they never equal those of other tokens."""
 
 
 class Unauthorized(Exception):
@@ -218,9 +215,10 @@ class ResourceServer:
         subject = next((value for name in _SUBJECT if isinstance(value := claims.get(name), str) and value), "")
         if not subject:
             raise InvalidToken("the token names neither subject nor client")
-        grant = Grant((KEY_PREFIX + subject)[:MAX_NAME_CHARS], scope.surfaces, scope.roots, scope.read_only)
+        id_ = issuer_id(self._settings.issuer, subject)
+        grant = Grant((ISSUED + subject)[:MAX_NAME_CHARS], scope.surfaces, scope.roots, scope.read_only, id_)
         # A session belongs to one subject with one grant, even if the client has tokens with different grants.
-        key = KEY_PREFIX + hashlib.sha256(msgspec.msgpack.encode((self._settings.issuer, subject, grant))).hexdigest()
+        key = ISSUED + hashlib.sha256(msgspec.msgpack.encode((self._settings.issuer, subject, grant))).hexdigest()
         return Bearer(grant, key, float(claims["exp"]) + self._settings.leeway_s)
 
     def metadata(self, base: str, path: str) -> dict[str, Any]:

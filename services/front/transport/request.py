@@ -85,15 +85,18 @@ class Body:
 
 
 def client_of(scope: Scope) -> Hashable:
-    """Return a key for the client of a request without a session: its grant's name, or its address."""
+    """Return a key for the client of a request without a session: its grant's owner, or its address."""
     grant = grants.current.get()
-    return (scope.get("client") or ("",))[0] if grant is None else ("grant", grant.name)
+    return (scope.get("client") or ("",))[0] if grant is None else ("grant", grant.owner)
 
 
 def name_of(scope: Scope) -> str:
     """Return the name by which services know the client of a request without a session."""
     # As long as the names of HTTP sessions, which local clients cannot use.
-    return hashlib.sha256(repr(client_of(scope)).encode()).hexdigest()[:24]
+    grant = grants.current.get()
+    # What is kept for a session must not reach the same client with narrower limits.
+    client = client_of(scope) if grant is None else ("grant", grant.identity())
+    return hashlib.sha256(repr(client).encode()).hexdigest()[:24]
 
 
 @dataclass

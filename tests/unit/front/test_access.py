@@ -59,7 +59,7 @@ class Asked:
 async def test_request_is_served_for_the_grant_of_its_token() -> None:
     asked = Asked(token())
     await asked(SECRET)
-    assert asked.served == [(Grant("ci", ("files",), (), True), token().sha256)]
+    assert asked.served == [(Grant("ci", ("files",), (), True, token().id), token().sha256)]
 
 
 async def test_grant_of_one_request_does_not_stay_for_the_next_of_its_connection() -> None:

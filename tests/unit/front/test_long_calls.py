@@ -87,14 +87,15 @@ async def test_a_call_does_not_become_a_task_where_clients_cannot_wait_or_it_nee
 async def test_a_call_that_outlasts_its_client_is_adopted_for_the_owner_of_its_token() -> None:
     services = Services(outlasts=True)
     services.answers[DeleteFiles] = BECAME_TASK
-    token = grants.current.set(Grant("ci", surfaces=("core",)))
+    grant = Grant("ci", surfaces=("core",), id="0123")
+    token = grants.current.set(grant)
     try:
         with pytest.raises(OperationError, match="still running"):
             await made(services, LONG)
     finally:
         grants.current.reset(token)
     assert services.made[1:] == [
-        KernelNameCall(call=NUMBER), TaskAdopt(operation="delete-files", call="name", owner="ci")
+        KernelNameCall(call=NUMBER), TaskAdopt(operation="delete-files", call="name", grant=grant)
     ]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from linckia.proto.errors import Unavailable
 from linckia.proto.front import OAuth, ScopeGrant
-from linckia.proto.grants import Grant
+from linckia.proto.grants import Grant, issuer_id
 from linckia.services.front.transport.oauth import (
     MAX_TOKEN_CHARS,
     Bearer,
@@ -72,10 +72,18 @@ async def refused(issuer: Issuer, token: str, why: str) -> None:
         await server(issuer).bearer(token)
 
 
+def grant_of(subject: str, surfaces: tuple[str, ...], roots: tuple[str, ...] = (), read_only: bool = False) -> Grant:
+    return Grant(f"oauth:{subject}", surfaces, roots, read_only, issuer_id("https://issuer.example", subject))
+
+
+def test_a_subject_of_another_issuer_is_another_client() -> None:
+    assert len({issuer_id("a", "ann"), issuer_id("a", "ben"), issuer_id("b", "ann")}) == 3
+
+
 @pytest.mark.parametrize("kid", ["ec", "rsa", "ed"])
 async def test_a_token_of_the_issuer_gives_what_its_scope_is_said_to_give(issuer: Issuer, kid: str) -> None:
     bearer = await server(issuer).bearer(issuer.token(kid))
-    assert bearer.grant == Grant("oauth:ann", ("knowledge",), (), True)
+    assert bearer.grant == grant_of("ann", ("knowledge",), (), True)
     assert bearer.expires is not None
     assert time.time() + 600 < bearer.expires < time.time() + 640
 
@@ -83,10 +91,10 @@ async def test_a_token_of_the_issuer_gives_what_its_scope_is_said_to_give(issuer
 @pytest.mark.parametrize(
     ("claims", "grant"),
     [
-        ({"scope": "other files"}, Grant("oauth:ann", ("files",), ("/a",))),
-        ({"scope": "files notes"}, Grant("oauth:ann", ("knowledge",), (), True)),
-        ({"scope": None, "scp": ["files"]}, Grant("oauth:ann", ("files",), ("/a",))),
-        ({"sub": None, "client_id": "robot", "aud": ["x", AUDIENCE]}, Grant("oauth:robot", ("knowledge",), (), True)),
+        ({"scope": "other files"}, grant_of("ann", ("files",), ("/a",))),
+        ({"scope": "files notes"}, grant_of("ann", ("knowledge",), (), True)),
+        ({"scope": None, "scp": ["files"]}, grant_of("ann", ("files",), ("/a",))),
+        ({"sub": None, "client_id": "robot", "aud": ["x", AUDIENCE]}, grant_of("robot", ("knowledge",), (), True)),
     ],
 )
 async def test_of_several_scopes_the_first_of_the_settings_counts(

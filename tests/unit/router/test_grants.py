@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from linckia.kernel.generation import RoutedCall
+from linckia.kernel.router.router import _take_key
 from linckia.proto import frames
 from linckia.proto.errors import Forbidden
 from linckia.proto.grants import Grant
@@ -53,3 +55,20 @@ async def test_call_beyond_its_grant_is_refused_before_it_is_delivered(grant: Gr
         with pytest.raises(Forbidden, match=why):
             await of_front(r, Put(text="x"), grant)
         assert r.seen == []
+
+
+def test_an_idempotency_key_counts_for_one_token_with_one_set_of_limits() -> None:
+    """A token that has the name of a revoked one, or narrower limits, must not get the answers of the former."""
+    seen = []
+    for grant in (
+        Grant("ci", id="0"), Grant("ci", id="1"), Grant("ci", surfaces=("speaker",), id="0"),
+        Grant("ci", roots=("/a",), id="0"), None, Grant("renamed", id="0"),
+    ):  # fmt: skip
+        call = RoutedCall(
+            op=operation_of(Put), params=b"", caller="client", trace="", deadline=0, limit_s=1,
+            done=lambda outcome: None, grant=grant, span="0", parent_span="",
+        )  # fmt: skip
+        _take_key(call, "k")
+        seen.append(call.key)
+    assert len(set(seen[:5])) == 5
+    assert seen[5] == seen[0]

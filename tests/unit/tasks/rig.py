@@ -68,11 +68,11 @@ class _Kernel(Outgoing):
 
 
 class PlayedContext(Context):
-    """A call of the client with the token `owner`; the kernel's mandate for a call is its operation."""
+    """A call of the client with the token or grant `owner`; the kernel's mandate for a call is its operation."""
 
-    def __init__(self, owner: str = "") -> None:
+    def __init__(self, owner: str | Grant = "") -> None:
         call = Call(id=1, op="task_start", params=b"", left_ms=600_000, caller="client", trace="", generation=1,
-                    grant=Grant(name=owner) if owner else None)  # fmt: skip
+                    grant=owner if isinstance(owner, Grant) else Grant(name=owner) if owner else None)  # fmt: skip
         super().__init__(call, Outgoing(Channel(memory_link()[0]), "tasks", 1))
         self.size = 0
         """How long mandates are made at least."""
@@ -92,11 +92,11 @@ class Bench:
         self.settings = TasksSettings(**settings)
         self.tasks = Tasks(self.environment, database, self.settings)
 
-    async def start(self, operation: str, owner: str = "") -> str:
+    async def start(self, operation: str, owner: str | Grant = "") -> str:
         """Start a task of the client `owner`, and return its id."""
         return (await self.tasks.start(TaskStart(operation=operation), PlayedContext(owner))).id
 
-    async def get(self, id_: str, owner: str = "") -> Task:
+    async def get(self, id_: str, owner: str | Grant = "") -> Task:
         return await self.tasks.get(TaskGet(id=id_), PlayedContext(owner))
 
 

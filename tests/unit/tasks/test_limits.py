@@ -15,6 +15,7 @@ from linckia.proto.errors import OperationError
 from linckia.proto.ops.tasks import Schedule, ScheduleCancel, TaskCancel, TaskStart
 from linckia.services.tasks import store
 from linckia.services.tasks.limits import Limits
+from linckia.services.tasks.owners import USER
 from linckia.services.tasks.timers import Timers
 from tests.unit.tasks.rig import Bench, PlayedContext, tasks_with
 
@@ -84,12 +85,12 @@ async def test_a_due_timer_waits_until_its_owner_has_room(
         await early.schedule(due[0], PlayedContext("b"))
         late = timers_of(bench, 1_000_000_010.0)
         taken = await bench.database.write(late._take)
-        assert sorted((task.owner, task.operation) for task in taken) == [("a", "op"), ("b", "op")]
+        assert sorted((task.owner.name, task.operation) for task in taken) == [("a", "op"), ("b", "op")]
         assert await bench.database.write(late._take) == []
         # It is no reason to look again at once.
         assert await bench.database.read(late._next) is None
-        await bench.tasks.cancel(TaskCancel(id=taken[0].id), PlayedContext(taken[0].owner))
-        await bench.tasks.cancel(TaskCancel(id=taken[1].id), PlayedContext(taken[1].owner))
+        await bench.tasks.cancel(TaskCancel(id=taken[0].id), PlayedContext(taken[0].owner.name))
+        await bench.tasks.cancel(TaskCancel(id=taken[1].id), PlayedContext(taken[1].owner.name))
         assert [task.operation for task in await bench.database.write(late._take)] == ["other"]
 
 
@@ -98,9 +99,12 @@ def test_usage_is_read_from_indexes_alone_also_after_a_migration(tmp_path: Path)
         db = apsw.Connection(str(tmp_path / name))
         store.SCHEMA.apply(db)
         if name == "old":
-            db.execute("DROP INDEX task_unfinished; DROP INDEX timer_owner").fetchall()
+            db.execute("DROP INDEX task_unfinished; DROP INDEX timer_owner; DROP INDEX task_owner").fetchall()
+            for table in ("task", "timer"):
+                db.execute(f"ALTER TABLE {table} DROP COLUMN name; ALTER TABLE {table} DROP COLUMN limits").fetchall()
+            db.execute("CREATE INDEX task_owner ON task(owner, number)")
             db.execute("ALTER TABLE task DROP COLUMN bytes; ALTER TABLE timer DROP COLUMN bytes").fetchall()
-            row = ("t", "a", "op", "12345", 0, "* * * * *", "UTC", "once", 1)
+            row = ("t", "", "op", "12345", 0, "* * * * *", "UTC", "once", 1)
             db.execute("INSERT INTO timer VALUES(?,?,?,?,?,?,?,?,?)", row)
             db.pragma("user_version", 1)
             store.SCHEMA.apply(db)
@@ -109,5 +113,5 @@ def test_usage_is_read_from_indexes_alone_also_after_a_migration(tmp_path: Path)
         assert len(searches) == 2, plan
         assert "COVERING INDEX task_unfinished" in searches[0]
         assert "COVERING INDEX timer_owner" in searches[1]
-        assert store.usage(db, "a") == (0, 0, *((1, 5) if name == "old" else (0, 0)))
+        assert store.usage(db, USER) == (0, 0, *((1, 5) if name == "old" else (0, 0)))
         db.close()

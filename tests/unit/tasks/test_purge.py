@@ -8,6 +8,7 @@ import apsw
 
 from linckia.services.runtime.database import Database, Kind
 from linckia.services.tasks import store
+from linckia.services.tasks.owners import USER
 from linckia.services.tasks.store import LATEST, Unfinished
 
 DAY_NS = 86_400 * 10**9
@@ -16,7 +17,7 @@ DAY_NS = 86_400 * 10**9
 def fill(db: apsw.Connection, count: int) -> None:
     """Store tasks that have ended, and whose end is in the event log."""
     for n in range(count):
-        store.insert(db, Unfinished(f"t{n}", "", "index", "", False))
+        store.insert(db, Unfinished(f"t{n}", USER, "index", "", False))
         store.end(db, f"t{n}", "completed", result=b"{}")
     db.execute("UPDATE task SET told=1")
 

@@ -15,6 +15,7 @@ from linckia.proto.dispatch import ClientRequests
 from linckia.proto.errors import Overloaded, Unavailable
 from linckia.proto.ops.tasks import TaskListParams, TaskProgress, TaskWait
 from linckia.services.tasks import store
+from linckia.services.tasks.owners import USER
 from linckia.services.tasks.store import Unfinished
 from tests.unit.tasks.rig import Bench, PlayedContext, tasks_with
 
@@ -81,7 +82,7 @@ async def test_the_wait_lasts_until_the_end_of_a_task_that_is_begun_late(
 ) -> None:
     gate = Gate()
     async with tasks_with(tmp_path, gate.play) as bench:
-        stored = Unfinished("t1", "", "index", "index", False)
+        stored = Unfinished("t1", USER, "index", "index", False)
         await bench.database.write(lambda db: store.insert(db, stored))
         assert await wait(bench, "t1", 5) == "working"
         assert trio.current_time() == pytest.approx(5)
