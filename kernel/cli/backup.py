@@ -15,12 +15,13 @@ import msgspec
 
 from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.terminal import complain, counted, duration, say, show_answer, show_json, size
-from linckia.kernel.config import load
+from linckia.kernel.config import FILE_NAMES, load
 from linckia.kernel.data_format import program
-from linckia.kernel.settings import BackupSettings, ConfigError, Flags
+from linckia.kernel.settings import BackupSettings, ConfigError, Flags, from_file
 from linckia.proto.backup import BackupFailed, Backups, Manifest, Program
 from linckia.proto.control.address import AlreadyHeld, CannotHold, locked
 from linckia.proto.control.client import Client, ControlError
+from linckia.proto.mounts import TABLE as MOUNTS
 
 EXIT_INCOMPLETE = 4
 """Exit code if a backup was made but is incomplete; lines on stderr name the missing data."""
@@ -117,12 +118,28 @@ def restore_backup(arguments: argparse.Namespace) -> int:
         complain(f"in the backup: {problem}")
     if aside is not None:
         complain(f"the previous contents are now in {aside}")
+    if servers := _mounted_servers(data_dir):
+        complain(
+            f"its settings have Linckia start other programs ([mcp.NAME]): {', '.join(servers)}; check them before the "
+            "first start if somebody else made this backup"
+        )
     say(
         f"{data_dir} is restored to its state at {_at(manifest)} ({manifest.id}): "
         f"{counted(len(manifest.files), 'file')}, {size(manifest.size)}, verified. "
         "Indexes are rebuilt when Linckia starts"
     )
     return 0
+
+
+def _mounted_servers(data_dir: Path) -> list[str]:
+    """Return the names of the servers that the settings in a data directory mount."""
+    names: list[str] = []
+    for path in map(data_dir.joinpath, FILE_NAMES):
+        if path.is_file() and not path.is_symlink():
+            with contextlib.suppress(ConfigError):
+                tables = from_file(path).get(MOUNTS)
+                names += map(str, tables) if isinstance(tables, dict) else ()
+    return names
 
 
 @contextlib.contextmanager

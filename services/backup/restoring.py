@@ -15,7 +15,9 @@ from linckia.proto.backup import BackupFailed, File, Hold, Manifest, Program
 from linckia.proto.durable import sync_folder
 from linckia.proto.manifest import Keep
 from linckia.proto.stores import Stores
-from linckia.services.backup.target import Damaged, Target, opened
+from linckia.services.backup.beneath import Tree
+from linckia.services.backup.checking import check
+from linckia.services.backup.target import CHUNK_BYTES, Damaged, Target, opened
 
 
 def restore(
@@ -110,44 +112,41 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _fill(target: Target, manifest: Manifest, folder: Path, stores: Stores) -> None:
-    """Write all files of a snapshot. Raises Damaged or OSError."""
+    """Write all files of a snapshot. Raises BackupFailed or OSError."""
     folders = []
-    links = {file.path for file in manifest.files if file.link}
-    if len({file.path for file in manifest.files}) < len(manifest.files):
-        raise Damaged(f"the snapshot {manifest.id} lists a file twice")
-    for file in manifest.files:
-        path, within = folder / file.path, Path(file.path)
-        if within.is_absolute() or ".." in within.parts or not links.isdisjoint(map(str, within.parents)):
-            raise Damaged(f"the snapshot {manifest.id} lists a file outside the data directory: {file.path}")
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if file.link:
-            path.symlink_to(file.link)
-        elif file.sha256 is None:
-            path.mkdir(mode=0o700, exist_ok=True)
-            folders.append((path, file))
-        else:
-            _write(target, file, path)
-        if os.geteuid() == 0 and stores.keep_of(file.path) is Keep.ITEMS:
-            # These files belong to the user, not to a service's user.
-            os.chown(path, *file.owner, follow_symlinks=False)
-    for path, file in reversed(folders):
-        path.chmod(file.mode)
-        sync_folder(path)
+    check(manifest, folder)
+    with Tree(folder) as tree:
+        for file in manifest.files:
+            if file.link:
+                tree.make_link(file.path, file.link)
+            elif file.sha256 is None:
+                tree.make_folder(file.path)
+                folders.append(file)
+            else:
+                _write(target, file, tree.create(file.path))
+            if os.geteuid() == 0 and stores.keep_of(file.path) is Keep.ITEMS:
+                # These files belong to the user, not to a service's user.
+                tree.change_owner(file.path, file.owner)
+        for file in reversed(folders):
+            tree.finish_folder(file.path, file.mode)
     sync_folder(folder)
 
 
-def _write(target: Target, file: File, path: Path) -> None:
-    whole = hashlib.sha256()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+def _write(target: Target, file: File, descriptor: int) -> None:
+    """Write the content of a new file, of exactly the promised size, and close it. Raises Damaged or OSError."""
+    whole, left = hashlib.sha256(), file.size
     with open(descriptor, "wb") as stream:
         for name in file.chunks:
             block = target.get(name)
+            if len(block) != min(left, CHUNK_BYTES):
+                raise Damaged(f"{file.path} does not have its size of {file.size} bytes")
+            left -= len(block)
             whole.update(block)
             stream.write(block)
+        if file.sha256 not in ("", whole.hexdigest()):
+            raise Damaged(f"{file.path} differs from what was backed up")
         stream.flush()
         # Drop set-user-ID bits: the file may belong to root from now on.
         os.fchmod(descriptor, file.mode & 0o777)
         os.fsync(descriptor)
-    if file.sha256 not in ("", whole.hexdigest()):
-        raise Damaged(f"{file.path} differs from what was backed up")
-    os.utime(path, ns=(file.modified_ns, file.modified_ns))
+        os.utime(descriptor, ns=(file.modified_ns, file.modified_ns))

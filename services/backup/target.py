@@ -30,6 +30,15 @@ FORMAT: Final = 1
 CHUNK_BYTES: Final = 256 * 1024
 """Amount of a database that is copied again if a single row changes."""
 
+MAX_PACKED_BYTES: Final = 2 * CHUNK_BYTES
+"""More than any compressed chunk has."""
+
+MAX_MANIFEST_BYTES: Final = 1 << 30
+SMALL_MANIFEST_BYTES: Final = 16 << 20
+MAX_MANIFEST_RATIO: Final = 64
+"""A compressed manifest may unfold to `SMALL_MANIFEST_BYTES`, or to so many times its own size, up to
+`MAX_MANIFEST_BYTES`. Real ones have a ratio below 20."""
+
 SNAPSHOTS, CHUNKS = "snapshots", "chunks"
 ENDING = ".json.zst"
 
@@ -54,15 +63,20 @@ def encode(manifest: Manifest) -> bytes:
 def decode(name: str, content: bytes) -> Manifest:
     """Decode a manifest. Raises Damaged, or BackupFailed if it was made by a newer program."""
     try:
-        line, _, rest = zstd.decompress(content).partition(b"\n")
+        most = max(SMALL_MANIFEST_BYTES, MAX_MANIFEST_RATIO * len(content))
+        line, _, rest = zstd.decompress(content, min(most, MAX_MANIFEST_BYTES)).partition(b"\n")
     except zstd.ZstdError:
         line, rest = b"", b""
     if hashlib.sha256(line).hexdigest().encode() != rest.strip():
         raise Damaged(f"the snapshot {name} is damaged: its checksum does not match")
-    head = msgspec.json.decode(line, type=Head)
-    if head.format > FORMAT:
-        raise BackupFailed(f"the snapshot {name} was made by Linckia {head.version}; use that version or a newer one")
-    return msgspec.json.decode(line, type=Manifest)
+    try:
+        head = msgspec.json.decode(line, type=Head)
+        if head.format > FORMAT:
+            later = f"the snapshot {name} was made by Linckia {head.version}; use that version or a newer one"
+            raise BackupFailed(later)
+        return msgspec.json.decode(line, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Damaged(f"the snapshot {name} is damaged: {error}") from None
 
 
 def packed(block: bytes) -> bytes:
@@ -78,6 +92,15 @@ def unpacked(name: str, content: bytes) -> bytes:
     if hashlib.sha256(block).hexdigest() != name:
         raise Damaged(f"the chunk {name} is damaged: its checksum does not match")
     return block
+
+
+def _content(path: Path, most: int) -> bytes:
+    """Return a file of at most `most` bytes. Raises Damaged or OSError."""
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise Damaged(f"{path} is larger than any file of a backup")
+    return content
 
 
 class Folder:
@@ -125,7 +148,7 @@ class Folder:
             return name
         path = self._chunk(name)
         try:
-            unpacked(name, path.read_bytes())
+            unpacked(name, _content(path, MAX_PACKED_BYTES))
         except (FileNotFoundError, Damaged):
             # A damaged chunk is repaired, for earlier snapshots too.
             content = packed(block)
@@ -139,7 +162,7 @@ class Folder:
     def get(self, name: str) -> bytes:
         """Return a chunk. Raises Damaged or OSError."""
         try:
-            return unpacked(name, self._chunk(name).read_bytes())
+            return unpacked(name, _content(self._chunk(name), MAX_PACKED_BYTES))
         except FileNotFoundError:
             raise Damaged(f"the chunk {name} is missing in {self.path}") from None
 
@@ -164,7 +187,7 @@ class Folder:
 
     def manifest(self, name: str) -> Manifest:
         """Return a manifest. Raises Damaged, BackupFailed or OSError."""
-        return decode(name, (self.path / SNAPSHOTS / f"{name}{ENDING}").read_bytes())
+        return decode(name, _content(self.path / SNAPSHOTS / f"{name}{ENDING}", MAX_MANIFEST_BYTES))
 
     def prune(self, data_dir: str, keep: int) -> int:
         """Remove all snapshots of a data directory except the newest `keep` and the newest one without problems,
@@ -197,6 +220,8 @@ class Archive:
         self._write = write
         self._unfinished = path.with_name(f"{path.name}.new")
         self._known: set[str] = set()
+        self._members: dict[str, tarfile.TarInfo] = {}
+        """By name; filled by the first read."""
 
     def __enter__(self) -> Archive:
         if self._write:
@@ -207,7 +232,7 @@ class Archive:
         self._stream = open(descriptor, "w+b" if self._write else "rb")  # closed in __exit__
         try:
             self._tar = tarfile.open(fileobj=self._stream, mode="w" if self._write else "r:")
-        except tarfile.TarError as error:
+        except (tarfile.TarError, RecursionError) as error:
             self._stream.close()
             raise BackupFailed(f"{self.path} is not a backup: {error}") from None
         return self
@@ -231,14 +256,20 @@ class Archive:
         self.new_bytes += len(content)
 
     def get(self, name: str) -> bytes:
-        return unpacked(name, self._read(f"{CHUNKS}/{name}"))
+        return unpacked(name, self._read(f"{CHUNKS}/{name}", MAX_PACKED_BYTES))
 
-    def _read(self, name: str) -> bytes:
+    def _read(self, name: str, most: int) -> bytes:
         try:
-            content = self._tar.extractfile(name)
+            if not self._members:
+                self._members = {each.name: each for each in self._tar.getmembers()}
+            member = self._members[name]
+            # The content of a sparse member may be any number of times larger than the archive.
+            if not member.isreg() or member.issparse() or member.size > most:
+                raise Damaged(f"{self.path} is damaged: {name} is not such a file")
+            content = self._tar.extractfile(member)
             assert content is not None
             return content.read()
-        except (KeyError, tarfile.TarError) as error:
+        except (KeyError, tarfile.TarError, RecursionError) as error:
             raise Damaged(f"{self.path} is damaged: {error}") from None
 
     def commit(self, manifest: Manifest) -> None:
@@ -256,11 +287,14 @@ class Archive:
 
     def names(self) -> list[str]:
         prefix = f"{SNAPSHOTS}/"
-        names = self._tar.getnames()
+        try:
+            names = self._tar.getnames()
+        except (tarfile.TarError, RecursionError) as error:
+            raise Damaged(f"{self.path} is damaged: {error}") from None
         return [each[len(prefix) : -len(ENDING)] for each in names if each.startswith(prefix)]
 
     def manifest(self, name: str) -> Manifest:
-        return decode(name, self._read(f"{SNAPSHOTS}/{name}{ENDING}"))
+        return decode(name, self._read(f"{SNAPSHOTS}/{name}{ENDING}", MAX_MANIFEST_BYTES))
 
     def prune(self, data_dir: str, keep: int) -> int:
         return 1
