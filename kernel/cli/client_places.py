@@ -33,6 +33,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     workspace: Path
     """Folder in which the client starts it; the home directory if it is the user's, for all projects."""
     server: Server
+    is_project: bool = False
+    """Whether the file is part of a project, which somebody else may have written."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +45,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     workspace: Path
     has_projects: bool = False
     """Whether it also has servers of single projects, as that of Claude Code."""
+    is_project: bool = False
+    """Whether the file is part of a project."""
 
 
 def places(home: Path, here: Path, environment: Mapping[str, str], platform: str = sys.platform) -> list[Place]:
@@ -69,7 +73,11 @@ def places(home: Path, here: Path, environment: Mapping[str, str], platform: str
     ]
     known = {place.path for place in found}
     projects = ((client, here / path) for client, path in PROJECTS.items())
-    return found + [Place(client=client, path=path, workspace=here) for client, path in projects if path not in known]
+    return found + [
+        Place(client=client, path=path, workspace=here, is_project=True)
+        for client, path in projects
+        if path not in known
+    ]
 
 
 def settings_file(client: str, home: Path, here: Path, environment: Mapping[str, str], *, project: bool) -> Path | None:
@@ -90,7 +98,9 @@ def servers(place: Place) -> Iterator[Found]:
         listed += [(Path(path), project) for path, project in projects.items() if isinstance(project, dict)]
     for workspace, holder in listed:
         for server in _listed(holder, str(place.path)):
-            yield Found(client=place.client, path=place.path, workspace=workspace, server=server)
+            yield Found(
+                client=place.client, path=place.path, workspace=workspace, server=server, is_project=place.is_project
+            )
 
 
 def _listed(holder: JsonObject, where: str) -> list[Server]:

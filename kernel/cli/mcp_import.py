@@ -2,6 +2,10 @@
 
 Values of variables and headers, which are often secret, go to files in the data directory (`mcp/NAME.env`, mode 0600),
 so that `linckia.toml` contains none.
+
+A running kernel serves what is added at once, and so starts programs. The user's own files name programs that the user
+has chosen. A project's files may come from somebody else: they are read only with `--project`, and each of their
+servers is added only if the user agrees.
 """
 
 from __future__ import annotations
@@ -9,14 +13,16 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from linckia.kernel.cli.client_places import Found, places, servers
+from linckia.kernel.cli import Usage
+from linckia.kernel.cli.client_places import Found, Place, places, servers
 from linckia.kernel.cli.mcp_settings import FOLDER, change, mounts, server_of, written
-from linckia.kernel.cli.terminal import complain, say, show_table
+from linckia.kernel.cli.terminal import complain, confirmed, say, show_table
 from linckia.kernel.client_files import Variables, mount_name, service_name, table_of
 from linckia.kernel.mount_settings import is_variable, with_real_paths
 from linckia.kernel.settings import ConfigError
@@ -42,9 +48,15 @@ class _New(msgspec.Struct, frozen=True):
 
 def import_servers(arguments: argparse.Namespace, data_dir: Path) -> int:
     """Add all new servers, or only show them. Raises Usage, Failed, CallFailed, OSError."""
-    new, skipped = _chosen(data_dir, arguments.clients or (), os.environ)
+    asks = arguments.project and not (arguments.yes or arguments.dry_run)
+    if asks and not sys.stdin.isatty():
+        raise Usage("--project asks about each server, but stdin is no terminal; add --yes if you trust the project")
+    new, skipped = _chosen(data_dir, arguments.clients or (), os.environ, with_project=arguments.project)
     for line in skipped:
         complain(line)
+    if not arguments.project:
+        for path in _project_files(arguments.clients or ()):
+            complain(f"{path} belongs to a project and is not read; --project asks about each of its servers")
     if not new:
         say("There are no new servers in the settings of your MCP clients.")
         return 0
@@ -54,6 +66,11 @@ def import_servers(arguments: argparse.Namespace, data_dir: Path) -> int:
     if arguments.dry_run:
         say("Nothing was changed.")
         return 0
+    if asks:
+        new = [each for each in new if not each.found.is_project or _is_wanted(each)]
+        if not new:
+            say("Nothing was changed.")
+            return 0
     is_running = _add(data_dir, new) is not None
     count = "1 server is" if len(new) == 1 else f"{len(new)} servers are"
     say(f"{count} added to {data_dir / 'linckia.toml'}, and served {'now' if is_running else 'once Linckia starts'}.")
@@ -62,13 +79,43 @@ def import_servers(arguments: argparse.Namespace, data_dir: Path) -> int:
     return 0
 
 
-def _chosen(data_dir: Path, clients: Sequence[str], environment: Mapping[str, str]) -> tuple[list[_New], list[str]]:
+def _is_wanted(new: _New) -> bool:
+    """Ask whether a project's server may be added, and so started."""
+    table = new.table
+    say(f"{new.name}: {new.found.path} wants Linckia to use this server, with your rights:")
+    say(f"  {server_of(table)}")
+    if "command" in table:
+        say(f"  in the folder {table.get('cwd') or Path.home()}")
+    if variables := [*table.get("env", {}), *table.get("env_from", [])]:
+        say(f"  with {', '.join(variables)}")
+    return confirmed("Add it? [y/N]")
+
+
+def _project_files(clients: Sequence[str]) -> list[Path]:
+    """Return the files of the project in this folder that list servers."""
+    return [
+        place.path
+        for place in places(Path.home(), Path.cwd(), os.environ)
+        if place.is_project and (not clients or place.client in clients) and place.path.is_file() and _lists(place)
+    ]
+
+
+def _lists(place: Place) -> bool:
+    try:
+        return any(True for _ in servers(place))
+    except ConfigError:
+        return False
+
+
+def _chosen(
+    data_dir: Path, clients: Sequence[str], environment: Mapping[str, str], *, with_project: bool
+) -> tuple[list[_New], list[str]]:
     """Return the servers to add, and why others are skipped."""
     new: list[_New] = []
     skipped: list[str] = []
     there = {**written(data_dir), **mounts(data_dir)}
     same = [resolved(with_real_paths(table, data_dir), data_dir) for table in there.values()]
-    for found in _found(clients, environment, skipped):
+    for found in _found(clients, environment, skipped, with_project=with_project):
         where = f"{found.path}: {found.server.name}"
         if _is_linckia(found):
             continue
@@ -89,9 +136,11 @@ def _chosen(data_dir: Path, clients: Sequence[str], environment: Mapping[str, st
     return new, skipped
 
 
-def _found(clients: Sequence[str], environment: Mapping[str, str], skipped: list[str]) -> Iterator[Found]:
+def _found(
+    clients: Sequence[str], environment: Mapping[str, str], skipped: list[str], *, with_project: bool
+) -> Iterator[Found]:
     for place in places(Path.home(), Path.cwd(), environment):
-        if clients and place.client not in clients:
+        if (clients and place.client not in clients) or (place.is_project and not with_project):
             continue
         try:
             yield from servers(place)

@@ -66,9 +66,12 @@ def add_mcp(command: AddCommand) -> None:
     action("remove", "remove a server and its settings")
     add_json(action("diff", "show how the definitions of a server's tools have changed since they were approved"))
     action("approve", "approve the definitions that a server offers now")
-    found = action("import", "add the servers that are in the settings of your MCP clients", "")
+    found = action("import", "add the servers that are in your own settings of MCP clients", "")
     client_help = f"only this client: {', '.join(CLIENTS)}; repeatable (default: all)"
     found.add_argument("--from", metavar="CLIENT", dest="clients", action="append", choices=CLIENTS, help=client_help)
+    project_help = "also those in files of the project in this folder, such as .mcp.json; asks about each server"
+    found.add_argument("--project", action="store_true", help=project_help)
+    found.add_argument("--yes", action="store_true", help="with --project: add them without asking")
     found.add_argument("--dry-run", action="store_true", help="show what would be added, and change nothing")
 
 

@@ -139,6 +139,12 @@ def complain(text: object) -> None:
     say(*f"{program.get()}: {text}".split("\n"), to=sys.stderr)
 
 
+def confirmed(question: str) -> bool:
+    """Ask on the terminal; return whether the answer is yes."""
+    say(question, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def counted(count: int, one: str, many: str = "") -> str:
     """Return `1 file`, `2 files`: a number and its noun."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"

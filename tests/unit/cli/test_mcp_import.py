@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import stat
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from linckia.kernel.cli import mcp_import, mcp_settings
 from linckia.kernel.cli.__main__ import main
 from linckia.kernel.cli.client_places import places
 from linckia.kernel.cli.mcp_settings import mounts
@@ -58,7 +61,7 @@ def test_the_servers_of_every_client_are_found(home: Path, capsys: pytest.Captur
     write(home / ".config/Code/User/mcp.json", {"servers": {"g": {"command": "g"}}})
     write(project / ".vscode/mcp.json", '{"servers": {"h": {"command": "h"},},} // ours')
     write(home / ".codex/config.toml", '[mcp_servers.i]\ncommand = "i"\n')
-    out, err = run(capsys)
+    out, err = run(capsys, "--project", "--yes")
     found = tables(home)
     assert {name: table["command"] for name, table in found.items()} == {name: name for name in "abcdefghi"}
     assert {name: table["cwd"] for name, table in found.items() if "cwd" in table} == {
@@ -156,3 +159,55 @@ def test_servers_and_files_with_mistakes_are_skipped(home: Path, capsys: pytest.
 def test_every_platform_has_its_places(home: Path, platform: str, path: str) -> None:
     found = places(home, Path.cwd(), {"APPDATA": "/roaming"}, platform)
     assert Path(path.format(home=home)) in [place.path for place in found]
+
+
+def project_of(home: Path) -> None:
+    write(home / ".claude.json", servers(mine="mine"))
+    write(Path.cwd() / ".mcp.json", servers(**{"good": "good", "evil": "evil"}))
+
+
+def test_files_of_a_project_are_not_read_unless_asked_for(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    project_of(home)
+    out, err = run(capsys)
+    assert list(tables(home)) == ["mine"]
+    assert ".mcp.json belongs to a project and is not read; --project" in err
+    assert "evil" not in out + err
+
+
+@pytest.mark.parametrize("answers", ["y\nn\n", "yes\n", "y\n\n"])
+def test_a_projects_server_is_added_only_if_the_user_agrees(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, answers: str
+) -> None:
+    project_of(home)
+    changed_after: list[int] = []
+    stdin = Terminal(answers)
+    monkeypatch.setattr(sys, "stdin", stdin)
+    change = mcp_settings.change
+
+    def noted(*given: Any) -> object:
+        changed_after.append(stdin.tell())
+        return change(*given)
+
+    monkeypatch.setattr(mcp_import, "change", noted)
+    out, _ = run(capsys, "--project")
+    assert sorted(tables(home)) == ["good", "mine"]
+    # Nothing was started before the last answer.
+    assert changed_after == [len(answers)]
+    assert f"in the folder {Path.cwd()}" in out
+
+
+def test_without_a_terminal_a_project_is_not_read(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project_of(home)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\ny\n"))
+    assert main(["mcp", "import", "--project"]) == 2
+    assert "--yes" in capsys.readouterr().err
+    assert not (home.parent / "data" / "linckia.toml").exists()
+
+
+class Terminal(io.StringIO):
+    """Answers from a person."""
+
+    def isatty(self) -> bool:
+        return True
