@@ -125,6 +125,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     denied: list[str | Path] = [data_dir, given_data_dir(flags.data_dir, environment), *denied_paths.installation()]
     # Backups contain everything that is stored, including tokens.
     denied += [each.to for each in backups.known(data_dir).values() if each.succeeded is not None]
+    denied += denied_paths.set_aside(data_dir)
     patterns: list[str] = []
     http: Layer = {}
     tables: dict[str, Layer] = {name: {} for name in TABLES}

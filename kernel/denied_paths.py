@@ -6,6 +6,7 @@ service's database, and the installation is the code that runs. `services/runtim
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import sys
@@ -60,6 +61,14 @@ def denials(given: Iterable[str], origin: str) -> tuple[list[str], list[str]]:
         except (ValueError, re.error) as error:
             raise ConfigError(f"{origin}: deny: {pattern!r} is not a .gitignore pattern: {error}") from None
     return paths, patterns
+
+
+def set_aside(data_dir: Path) -> list[Path]:
+    """Return the data directories that `restore-backup` has moved aside, or is building."""
+    name = glob.escape(data_dir.name)
+    return [
+        path for pattern in (f"{name}.replaced-*", f".{name}.restoring-*") for path in data_dir.parent.glob(pattern)
+    ]
 
 
 def check_roots(roots: Iterable[Path], denied: Iterable[str]) -> None:

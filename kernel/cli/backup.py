@@ -14,13 +14,13 @@ from typing import cast
 import msgspec
 
 from linckia.kernel.cli import Failed, Usage
+from linckia.kernel.cli.exposure import require_out_of_reach
 from linckia.kernel.cli.terminal import complain, counted, duration, say, show_answer, show_json, size
 from linckia.kernel.config import FILE_NAMES, load
 from linckia.kernel.data_format import program
 from linckia.kernel.settings import BackupSettings, ConfigError, Flags, from_file
 from linckia.proto.backup import BackupFailed, Backups, Manifest, Program
 from linckia.proto.control.address import AlreadyHeld, CannotHold, locked
-from linckia.proto.control.client import Client, ControlError
 from linckia.proto.mounts import TABLE as MOUNTS
 
 EXIT_INCOMPLETE = 4
@@ -45,7 +45,7 @@ def backup(arguments: argparse.Namespace) -> int:
     try:
         if arguments.list:
             return _list(to, arguments.json)
-        served = _require_out_of_reach(to.resolve(), arguments)
+        served = _program(require_out_of_reach(to, arguments, "the backup and its tokens"))
         # The number in the settings applies only to the folder in the settings.
         keep = arguments.keep or (settings.keep if settings and settings.to == str(to.resolve()) else None)
         made = _service().backup(arguments.data_dir, to, served, keep, background=arguments.background)
@@ -74,29 +74,8 @@ def _has_server(arguments: argparse.Namespace) -> bool:
     return False
 
 
-def _require_out_of_reach(to: Path, arguments: argparse.Namespace) -> Program:
-    """Check that no client can read the backup, since it contains the tokens and all stored data. Raises Usage.
-
-    Returns the description of the data by a running kernel.
-    """
-    try:
-        config = load(Flags(data_dir=arguments.data), os.environ)
-    except ConfigError:
-        config = None
-    roots = set() if config is None else set(config.roots)
-    packages: list[str] = []
-    with contextlib.suppress(ControlError), Client(arguments.data_dir) as client:
-        status = client.call("kernel_status", {})
-        roots.update(map(Path, status["roots"]))
-        packages = status["packages"]
-    if config is not None and any(to.is_relative_to(place) for place in config.denied):
-        # This is `[backup] to`, or lies in a folder that `deny` lists.
-        roots.clear()
-    if root := next((root for root in sorted(roots) if to.is_relative_to(root)), None):
-        raise Usage(
-            f"{to} is below the root {root}, where clients could read the backup and its tokens; name a folder that is "
-            "not below a root"
-        )
+def _program(packages: list[str]) -> Program:
+    """Return the description of the data by a kernel with these external packages."""
     try:
         return program(packages)
     except ConfigError as error:
@@ -105,8 +84,9 @@ def _require_out_of_reach(to: Path, arguments: argparse.Namespace) -> Program:
 
 
 def restore_backup(arguments: argparse.Namespace) -> int:
-    """Restore a data directory. Raises Failed."""
+    """Restore a data directory. Raises Failed, Usage."""
     data_dir: Path = arguments.data_dir
+    require_out_of_reach(data_dir, arguments, "the restored data and its tokens")
     source = Path(arguments.source).expanduser().absolute()
     try:
         manifest, aside = _service().restore(

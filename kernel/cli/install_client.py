@@ -23,6 +23,7 @@ import msgspec
 from linckia.kernel import tokens
 from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.client_places import settings_file
+from linckia.kernel.cli.exposure import require_out_of_reach
 from linckia.kernel.cli.jsonc import NotJson, member_at, with_member, without_member
 from linckia.kernel.cli.stdio import real_root
 from linckia.kernel.cli.terminal import complain, say
@@ -78,6 +79,8 @@ def install_client(arguments: argparse.Namespace) -> int:
     path = (FORMATS[arguments.client].table, arguments.name)
     if arguments.undo:
         return _undo(arguments, place, path)
+    if arguments.http:
+        require_out_of_reach(place, arguments, "its token")
     old = _read(place)
     entry = _entry(arguments)
     new = _with(place, old or "", path, entry)

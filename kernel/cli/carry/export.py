@@ -18,6 +18,7 @@ from pathlib import Path
 
 from linckia.kernel.cli import Failed
 from linckia.kernel.cli.carry.files import batched, by_next, by_offset, declared, line, listed, write
+from linckia.kernel.cli.exposure import require_out_of_reach
 from linckia.kernel.cli.terminal import complain, connect, patiently, say
 from linckia.proto.control.client import CallFailed, Client
 from linckia.proto.json_types import JsonObject
@@ -64,15 +65,17 @@ FILE_PARTS = {
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """Export everything. Raises ControlError, Failed."""
+    """Export everything. Raises ControlError, Failed, Usage."""
     target = Path(arguments.directory).expanduser().resolve()
+    require_out_of_reach(target, arguments, "the data of all clients")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise Failed(f"{target} already exists; name a new or an empty directory")
     part = target.with_name(f"{target.name}.partial")
     if (part / "export.json").is_file():
         # It is left over from an interrupted export.
         shutil.rmtree(part)
-    part.mkdir(parents=True)
+    # Others on this machine may not read it either.
+    part.mkdir(mode=0o700, parents=True)
     (part / "export.json").write_text(json.dumps({"linckia_export": FORMAT}) + "\n")
     with connect(arguments) as client:
         simple = declared(client)
