@@ -19,7 +19,7 @@ import msgspec
 import trio
 
 from linckia.kernel.isolation import isolated
-from linckia.proto.durable import replace_file
+from linckia.proto.durable import append, replace_file
 from linckia.proto.ops.observation import History, Series, TimelineEvent
 
 INTERVAL_S: Final = 15.0
@@ -163,8 +163,7 @@ def _write(file: Path, new: Iterable[msgspec.Struct], every: Iterable[msgspec.St
     if file.exists() and file.stat().st_size + len(data) > MAX_BYTES:
         replace_file(file, b"".join(msgspec.json.encode(each) + b"\n" for each in tuple(every)), sync=False)
         return
-    with file.open("ab") as out:
-        out.write(data)
+    append(file, data)
 
 
 def _lines(file: Path, tp: type[T]) -> list[T]:

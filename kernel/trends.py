@@ -19,7 +19,7 @@ import msgspec
 import trio
 
 from linckia.kernel.supervisor.disk import folder_bytes
-from linckia.proto.durable import replace_file
+from linckia.proto.durable import append, replace_file
 from linckia.proto.ops.kernel import Trend
 
 INTERVAL_S = 3600.0
@@ -95,8 +95,7 @@ class Trends:
         if self._file.exists() and self._file.stat().st_size > MAX_BYTES:
             shortened = daily(self._read(), line.at - KEPT_DAYS * 86_400)
             replace_file(self._file, b"".join(map(_encoded, shortened)), sync=False)
-        with self._file.open("ab") as file:
-            file.write(_encoded(line))
+        append(self._file, _encoded(line))
 
     def _read(self) -> list[Line]:
         found: list[Line] = []

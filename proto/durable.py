@@ -15,6 +15,15 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def append(path: Path, content: bytes) -> None:
+    """Append to `path`, which only its owner may access (0600), also if it is an old file. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "ab") as stream:
+        if os.fstat(descriptor).st_mode & 0o077:
+            os.fchmod(descriptor, 0o600)
+        stream.write(content)
+
+
 def replace_file(path: Path, content: bytes, *, sync: bool = True) -> None:
     """Replace `path` atomically, for its owner only (0600): after a power failure it has the old or the new content.
 

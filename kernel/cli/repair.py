@@ -30,6 +30,11 @@ SECRET = (
     "mandates.key",
     "page.key",
     "services/transcripts/transcripts.db*",
+    "linckia.toml",
+    "history.jsonl",
+    "timeline.jsonl",
+    "trends.jsonl",
+    "mcp/*",
     "audit/*",
     "proxy/spool/*",
 )

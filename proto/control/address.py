@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -137,12 +138,21 @@ def locked(data_dir: Path, *, wait_s: float, is_leaving: bool = False) -> Iterat
     try:
         with _failing(f"cannot lock {path}", LOCAL):
             _lock(lock, data_dir, time.monotonic() + wait_s, is_leaving=is_leaving)
+        _close(data_dir)
         with _failing(f"cannot write to {path}", "free disk space, or name another data directory with --data"):
             os.truncate(lock, 0)
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(lock)
+
+
+def _close(data_dir: Path) -> None:
+    """Make an existing data directory private, as a new one is. Under root, the kernel then admits its services."""
+    with contextlib.suppress(OSError):
+        mode = stat.S_IMODE(data_dir.stat().st_mode)
+        if mode & 0o077:
+            data_dir.chmod(mode & ~0o077)
 
 
 @contextlib.contextmanager

@@ -60,6 +60,15 @@ class _PrivateKey(Rule):
             yield match.start(), position
 
 
+class _WithDigits(Rule):
+    """Secrets with at least two digits, unlike words that are written in the same way."""
+
+    def spans(self, data: bytes) -> Iterator[tuple[int, int]]:
+        for start, end in super().spans(data):
+            if sum(map(data.count, b"0123456789", [start] * 10, [end] * 10)) >= 2:
+                yield start, end
+
+
 _SPACE = re.compile(rb"\s")
 _KINDS = bytes(48 if 48 <= code < 58 else 97 if chr(code).isalpha() and code < 128 else 32 for code in range(256))
 """Maps digits to 0, ASCII letters to a, and the rest to a space."""
@@ -114,9 +123,15 @@ RULES = (
     _PrivateKey("private-key", r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"),
     Rule("age-key", r"AGE-SECRET-KEY-1[0-9A-Z]{58}"),
     Rule("aws-access-key", r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b"),
+    _WithDigits(
+        "aws-secret",
+        r"(?i)\baws[-_ ]?(?:secret[-_ ]?access[-_ ]?key|session[-_ ]?token)(?:[\s\"',:=]|\\[\"nt])+"
+        r"(?P<secret>[A-Za-z0-9/+=]{16,})",
+    ),
     Rule("github-token", r"\b(?:gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255})"),
     Rule("gitlab-token", r"\bgl(?:pat|dt|rt|cbt|ptt|ft|soat)-[A-Za-z0-9_\-]{20,}"),
     Rule("anthropic-key", r"\bsk-ant-[A-Za-z0-9_\-]{20,}"),
+    _WithDigits("dotted-key", r"\bsk-[A-Za-z0-9_\-]{3,}\.[A-Za-z0-9_\-.]{7,}[A-Za-z0-9_\-]"),
     Rule("openai-key", r"\bsk-(?:proj-|svcacct-|admin-|or-v1-)?[A-Za-z0-9_\-]{20,}"),
     Rule("google-api-key", r"\bAIza[0-9A-Za-z_\-]{35}"),
     Rule("google-oauth-token", r"\bya29\.[0-9A-Za-z_\-]{20,}"),
@@ -165,6 +180,10 @@ RULES = (
         "assigned-secret",
         rf"(?i)(?:{_SECRET_WORDS})[\w\-]{{0,16}}[\"']?\s*[:=]\s*(?P<secret>[A-Za-z0-9_+/=@#!%^&*~.\-]{{8,}})",
         b"0a", 8, code=True,
+    ),
+    Rule(
+        "sshpass-password",
+        r"\bsshpass\s+(?:-v\s+)?-p\s*(?:\\?\"(?P<secret>[^\"\\\n]+)|'(?P<secret_2>[^'\n]+)|(?P<secret_3>[^\s\"'\\]+))",
     ),
     Rule("netrc-password", r"(?i)\blogin\s+\S+\s+password\s+(?P<secret>\S{4,})"),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -100,3 +101,18 @@ async def test_a_folder_that_cannot_be_written_to_costs_only_the_file(
     await recorded(recorder, history.INTERVAL_S + 1)
     assert len(recorder.history().at) == 1
     assert recorder.events[-1].kind == "died"
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+async def test_its_files_are_for_their_owner_only(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, is_old: bool
+) -> None:
+    files = [tmp_path / name for name in ("timeline.jsonl", "history.jsonl")]
+    for file in files if is_old else ():
+        file.touch(mode=0o644)
+    before = os.umask(0o022)
+    try:
+        await recorded(Recorder(tmp_path, lambda: {"echo": POINT}), history.INTERVAL_S * 2)
+    finally:
+        os.umask(before)
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]

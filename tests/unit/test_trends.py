@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -117,3 +118,12 @@ async def test_a_long_record_becomes_a_line_a_day_and_the_oldest_go(
     assert kept[1].deaths == {"yaml": 24}
     assert sum(sum(line.deaths.values()) for line in kept[1:]) == pytest.approx(trends.KEPT_DAYS * 24, abs=24)
     assert daily([], 0.0) == []
+
+
+def test_its_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        Trends(tmp_path, dict)._append(Line(NOW))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "trends.jsonl").stat().st_mode & 0o777 == 0o600

@@ -17,7 +17,7 @@ import trio
 
 from linckia.kernel.control.peers import is_admitted
 from linckia.kernel.control.server import MAX_LINE_BYTES, ControlServer
-from linckia.proto.control.address import AlreadyHeld, CannotHold, connect, hold, socket_path
+from linckia.proto.control.address import AlreadyHeld, CannotHold, connect, hold, locked, socket_path
 from linckia.proto.control.client import CallFailed, Client, KernelGone, NoKernel
 from tests.unit.router.rig import Rig, rig
 
@@ -403,3 +403,10 @@ async def test_a_connection_whose_maker_is_gone_gives_no_orders(tmp_path: Path) 
         await trio.run_process(command, pass_fds=(made.fileno(),))
         with trio.socket.from_stdlib_socket(listener.accept()[0]) as accepted:
             assert not is_admitted(accepted)
+
+
+def test_an_existing_data_directory_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data").chmod(0o755)
+    with locked(tmp_path / "data", wait_s=0):
+        assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700

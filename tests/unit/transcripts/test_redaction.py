@@ -68,6 +68,9 @@ SECRETS = {
     "quoted-secret": 'DB_PASSWORD = "correct-horse-battery"',
     "assigned-secret": "export AWS_SECRET_ACCESS_KEY=" + some(40),
     "netrc-password": "machine example.org login me password opensesame",
+    "dotted-key": "sk-ws-" + some(8) + "01." + some(24),
+    "aws-secret": "aws configure set aws_secret_access_key " + some(38) + "01",
+    "sshpass-password": "sshpass -p opensesame ssh me@example.org",
 }
 
 TOLD = {
@@ -79,6 +82,8 @@ TOLD = {
     "quoted-secret": 'DB_PASSWORD = "',
     "assigned-secret": "export AWS_SECRET_ACCESS_KEY=",
     "netrc-password": "machine example.org login me password ",
+    "aws-secret": "aws configure set aws_secret_access_key ",
+    "sshpass-password": "sshpass -p ",
 }
 """What stands before the secret and may stay."""
 
@@ -91,7 +96,7 @@ def test_every_rule_has_its_case() -> None:
 def test_a_secret_of_each_kind_is_masked(name: str) -> None:
     text = f"Here it is, keep it safe:\n{SECRETS[name]}\nand now run the tests."
     masked = Redactor().text(text)
-    assert SECRETS[name].removeprefix(TOLD.get(name, "")).split("@")[0] not in masked
+    assert SECRETS[name].removeprefix(TOLD.get(name, "")).split("@")[0].split(" ssh ")[0] not in masked
     assert "[redacted:" in masked
     assert masked.startswith("Here it is, keep it safe:\n" + TOLD.get(name, ""))
     assert masked.endswith("\nand now run the tests.")
@@ -211,3 +216,39 @@ def test_a_rule_is_screened_by_a_pattern_that_finds_whatever_it_finds() -> None:
         alone = Redactor(skip=[other.name for other in RULES if other.name != rule.name])
         assert alone.text(SECRETS[rule.name]) != SECRETS[rule.name], rule.name
     assert Redactor(more=[Rule("x", r"b{9}")]).text("abbbbbbbbb") == "a[redacted:x]"
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("key sk-ws-H.EMPY4ONXQ7RT2.abcdefgh-IJKL_mnop12.", "key [redacted:dotted-key]."),
+        ("sk-or-v1-0123456789abcdef.0123456789", "[redacted:dotted-key]"),
+        ("aws_session_token: " + "IQoJb3JpZ2luX2VjE" * 3 + "A42", "aws_session_token: [redacted:aws-secret]"),
+        (
+            '"aws_secret_access_key", "abcdEFGH0123/+abcdEFGH"',
+            '"aws_secret_access_key", "[redacted:aws-secret]"',
+        ),
+        ("sshpass -p 'open sesame' ssh me@host", "sshpass -p '[redacted:sshpass-password]' ssh me@host"),
+        (
+            '{"c": "sshpass -p \\"open sesame\\" ssh"}',
+            '{"c": "sshpass -p \\"[redacted:sshpass-password]\\" ssh"}',
+        ),
+        ("sshpass -popen123 scp a b", "sshpass -p[redacted:sshpass-password] scp a b"),
+    ],
+)
+def test_keys_with_dots_and_secrets_after_a_space_are_masked(text: str, masked: str) -> None:
+    assert Redactor().text(text) == masked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install sk-learn.readthedocs-extension and see sk-learn.readthedocs.io/en/0.24",
+        "set aws_secret_access_key in the environmentVariables of the task",
+        'sshpass -p "$SSHPASS" ssh me@host',
+        "sshpass -e ssh me@host",
+        "sshpass -p <password> ssh me@host",
+    ],
+)
+def test_words_that_only_look_like_these_stay(text: str) -> None:
+    assert Redactor().text(text) == text
