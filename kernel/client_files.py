@@ -137,6 +137,11 @@ def mount_name(given: str, taken: Collection[str]) -> str:
     return name
 
 
+def names_variable(value: object) -> bool:
+    """Return whether a text contains a variable that the client does not set itself."""
+    return isinstance(value, str) and any(name not in CLIENTS_OWN for name in _REFERENCE.findall(value))
+
+
 class Variables:
     """Expands `${…}` as clients do."""
 

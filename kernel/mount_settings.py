@@ -121,6 +121,8 @@ def with_real_paths(table: Layer, folder: Path) -> Layer:
         found["env_from"] = [source(each) for each in found["env_from"]]
     if "headers_from" in found:
         found["headers_from"] = {header: source(each) for header, each in found["headers_from"].items()}
+    if found.get("url_from"):
+        found["url_from"] = source(found["url_from"])
     if secret := found.get("oauth", {}).get("client_secret_from"):
         found["oauth"] = {**found["oauth"], "client_secret_from": source(secret)}
     return found
@@ -129,5 +131,6 @@ def with_real_paths(table: Layer, folder: Path) -> Layer:
 def files_of(table: Layer) -> list[str]:
     """Return the files with secrets that a table with resolved paths names."""
     sources = [*table.get("env_from", []), *table.get("headers_from", {}).values()]
+    sources.append(table.get("url_from", ""))
     sources.append(table.get("oauth", {}).get("client_secret_from", ""))
     return [each for each in sources if each.startswith("/")]

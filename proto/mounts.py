@@ -79,7 +79,7 @@ class OAuthClient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class MountSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table `[mcp.NAME]`. Either `command` or `url` is set."""
+    """A table `[mcp.NAME]`. One of `command`, `url` and `url_from` is set."""
 
     command: str = ""
     args: list[str] = []
@@ -89,6 +89,8 @@ class MountSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     env_from: list[str] = []
     """Variables of Linckia's environment to pass on, by name, or files of `NAME=value` lines, by path."""
     url: str = ""
+    url_from: str = ""
+    """Name of an environment variable, or path of a file, with a URL that contains a secret."""
     transport: Literal["http", "sse"] | None = None
     """How to speak with `url`; by default Streamable HTTP, then SSE if the server is an old one."""
     headers: dict[str, str] = {}
@@ -125,6 +127,11 @@ class MountSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     pin: bool = False
     """Whether changed definitions are held back until `linckia mcp approve`."""
     enabled: bool = True
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the server is reached over HTTP."""
+        return bool(self.url or self.url_from)
 
     @property
     def is_shared(self) -> bool:
@@ -267,11 +274,16 @@ def settings_of(name: str, table: Layer) -> MountSettings:
         settings = msgspec.convert(table, MountSettings)
     except msgspec.ValidationError as error:
         raise ValueError(f"mcp.{name}: {error}") from None
-    if bool(settings.command) == bool(settings.url):
-        raise ValueError(f"mcp.{name}: set either `command` or `url`")
-    if settings.url and not re.match(r"https?://[^/]", settings.url):
+    if sum(map(bool, (settings.command, settings.url, settings.url_from))) != 1:
+        raise ValueError(f"mcp.{name}: set either `command` or `url` (or `url_from`)")
+    if settings.url and not is_url(settings.url):
         raise ValueError(f"mcp.{name}.url: expected an address that starts with http:// or https://")
     return settings
+
+
+def is_url(text: str) -> bool:
+    """Return whether a server may be at this address."""
+    return re.match(r"https?://[^/]", text) is not None
 
 
 READ: Final = "read"

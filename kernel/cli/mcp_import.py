@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,16 +20,13 @@ import msgspec
 
 from linckia.kernel.cli import Usage
 from linckia.kernel.cli.client_places import Found, Place, places, servers
-from linckia.kernel.cli.mcp_settings import FOLDER, change, mounts, server_of, written
+from linckia.kernel.cli.mcp_settings import change, mounts, server_of, written
+from linckia.kernel.cli.secret_files import resolved, store_secrets, without_secrets
 from linckia.kernel.cli.terminal import complain, confirmed, say, show_table
-from linckia.kernel.client_files import Variables, mount_name, service_name, table_of
+from linckia.kernel.client_files import Variables, mount_name, names_variable, service_name, table_of
 from linckia.kernel.mount_settings import is_variable, with_real_paths
 from linckia.kernel.settings import ConfigError
-from linckia.proto.durable import replace_file
 from linckia.proto.json_types import Layer
-
-_SIMPLE = re.compile(r"[^\s\"'#]([^\r\n]*[^\s])?")
-"""A value that a file of `NAME=value` lines can hold without quotes."""
 
 ADVICE = """\
 In the settings of your clients, replace these servers by Linckia, which serves them all:
@@ -170,7 +166,9 @@ def _add(data_dir: Path, new: Sequence[_New]) -> object:
     made: list[Path] = []
     try:
         for each in new:
-            table, files = without_secrets(each.name, each.table)
+            members = each.found.server.members
+            hides_url = names_variable(members.get("url") or members.get("serverUrl"))
+            table, files = without_secrets(each.name, each.table, hides_url=hides_url)
             made += store_secrets(data_dir, files)
             changes[(each.name,)] = table
         return change(data_dir, changes)
@@ -180,59 +178,10 @@ def _add(data_dir: Path, new: Sequence[_New]) -> object:
         raise
 
 
-def store_secrets(data_dir: Path, files: Mapping[str, str]) -> list[Path]:
-    """Write the files with secrets, by path below the data directory; return their paths. Raises OSError."""
-    folder = data_dir / FOLDER
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, content in files.items():
-        replace_file(data_dir / name, content.encode())
-    return [data_dir / name for name in files]
-
-
-def without_secrets(name: str, table: Layer) -> tuple[Layer, dict[str, str]]:
-    """Return the table with files instead of literal variables and headers, and the content of those files."""
-    given, files = dict(table), {}
-    variables: dict[str, str] = given.pop("env", {})
-    simple = {key: value for key, value in variables.items() if _SIMPLE.fullmatch(value)}
-    if simple:
-        path = f"{FOLDER}/{name}.env"
-        files[path] = "".join(f"{key}={value}\n" for key, value in simple.items())
-        given["env_from"] = [*given.get("env_from", []), path]
-    if rest := {key: value for key, value in variables.items() if key not in simple}:
-        given["env"] = rest
-    for header, value in given.pop("headers", {}).items():
-        path = f"{FOLDER}/{name}.{re.sub(r'[^A-Za-z0-9-]', '_', header)}.header"
-        files[path] = value
-        given["headers_from"] = {**given.get("headers_from", {}), header: path}
-    return given, files
-
-
-def resolved(table: Layer, data_dir: Path) -> Layer:
-    """Return a table with real paths as it was before `without_secrets`, to compare it."""
-    folder, given = data_dir / FOLDER, dict(table)
-
-    def content(source: str) -> str | None:
-        if is_variable(source) or Path(source).parent != folder:
-            return None
-        try:
-            return Path(source).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            return None
-
-    for source in given.get("env_from", []):
-        if (text := content(source)) is not None:
-            given["env_from"] = [each for each in given["env_from"] if each != source]
-            pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
-            given["env"] = {**{key: value for key, _, value in pairs}, **given.get("env", {})}
-    for header, source in given.get("headers_from", {}).items():
-        if (text := content(source)) is not None:
-            given["headers_from"] = {key: each for key, each in given["headers_from"].items() if key != header}
-            given["headers"] = {**given.get("headers", {}), header: text}
-    return {key: value for key, value in given.items() if value not in ([], {})}
-
-
 def _warn_of_variables(new: Sequence[_New]) -> None:
     for each in new:
+        if any(map(names_variable, each.found.server.members.get("args") or ())):
+            complain(f"{each.name}: linckia.toml now has the values of variables in its arguments")
         sources = [*each.table.get("env_from", []), *each.table.get("headers_from", {}).values()]
         for variable in filter(is_variable, sources):
             if variable not in os.environ:

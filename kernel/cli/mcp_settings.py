@@ -6,10 +6,12 @@ import argparse
 import os
 import shlex
 import tomllib
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from linckia.kernel.cli import Failed, Usage
+from linckia.kernel.cli.secret_files import FOLDER, has_secret
 from linckia.kernel.cli.settings_file import REMOVED, SettingsFile, edited
 from linckia.kernel.config import load
 from linckia.kernel.mount_settings import is_variable
@@ -18,9 +20,6 @@ from linckia.proto.control.client import CallFailed, Client, NoKernel
 from linckia.proto.json_types import JsonObject, Layer
 from linckia.proto.mounts import TABLE
 from linckia.proto.suggestions import nearest
-
-FOLDER = "mcp"
-"""Folder of the data directory for files with secrets of servers."""
 
 RELOADED_S = 60.0
 
@@ -57,8 +56,19 @@ def known(data_dir: Path, name: str) -> str:
 
 
 def server_of(table: Layer) -> str:
-    """Return the command line or URL of a server, for people."""
-    return shlex.join([table["command"], *table.get("args", [])]) if "command" in table else str(table.get("url", ""))
+    """Return the command line or URL of a server, for people; of a URL with a secret, only the server."""
+    if "command" in table:
+        return shlex.join([table["command"], *table.get("args", [])])
+    if source := table.get("url_from"):
+        return f"URL in {source}"
+    url = str(table.get("url", ""))
+    if not has_secret(url):
+        return url
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError:
+        return "…"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/…"
 
 
 def change(data_dir: Path, changes: Mapping[Sequence[str], object]) -> JsonObject | None:

@@ -49,10 +49,13 @@ LOG_LINES = 20
 
 
 def stdio(arguments: argparse.Namespace) -> int:
-    """Return when the MCP session has ended. Raises Failed, Usage, ControlError."""
+    """Return when the MCP session has ended. Raises Failed, Usage, ControlError.
+
+    `at_end` of the arguments, if given, is called before a signal ends this process.
+    """
     data_dir: Path = arguments.data_dir
     roots = [real_root(path) for path in arguments.paths]
-    with _as_they_were(0, 1):
+    with _as_they_were(0, 1, at_end=getattr(arguments, "at_end", None)):
         if os.isatty(0):
             complain("speaking MCP on this terminal, one JSON message a line; Ctrl-D ends")
         _serve(data_dir, roots, arguments)
@@ -110,7 +113,7 @@ def real_root(path: str) -> str:
 
 
 @contextlib.contextmanager
-def _as_they_were(*descriptors: int) -> Iterator[None]:
+def _as_they_were(*descriptors: int, at_end: Callable[[], None] | None = None) -> Iterator[None]:
     """Restore the original mode of the descriptors when this process ends in order.
 
     The kernel makes them non-blocking, and the mode belongs to the open file, which a terminal shares with its shell.
@@ -127,6 +130,8 @@ def _as_they_were(*descriptors: int) -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         restore()
+        if at_end is not None:
+            at_end()
         # Exit at once: the kernel notices that the control connection closes, and cancels requests in flight.
         os._exit(0)
 

@@ -4,6 +4,9 @@ The server is mounted in a kernel for wrapped servers only, whose data directory
 then behaves like `linckia stdio --surface NAME`. The same command with the same folder, options and environment is the
 same server, whichever client wraps it. As in `stdio`, a client is waiting, so that slow modules are imported only for a
 new server.
+
+The server's environment, which may hold secrets of other programs, is in a file only while somebody wraps the server:
+the last session removes it, and the next one writes it again. If a session is killed, any later one removes it.
 """
 
 from __future__ import annotations
@@ -54,11 +57,14 @@ RUNNERS: Final = (
 NO_NAMES: Final = ("run", "exec", "dlx", "tool", "x", "start")
 
 KEPT_S: Final = 30 * 86400.0
-"""How long a server stays in the settings after it was last wrapped."""
+"""How long a server, without its environment, stays in the settings after it was last wrapped."""
 
-USED, SEEN = "used", "seen"
-"""Endings of empty files: the server is in the settings, and was last wrapped when this file was last modified; the
-kernel knows what it offers."""
+USED, SEEN, EAGER = "used", "seen", "eager"
+"""Endings of empty files: the server is in the settings, was last wrapped when this file was last modified, and is
+wrapped now by the processes that have locked it; the kernel knows what it offers; it starts with the kernel."""
+
+ENVIRONMENTS: Final = ("env", "json")
+"""Endings of the files with the server's environment."""
 
 TRIES, PAUSE_S = 20, 0.1
 
@@ -70,14 +76,28 @@ def wrap(arguments: argparse.Namespace) -> int:
     data_dir = data_dir_of(arguments)
     environment = passed_on(os.environ)
     name = name_of(arguments, environment)
-    with _locked(data_dir):
-        if not _is_known(data_dir, name):
-            _add(data_dir, name, arguments, environment)
-        _mark_used(data_dir, name)
-    session = argparse.Namespace(
-        data_dir=data_dir, paths=[], surface=name, read_only=False, config=None, mcp_files=None, only_mounts=True
-    )
     with contextlib.ExitStack() as stack:
+        with _locked(data_dir):
+            _forget_environments(data_dir)
+            if not _is_known(data_dir, name):
+                _add(data_dir, name, arguments, environment)
+            elif not _environments(data_dir, name):
+                _store_environment(data_dir, name, arguments, environment)
+            _mark_used(data_dir, name)
+            in_use = stack.enter_context(_used(data_dir, name))
+
+        def end() -> None:
+            for descriptor in in_use:
+                os.close(descriptor)
+            in_use.clear()
+            with contextlib.suppress(OSError), _locked(data_dir, waits=False):
+                _forget_environments(data_dir)
+
+        session = argparse.Namespace(
+            data_dir=data_dir, paths=[], surface=name, read_only=False, config=None, mcp_files=None, only_mounts=True,
+            at_end=end,
+        )  # fmt: skip
+        stack.callback(end)
         if not _mark(data_dir, name, SEEN).exists():
             # The kernel does not end as long as this connection is open.
             stack.enter_context(_started(data_dir, name, session))
@@ -165,12 +185,13 @@ def _folder(arguments: argparse.Namespace) -> Path:
 
 
 @contextlib.contextmanager
-def _locked(data_dir: Path) -> Iterator[None]:
-    """Let one process at a time change the settings. Raises OSError."""
+def _locked(data_dir: Path, *, waits: bool = True) -> Iterator[None]:
+    """Let one process at a time change the settings. Raises OSError, also if another one does and this must not
+    wait."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(data_dir / "wrap.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
         yield
     finally:
         os.close(descriptor)
@@ -189,10 +210,55 @@ def _mark_used(data_dir: Path, name: str) -> None:
     _mark(data_dir, name, USED).touch(mode=0o600)
 
 
+@contextlib.contextmanager
+def _used(data_dir: Path, name: str) -> Iterator[list[int]]:
+    """Show other processes that somebody wraps the server, until the descriptor that is yielded is closed."""
+    in_use = [os.open(_mark(data_dir, name, USED), os.O_RDONLY | os.O_CLOEXEC)]
+    try:
+        fcntl.flock(in_use[0], fcntl.LOCK_SH)
+        yield in_use
+    finally:
+        for descriptor in in_use:
+            os.close(descriptor)
+
+
+def _environments(data_dir: Path, name: str) -> list[Path]:
+    """Return the files with the environment of a server."""
+    return [path for ending in ENVIRONMENTS if (path := _mark(data_dir, name, ending)).exists()]
+
+
+def _store_environment(data_dir: Path, name: str, arguments: argparse.Namespace, variables: Mapping[str, str]) -> None:
+    """Write the files with the environment of a server that is in the settings. Raises OSError."""
+    from linckia.kernel.cli.secret_files import store_secrets, without_secrets
+
+    given = dict(each.partition("=")[::2] for each in arguments.env or ())
+    store_secrets(data_dir, without_secrets(name, {"env": {**variables, **given}})[1])
+
+
+def _forget_environments(data_dir: Path) -> None:
+    """Remove the environments of servers that nobody wraps now. The caller must hold the lock."""
+    for mark in (data_dir / "mcp").glob(f"*.{USED}"):
+        name = mark.name.removesuffix(f".{USED}")
+        if (found := _environments(data_dir, name)) and not _mark(data_dir, name, EAGER).exists() and _is_free(mark):
+            for path in found:
+                path.unlink(missing_ok=True)
+
+
+def _is_free(mark: Path) -> bool:
+    descriptor = os.open(mark, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
 def _add(data_dir: Path, name: str, arguments: argparse.Namespace, environment: Mapping[str, str]) -> None:
     """Add the server to the settings, and forget those that nobody has wrapped for long. Raises Failed, Usage."""
-    from linckia.kernel.cli.mcp_import import store_secrets, without_secrets
     from linckia.kernel.cli.mcp_settings import change, secret_files, table_of, written
+    from linckia.kernel.cli.secret_files import store_secrets, without_secrets
     from linckia.kernel.cli.settings_file import REMOVED
 
     arguments.cwd = str(_folder(arguments))
@@ -201,6 +267,9 @@ def _add(data_dir: Path, name: str, arguments: argparse.Namespace, environment: 
     table, files = without_secrets(name, table)
     old = [] if _is_running(data_dir) else [each for each in written(data_dir) if _is_old(_mark(data_dir, each, USED))]
     store_secrets(data_dir, files)
+    if arguments.eager:
+        # It also starts with the kernel that somebody else's server needs.
+        _mark(data_dir, name, EAGER).touch(mode=0o600)
     change(data_dir, {**{(each,): REMOVED for each in old}, (name,): table})
     for each in old:
         for path in secret_files(data_dir, each):

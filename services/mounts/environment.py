@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from linckia.proto.mounts import MountName, MountSettings
+from linckia.proto.mounts import MountName, MountSettings, is_url
 from linckia.services.mounts.processes import MARKER
 
 SECRET_CHARS = 6
@@ -102,13 +103,25 @@ def environment_of(settings: MountSettings, given: Mapping[str, str], mark: str,
     found = {name: value for name, value in given.items() if not _OWN.match(name)}
     for source in settings.env_from:
         if _is_path(source):
-            found.update(_variables_in(_read("env_from", source), secrets))
+            found.update(_variables_of(source, secrets))
         else:
             found[source] = secrets.add(_variable("env_from", source, given))
     for name, value in settings.env.items():
         if _SECRET_NAME.search(name):
             secrets.add(value)
     return {**found, **settings.env, MARKER: mark}
+
+
+def _variables_of(path: str, secrets: Secrets) -> dict[str, str]:
+    """Return the variables in a file: `NAME=value` lines, or a JSON object if it is named so. Raises SettingProblem."""
+    text = _read("env_from", path)
+    if not path.endswith(".json"):
+        return _variables_in(text, secrets)
+    try:
+        found = msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.DecodeError:
+        raise SettingProblem(f"env_from: {path}: not a JSON object of texts") from None
+    return {name: secrets.add(value) for name, value in found.items()}
 
 
 def _variables_in(text: str, secrets: Secrets) -> dict[str, str]:
@@ -137,13 +150,27 @@ def headers_of(settings: MountSettings, given: Mapping[str, str], secrets: Secre
     return {**settings.headers, **from_elsewhere}
 
 
+def url_of(settings: MountSettings, given: Mapping[str, str], secrets: Secrets) -> str:
+    """Return the address of an HTTP server. Raises SettingProblem."""
+    if not settings.url_from:
+        return settings.url
+    url = secret_of("url_from", settings.url_from, given, secrets)
+    if not is_url(url):
+        raise SettingProblem("url_from: expected an address that starts with http:// or https://")
+    # Messages may have only a part of it.
+    parts = urllib.parse.urlsplit(url)
+    for part in (parts.query, parts.netloc.rpartition("@")[0], parts.path.strip("/")):
+        secrets.add(part)
+    return url
+
+
 def settings_from(table: Mapping[str, object]) -> AdapterSettings:
     """Return the settings. Raises SettingProblem."""
     try:
         settings = msgspec.convert(table, AdapterSettings)
     except msgspec.ValidationError as error:
         raise SettingProblem(str(error)) from None
-    if bool(settings.command) == bool(settings.url):
+    if bool(settings.command) == settings.is_remote:
         raise SettingProblem("set either `command` or `url`")
     size_bytes(settings.memory_limit)
     return settings

@@ -37,7 +37,7 @@ from msgspec import UNSET
 
 from linckia.services.mounts import messages
 from linckia.services.mounts.connections import Connect, Connection
-from linckia.services.mounts.environment import AdapterSettings, Secrets, headers_of, secret_of
+from linckia.services.mounts.environment import AdapterSettings, Secrets, headers_of, secret_of, url_of
 from linckia.services.mounts.handshake import MODERN_VERSIONS
 from linckia.services.mounts.links import Begun, LinkEnded
 from linckia.services.mounts.messages import Message
@@ -280,7 +280,12 @@ class HttpConnection(Connection):
 
 
 def _auth(
-    settings: AdapterSettings, given: Mapping[str, str], secrets: Secrets, folder: Path, login: Callable[[str], None]
+    settings: AdapterSettings,
+    url: str,
+    given: Mapping[str, str],
+    secrets: Secrets,
+    folder: Path,
+    login: Callable[[str], None],
 ) -> httpx2.Auth | None:
     """Return what authorizes requests, if the settings say so. Raises SettingProblem."""
     if settings.oauth is None:
@@ -291,7 +296,7 @@ def _auth(
     source = settings.oauth.client_secret_from
     secret = secret_of("oauth.client_secret_from", source, given, secrets) if source else ""
     return provider_for(
-        settings.url,
+        url,
         settings.oauth,
         mount=settings.mount,
         secret=secret,
@@ -313,11 +318,11 @@ def to_url(
     for name in ("httpx2", "httpcore2", "mcp"):
         logging.getLogger(name).setLevel(logging.WARNING)
     headers = headers_of(settings, given, secrets)
-    url = settings.url
+    url = url_of(settings, given, secrets)
     host = httpx2.URL(url).netloc.decode()
     timeout = httpx2.Timeout(CONNECT_S, read=None)
 
-    auth = _auth(settings, given, secrets, folder, login)
+    auth = _auth(settings, url, given, secrets, folder, login)
 
     def client(watch: Watch) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(transport=watch, headers=headers, timeout=timeout, auth=auth)

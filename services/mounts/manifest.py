@@ -31,7 +31,7 @@ def adapter(name: str, table: Layer) -> Manifest:
         name=service_of(name),
         module=MODULE,
         # Only connections over HTTP use the SDK. From scratch, an adapter would have to load it as well.
-        zygote=MCP if settings.url else LIGHT,
+        zygote=MCP if settings.is_remote else LIGHT,
         zygote_wait_s=30.0,
         stall_s=STALL_S,
         # The adapter itself limits the memory of the server's processes.
@@ -61,6 +61,8 @@ def _sources(settings: MountSettings) -> Iterator[str]:
     """Yield the variables and files with secrets that the settings name."""
     yield from settings.env_from
     yield from settings.headers_from.values()
+    if settings.url_from:
+        yield settings.url_from
     if settings.oauth is not None and settings.oauth.client_secret_from:
         yield settings.oauth.client_secret_from
 

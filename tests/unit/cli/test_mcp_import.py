@@ -104,8 +104,8 @@ def test_secrets_go_to_files_for_the_owner_only(home: Path, capsys: pytest.Captu
     assert "hidden-" not in (data / "linckia.toml").read_text() + out + err
     assert "a needs the environment variable GIVEN" in err
     # A file of lines cannot hold it.
-    assert tables(home)["a"]["env"] == {"PEM": "two\nlines"}
-    assert mounts(data)["a"]["env_from"] == ["GIVEN", str(data / "mcp/a.env")]
+    assert json.loads((data / "mcp/a.json").read_text()) == {"PEM": "two\nlines"}
+    assert mounts(data)["a"]["env_from"] == ["GIVEN", str(data / "mcp/a.env"), str(data / "mcp/a.json")]
     assert mounts(data)["b"]["headers_from"] == {"Authorization": str(data / "mcp/b.Authorization.header")}
     assert (data / "mcp/a.env").read_text() == "TOKEN=hidden-1\n"
     assert (data / "mcp/b.Authorization.header").read_text() == "Bearer hidden-2"
@@ -211,3 +211,30 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://example.org/mcp?key=hidden-1",
+        "https://me:hidden-1@example.org/mcp",
+        "https://example.org/s/hidden-1abcdefghijklmnop/mcp",
+        "https://example.org/${SECRET}",
+        "https://${SECRET}.example.org/mcp",
+    ],
+)
+def test_a_secret_in_a_url_goes_to_a_file(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("SECRET", "hidden-1")
+    write(home / ".cursor/mcp.json", {"mcpServers": {"a": {"url": url}, "b": {"url": "https://example.org/mcp"}}})
+    out, err = run(capsys)
+    data = home.parent / "data"
+    assert "hidden-1" not in (data / "linckia.toml").read_text()
+    assert mounts(data)["a"] == {"url_from": str(data / "mcp/a.url")}
+    assert mounts(data)["b"] == {"url": "https://example.org/mcp"}
+    assert (data / "mcp/a.url").read_text() == url.replace("${SECRET}", "hidden-1")
+    assert stat.S_IMODE((data / "mcp/a.url").stat().st_mode) == 0o600
+    if "$" not in url:
+        assert "hidden-1" not in out + err
+    assert "no new servers" in run(capsys)[0]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,23 +34,25 @@ def usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "linckia"
 
 
-def wrapped(usual: Path, monkeypatch: pytest.MonkeyPatch, *argv: str) -> str:
+def wrapped(
+    usual: Path, monkeypatch: pytest.MonkeyPatch, *argv: str, session: Callable[[argparse.Namespace], int] | None = None
+) -> str:
     """Run `linckia wrap` without a session, and return the surface that the session would have."""
     sessions: list[argparse.Namespace] = []
 
     def stdio(arguments: argparse.Namespace) -> int:
         sessions.append(arguments)
-        return 0
+        return 0 if session is None else session(arguments)
 
     monkeypatch.setattr(wrap, "stdio", stdio)
     monkeypatch.setattr(wrap, "_started", lambda *_: contextlib.nullcontext())
     arguments = build_parser().parse_args(["wrap", *argv])
     arguments.data_dir = usual
     assert wrap.wrap(arguments) == 0
-    (session,) = sessions
-    assert session.only_mounts
-    assert session.data_dir == usual.with_name("linckia-wrap")
-    return str(session.surface)
+    (given,) = sessions
+    assert given.only_mounts
+    assert given.data_dir == usual.with_name("linckia-wrap")
+    return str(given.surface)
 
 
 def test_the_command_is_mounted_with_its_folder_and_environment(
@@ -66,14 +70,79 @@ def test_the_command_is_mounted_with_its_folder_and_environment(
         "args": ["-y", "@scope/server-files@1.2", "/srv"],
         "cwd": str(Path.cwd()),
         "pin": True,
-        "env_from": [str(data / f"mcp/{name}.env")],
-        "env": {"PEM": "two\nlines"},
+        "env_from": [str(data / f"mcp/{name}.{ending}") for ending in ("env", "json")],
     }
-    path = data / f"mcp/{name}.env"
-    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE((data / "linckia.toml").stat().st_mode) == 0o600
-    lines = path.read_text().splitlines()
-    assert "TOKEN=hidden" in lines
-    assert not [line for line in lines if line.startswith("SSH_")]
+    assert "lines" not in (data / "linckia.toml").read_text()
+    assert stat.S_IMODE((data / "linckia.toml").stat().st_mode) == 0o600
+
+
+class Session:
+    """Replaces the session: keeps what was on disk meanwhile, and may do something."""
+
+    def __init__(self, data: Path, work: Callable[[argparse.Namespace], None] = lambda session: None) -> None:
+        self.files: dict[str, str] = {}
+        self.modes: set[int] = set()
+        self._data, self._work = data, work
+
+    def __call__(self, arguments: argparse.Namespace) -> int:
+        for path in environments(self._data):
+            self.files[path.suffix] = path.read_text()
+            self.modes.add(stat.S_IMODE(path.stat().st_mode))
+        self._work(arguments)
+        return 0
+
+
+def environments(data: Path) -> list[Path]:
+    return [path for path in (data / "mcp").iterdir() if path.suffix in (".env", ".json")]
+
+
+def test_the_environment_is_on_disk_only_while_somebody_wraps_the_server(
+    usual: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "hidden")
+    monkeypatch.setenv("PEM", "two\nlines")
+    monkeypatch.setenv("SSH_CLIENT", "1.2.3.4")
+    data = usual.with_name("linckia-wrap")
+    # It is written again for each first session.
+    for _ in range(2):
+        session = Session(data)
+        wrapped(usual, monkeypatch, "--env", "GIVEN=1", *SERVER, session=session)
+        lines = session.files[".env"].splitlines()
+        assert {"TOKEN=hidden", "GIVEN=1"} <= set(lines)
+        assert not [line for line in lines if line.startswith("SSH_")]
+        assert json.loads(session.files[".json"]) == {"PEM": "two\nlines"}
+        assert session.modes == {0o600}
+        assert environments(data) == []
+
+
+def test_the_last_session_removes_the_environment_however_it_ends(usual: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = usual.with_name("linckia-wrap")
+    left: list[int] = []
+
+    def another(session: argparse.Namespace) -> None:
+        wrapped(usual, monkeypatch, *SERVER, session=Session(data))
+        left.append(len(environments(data)))
+        # As a signal ends it.
+        session.at_end()
+        left.append(len(environments(data)))
+
+    wrapped(usual, monkeypatch, *SERVER, session=Session(data, another))
+    assert left == [1, 0]
+
+
+def test_what_a_killed_session_left_goes_with_the_next_one(usual: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = usual.with_name("linckia-wrap")
+    killed = wrapped(usual, monkeypatch, *SERVER)
+    (data / f"mcp/{killed}.env").write_text("TOKEN=hidden\n")
+    wrapped(usual, monkeypatch, *SERVER, "more")
+    assert environments(data) == []
+
+
+def test_a_server_that_starts_with_the_kernel_keeps_its_environment(
+    usual: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapped(usual, monkeypatch, "--eager", *SERVER)
+    assert [path.suffix for path in environments(usual.with_name("linckia-wrap"))] == [".env"]
 
 
 def test_the_same_command_is_the_same_server(usual: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,103 @@
+"""Files with secrets of mounted servers, in `mcp/` of the data directory, so that `linckia.toml` contains none."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import urllib.parse
+from collections.abc import Mapping
+from pathlib import Path
+
+from linckia.proto.durable import replace_file
+from linckia.proto.json_types import Layer
+
+FOLDER = "mcp"
+"""Folder of the data directory for these files."""
+
+_SIMPLE = re.compile(r"[^\s\"'#]([^\r\n]*[^\s])?")
+"""A value that a file of `NAME=value` lines can hold without quotes."""
+
+_RANDOM = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_~.%-]{20,}")
+"""A part of a path that may be a secret."""
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def store_secrets(data_dir: Path, files: Mapping[str, str]) -> list[Path]:
+    """Write the files with secrets, by path below the data directory; return their paths. Raises OSError."""
+    folder = data_dir / FOLDER
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, content in files.items():
+        replace_file(data_dir / name, content.encode())
+    return [data_dir / name for name in files]
+
+
+def has_secret(url: str) -> bool:
+    """Return whether an address may contain a secret: a user, a query, or a long part with digits and letters."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError:
+        return True
+    return "@" in parts.netloc or bool(parts.query) or any(map(_RANDOM.fullmatch, parts.path.split("/")))
+
+
+def without_secrets(name: str, table: Layer, *, hides_url: bool = False) -> tuple[Layer, dict[str, str]]:
+    """Return the table with files instead of literal variables and headers, and of an address with a secret, and the
+    content of those files. With `hides_url`, any address counts as secret."""
+    given, files = dict(table), {}
+    variables: dict[str, str] = given.pop("env", {})
+    simple = {key: value for key, value in variables.items() if _SIMPLE.fullmatch(value)}
+    if simple:
+        path = f"{FOLDER}/{name}.env"
+        files[path] = "".join(f"{key}={value}\n" for key, value in simple.items())
+        given["env_from"] = [*given.get("env_from", []), path]
+    if rest := {key: value for key, value in variables.items() if key not in simple}:
+        path = f"{FOLDER}/{name}.json"
+        files[path] = json.dumps(rest)
+        given["env_from"] = [*given.get("env_from", []), path]
+    if (url := given.get("url", "")) and (hides_url or has_secret(url)):
+        path = f"{FOLDER}/{name}.url"
+        files[path] = given.pop("url")
+        given["url_from"] = path
+    for header, value in given.pop("headers", {}).items():
+        path = f"{FOLDER}/{name}.{re.sub(r'[^A-Za-z0-9-]', '_', header)}.header"
+        files[path] = value
+        given["headers_from"] = {**given.get("headers_from", {}), header: path}
+    return given, files
+
+
+def resolved(table: Layer, data_dir: Path) -> Layer:
+    """Return a table with real paths as it was before `without_secrets`, to compare it."""
+    folder, given = data_dir / FOLDER, dict(table)
+
+    def content(source: str) -> str | None:
+        if _VARIABLE.fullmatch(source) or Path(source).parent != folder:
+            return None
+        try:
+            return Path(source).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    for source in given.get("env_from", []):
+        if (text := content(source)) is not None:
+            given["env_from"] = [each for each in given["env_from"] if each != source]
+            given["env"] = {**_variables(source, text), **given.get("env", {})}
+    if (source := given.get("url_from", "")) and (text := content(source)) is not None:
+        del given["url_from"]
+        given["url"] = text.strip()
+    for header, source in given.get("headers_from", {}).items():
+        if (text := content(source)) is not None:
+            given["headers_from"] = {key: each for key, each in given["headers_from"].items() if key != header}
+            given["headers"] = {**given.get("headers", {}), header: text}
+    return {key: value for key, value in given.items() if value not in ([], {})}
+
+
+def _variables(source: str, text: str) -> dict[str, str]:
+    """Return the variables in a file that `without_secrets` made."""
+    if source.endswith(".json"):
+        with contextlib.suppress(ValueError):
+            found: dict[str, str] = json.loads(text)
+            return found
+        return {}
+    return {key: value for key, _, value in (line.partition("=") for line in text.splitlines() if "=" in line)}
