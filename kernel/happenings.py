@@ -15,7 +15,6 @@ from linckia.proto.errors import OperationError
 from linckia.proto.operation import Access, operation_of
 from linckia.proto.ops import observation as ops
 
-
 GATHER_S = 0.25
 """How long to gather what happens after the first piece of news."""
 
