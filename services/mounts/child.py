@@ -61,7 +61,7 @@ class Child:
         self.stderr = trio.lowlevel.FdStream(pipes[2])
         self.last_line = ""
         self._guardian = process
-        self._guardian_fd = os.pidfd_open(process.pid)
+        self._has_guardian = True
         self._life = life
         self._status = trio.lowlevel.FdStream(status)
         self._stderr_done = trio.Event()
@@ -129,7 +129,8 @@ class Child:
     async def _ends_within(self, limit_s: float) -> bool:
         """Wait for the guardian, which ends after everything below it."""
         with trio.move_on_after(limit_s):
-            await trio.lowlevel.wait_readable(self._guardian_fd)
+            # A confined process cannot open a pidfd. The pipe has an error once its only reader, the guardian, is gone.
+            await trio.lowlevel.wait_readable(self._life)
             return True
         return False
 
@@ -142,14 +143,13 @@ class Child:
         if self._life >= 0:
             os.close(self._life)
             self._life = -1
-        if self._guardian_fd < 0:
+        if not self._has_guardian:
             return
         with contextlib.suppress(ProcessLookupError):
             # A stopped one would never notice.
             self._guardian.send_signal(signal.SIGCONT)
         await trio.to_thread.run_sync(self._guardian.wait)
-        os.close(self._guardian_fd)
-        self._guardian_fd = -1
+        self._has_guardian = False
         _guardians.discard(self._guardian.pid)
         async with _starting:
             await trio.to_thread.run_sync(processes.kill_orphans, set(_guardians))

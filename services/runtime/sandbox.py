@@ -202,8 +202,8 @@ def around(hidden: Collection[str]) -> Iterator[str]:
 def _allow(ruleset: int, path: str, access: int) -> None:
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return  # A path that does not exist needs no permission.
+    except (FileNotFoundError, PermissionError):
+        return  # A path that does not exist, or that this user cannot reach, needs no permission.
     try:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             access &= _FILE_ONLY
@@ -234,7 +234,8 @@ def _install_filter(limits: Confinement) -> None:
         network=limits.network,
         connections=limits.connections,
         gpu=limits.gpu,
-        attributes=bool(limits.write),
+        # Programs need them below their roots.
+        attributes=limits.programs or bool(limits.write),
         watches=limits.watches,
         programs=limits.programs,
     )

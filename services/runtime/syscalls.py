@@ -8,7 +8,7 @@ pointer.
 
 Services cannot create processes: programs cannot be started, and `clone` makes threads only. clone3, whose flags are
 behind a pointer, returns ENOSYS, so that libc falls back to clone. The same holds for calls newer than `_NEWEST`, for
-which programs have a fallback. All other calls return EPERM.
+which programs have a fallback. All other calls return EPERM. `process_calls` has the calls that take a process's id.
 
 Sources: seccomp(2), syscalls(2), linux/filter.h, asm/unistd_64.h, asm-generic/unistd.h, the default profile of moby.
 """
@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
+
+from linckia.services.runtime import process_calls
 
 _BASE = """
     files and folders, which landlock bounds:
@@ -38,26 +40,22 @@ _BASE = """
     mmap/9/222 munmap/11/215 mremap/25/216 mprotect/10/226 madvise/28/233 msync/26/227 mincore/27/232 brk/12/214
     mlock/149/228 mlock2/325/284 munlock/150/229 mlockall/151/230 munlockall/152/231 membarrier/324/283
     pkey_alloc/330/289 pkey_free/331/290 pkey_mprotect/329/288 get_mempolicy/239/236 set_mempolicy/238/237
-    mbind/237/235 set_mempolicy_home_node/450/450 map_shadow_stack/453/453 mseal/462/462 move_pages/279/239
-    migrate_pages/256/238
+    mbind/237/235 set_mempolicy_home_node/450/450 map_shadow_stack/453/453 mseal/462/462
 
     its threads, what it is, its limits and its shares of the processor:
     clone/56/220 exit/60/93 exit_group/231/94 futex/202/98 futex_waitv/449/449 futex_wake/454/454 futex_wait/455/455
-    futex_requeue/456/456 set_robust_list/273/99 get_robust_list/274/100 rseq/334/293 set_tid_address/218/96
+    futex_requeue/456/456 set_robust_list/273/99 rseq/334/293 set_tid_address/218/96
     gettid/186/178 getpid/39/172 getppid/110/173 getpgid/121/155 getpgrp/111/- getsid/124/156 getuid/102/174
     geteuid/107/175 getgid/104/176 getegid/108/177 getresuid/118/148 getresgid/120/150 getgroups/115/158 capget/125/90
-    sched_yield/24/124 sched_getaffinity/204/123 sched_getparam/143/121 sched_getscheduler/145/120 sched_getattr/315/275
-    sched_get_priority_max/146/125 sched_get_priority_min/147/126 sched_rr_get_interval/148/127 getcpu/309/168
-    getpriority/140/141 ioprio_get/252/31 getrlimit/97/163 setrlimit/160/164 getrusage/98/165 prlimit64/302/261
-    setpriority/141/140 sched_setaffinity/203/122 sched_setscheduler/144/119 sched_setparam/142/118
-    sched_setattr/314/274 ioprio_set/251/30 times/100/153 sysinfo/99/179 uname/63/160 getrandom/318/278 prctl/157/167
+    sched_yield/24/124 sched_get_priority_max/146/125 sched_get_priority_min/147/126 getcpu/309/168 getrlimit/97/163
+    setrlimit/160/164 getrusage/98/165 times/100/153 sysinfo/99/179 uname/63/160 getrandom/318/278 prctl/157/167
     arch_prctl/158/- wait4/61/260 waitid/247/95 landlock_create_ruleset/444/444 landlock_add_rule/445/445
     landlock_restrict_self/446/446
 
-    signals to itself, and time:
+    its signals, and time:
     restart_syscall/219/128 rt_sigaction/13/134 rt_sigprocmask/14/135 rt_sigreturn/15/139 rt_sigpending/127/136
-    rt_sigtimedwait/128/137 rt_sigsuspend/130/133 sigaltstack/131/132 pause/34/- kill/62/129 tgkill/234/131
-    rt_sigqueueinfo/129/138 rt_tgsigqueueinfo/297/240 signalfd/282/- signalfd4/289/74 time/201/- gettimeofday/96/169
+    rt_sigtimedwait/128/137 rt_sigsuspend/130/133 sigaltstack/131/132 pause/34/-
+    signalfd/282/- signalfd4/289/74 time/201/- gettimeofday/96/169
     clock_gettime/228/113 clock_getres/229/114 clock_nanosleep/230/115 nanosleep/35/101 alarm/37/- getitimer/36/102
     setitimer/38/103 timer_create/222/107 timer_settime/223/110 timer_gettime/224/108 timer_getoverrun/225/109
     timer_delete/226/111 timerfd_create/283/85 timerfd_settime/286/86 timerfd_gettime/287/87
@@ -91,13 +89,9 @@ _WATCHES = "inotify_init/253/- inotify_init1/294/26 inotify_add_watch/254/27 ino
 """inotify instances and watches are limited per user, across all programs."""
 
 _PROGRAMS = """
-    execve/59/221 execveat/322/281 fork/57/- vfork/58/- wait4/61/260 waitid/247/95 tkill/200/130
+    execve/59/221 execveat/322/281 fork/57/- vfork/58/- wait4/61/260 waitid/247/95
     setpgid/109/154 getpgid/121/155 getpgrp/111/- setsid/112/157 getsid/124/156
-    pidfd_open/434/434 pidfd_send_signal/424/424 prlimit64/302/261 setrlimit/160/164 getrlimit/97/163
-    getpriority/140/141 setpriority/141/140 ioprio_set/251/30 ioprio_get/252/31
-    chmod/90/- fchmod/91/52 fchmodat/268/53 fchmodat2/452/452 chown/92/- lchown/94/- fchown/93/55 fchownat/260/54
-    utime/132/- utimes/235/- futimesat/261/- utimensat/280/88
-    setxattr/188/5 lsetxattr/189/6 fsetxattr/190/7 removexattr/197/14 lremovexattr/198/15 fremovexattr/199/16
+    setrlimit/160/164 getrlimit/97/163
     mknod/133/- mknodat/259/33 memfd_create/319/279
     socket/41/198 connect/42/203 bind/49/200 listen/50/201 accept/43/202 accept4/288/242 sendmmsg/307/269
     getresuid/118/148 getresgid/120/150 getgroups/115/158 setuid/105/146 setgid/106/144 setreuid/113/145
@@ -106,12 +100,20 @@ _PROGRAMS = """
     sysinfo/99/179 times/100/153 getrusage/98/165 uname/63/160 getcpu/309/168 rseq/334/293 arch_prctl/158/-
     personality/135/92 seccomp/317/277
 """
-"""Programs and their processes. They share the sandbox, which landlock bounds: files, signals and TCP. Sockets of the
-file system are out of reach, since what listens there (a session bus, containers) acts outside the sandbox."""
+"""Programs and their processes, in addition to `process_calls`. They share the sandbox, which landlock bounds: files,
+signals and TCP. Sockets of the file system are out of reach, since what listens there (a session bus, containers) acts
+outside the sandbox."""
+
+_PROGRAMS_ATTRIBUTES = """
+    chmod/90/- fchmod/91/52 fchmodat/268/53 fchmodat2/452/452 chown/92/- lchown/94/- fchown/93/55 fchownat/260/54
+    utime/132/- utimes/235/- futimesat/261/- utimensat/280/88
+    setxattr/188/5 lsetxattr/189/6 fsetxattr/190/7 removexattr/197/14 lremovexattr/198/15 fremovexattr/199/16
+"""
+"""The same for programs, by path. Only for those to which everything outside their roots is read-only."""
 
 _ADDED = {
     "programs": _PROGRAMS, "watches": _WATCHES, "network": _NETWORK, "connections": _CONNECTIONS, "gpu": _GPU,
-    "attributes": _ATTRIBUTES,
+    "attributes": _ATTRIBUTES, "programs_attributes": _PROGRAMS_ATTRIBUTES,
 }  # fmt: skip
 
 _CLONE3 = 435
@@ -128,7 +130,9 @@ _SETOWN, _SETOWN_EX = 8, 15
 _FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX = 0x8901, 0x8902, 0x5412, 0x541C
 _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 """Terminal check and size (TCGETS, TIOCGWINSZ), FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
-_PDEATHSIG, _DUMPABLE = 1, 4
+_FILE_FLAGS = (0x40086602, 0x401C5820)
+"""FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR."""
+_PDEATHSIG, _DUMPABLE, _SCHED_CORE = 1, 4, 62
 _SHARED_ANONYMOUS = 0x21
 _FORMAT, _FIFO = 0o170000, 0o010000
 
@@ -153,28 +157,29 @@ def is_known(machine: str) -> bool:
 
 
 def numbers(machine: str, **purposes: bool) -> dict[str, int]:
-    """Return the numbers of the calls that a service may make, by name; `purposes` are the keys of `_ADDED`."""
+    """Return the numbers of the calls that a service may make, by name.
+
+    `purposes` are the keys of `_ADDED`; `programs` with `attributes` has `programs_attributes`.
+    """
     column = list(_ARCH).index(machine) + 1
+    programs = purposes.get("programs", False)
+    if programs and purposes.get("attributes", False):
+        purposes = {**purposes, "attributes": False, "programs_attributes": True}
     added = (_ADDED[purpose] for purpose, on in purposes.items() if on)
     entries = (word.split("/") for text in (_BASE, *added) for word in text.split())
-    return {entry[0]: int(entry[column]) for entry in entries if len(entry) == 3 and entry[column] != "-"}
+    found = {entry[0]: int(entry[column]) for entry in entries if len(entry) == 3 and entry[column] != "-"}
+    return found | process_calls.admitted(column - 1, programs=programs)
 
 
 def _checks(own_pid: int, *, network: bool, gpu: bool) -> dict[str, tuple[_Check, ...]]:
     """Return the required arguments of calls; all other calls are admitted with any arguments."""
-    own, own_or_0 = (_Check(0, (own_pid,)),), (_Check(0, (0, own_pid)),)
-    # The first argument says what the next number identifies; here, a process.
-    of_processes = {"setpriority": 0, "ioprio_set": 1}
     families = (_AF_INET, _AF_INET6) if network else (_AF_UNIX,)
     types = (_SOCK_STREAM, _SOCK_DGRAM) if network else (_SOCK_SEQPACKET,)
     checks = {
-        **dict.fromkeys(("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"), own),
-        **dict.fromkeys(("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"), own_or_0),
-        **dict.fromkeys(("prlimit64", "move_pages", "migrate_pages", "get_robust_list"), own_or_0),
-        **{name: (_Check(0, (kind,)), _Check(1, (0, own_pid))) for name, kind in of_processes.items()},
+        **_checks_of_processes(own_pid, programs=False),
         "clone": (_Check(0, (_THREAD,), _THREAD | _NAMESPACES),),
-        # They keep the parent-death signal and the access to the process's own /proc entries.
-        "prctl": (_Check(0, (_PDEATHSIG, _DUMPABLE), wanted=False),),
+        # They keep the parent-death signal and the access to the process's own /proc entries, and name no process.
+        "prctl": (_Check(0, (_PDEATHSIG, _DUMPABLE, _SCHED_CORE), wanted=False),),
         # The owner of a descriptor is sent a signal, and may be any process.
         "fcntl": (_Check(1, (_SETOWN, _SETOWN_EX), wanted=False),),
         # The same for ioctl; also typing into a terminal, and file flags, which a file's owner may change by any
@@ -199,13 +204,25 @@ def _checks(own_pid: int, *, network: bool, gpu: bool) -> dict[str, tuple[_Check
     return checks
 
 
-def _checks_of_programs(*, network: bool) -> dict[str, tuple[_Check, ...]]:
+def _checks_of_processes(own_pid: int, *, programs: bool) -> dict[str, tuple[_Check, ...]]:
+    """Return the required arguments of calls that take the id of a process."""
+    required = process_calls.required(own_pid, programs=programs)
+    return {name: tuple(_Check(argument, values) for argument, values in each) for name, each in required.items()}
+
+
+def _checks_of_programs(own_pid: int, *, network: bool, attributes: bool) -> dict[str, tuple[_Check, ...]]:
     """Return the required arguments for programs: any process of the sandbox, but no namespaces and terminals of
     others."""
     families = (_AF_INET, _AF_INET6, _AF_NETLINK) if network else (_AF_NETLINK,)
+    owners = (_FIOSETOWN, _SIOCSPGRP)
+    flags = () if attributes else _FILE_FLAGS
     return {
+        **_checks_of_processes(own_pid, programs=True),
         "clone": (_Check(0, (0,), _NAMESPACES),),
-        "ioctl": (_Check(1, (_TIOCSTI, _TIOCLINUX), wanted=False),),
+        "prctl": (_Check(0, (_SCHED_CORE,), wanted=False),),
+        # As for services: the owner of a descriptor is sent a signal.
+        "fcntl": (_Check(1, (_SETOWN, _SETOWN_EX), wanted=False),),
+        "ioctl": (_Check(1, (_TIOCSTI, _TIOCLINUX, *owners, *flags), wanted=False),),
         "socket": (_Check(0, families), _Check(1, (_SOCK_STREAM, _SOCK_DGRAM, _SOCK_RAW), _ANY_FLAGS)),
         "socketpair": (_Check(0, (_AF_UNIX,)),),
     }
@@ -220,8 +237,9 @@ def program(machine: str, own_pid: int, **purposes: bool) -> tuple[int, bytes]:
     """
     allowed = numbers(machine, **purposes)
     network = purposes.get("network", False)
-    if purposes.get("programs", False):
-        checks = _checks_of_programs(network=network)
+    programs = purposes.get("programs", False)
+    if programs:
+        checks = _checks_of_programs(own_pid, network=network, attributes=purposes.get("attributes", False))
     else:
         checks = _checks(own_pid, network=network, gpu=purposes.get("gpu", False))
     code = [_instruction(_LOAD, 4), _instruction(_EQUAL, _ARCH[machine], 1, 0), _instruction(_RETURN, _REFUSE)]
@@ -229,7 +247,8 @@ def program(machine: str, own_pid: int, **purposes: bool) -> tuple[int, bytes]:
     for name in sorted(checks.keys() & allowed.keys()):
         block = [part for check in checks[name] for part in _looking(check)] + [_instruction(_RETURN, _ALLOW)]
         code += [_instruction(_EQUAL, allowed[name], 0, len(block)), *block]
-    for first, answer in _spans(allowed):
+    absent = process_calls.absent(list(_ARCH).index(machine), programs=programs)
+    for first, answer in _spans(allowed, absent):
         code += [_instruction(_AT_LEAST, first, 0, 1), _instruction(_RETURN, answer)]
     code.append(_instruction(_RETURN, _ALLOW if 0 in allowed.values() else _REFUSE))
     return len(code), b"".join(code)
@@ -254,9 +273,9 @@ def _looking(check: _Check) -> Iterator[bytes]:
     yield _instruction(_RETURN, _REFUSE)
 
 
-def _spans(allowed: Mapping[str, int]) -> Iterator[tuple[int, int]]:
+def _spans(allowed: Mapping[str, int], absent: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Yield spans from the highest number down to 1: each is the number where the verdict changes."""
-    answers = dict.fromkeys(allowed.values(), _ALLOW) | {_CLONE3: _MISSING, _NEWEST + 1: _MISSING}
+    answers = dict.fromkeys(allowed.values(), _ALLOW) | dict.fromkeys((_CLONE3, _NEWEST + 1, *absent), _MISSING)
     for number in range(_NEWEST + 1, 0, -1):
         if (answer := answers.get(number, _REFUSE)) != answers.get(number - 1, _REFUSE):
             yield number, answer
