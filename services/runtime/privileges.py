@@ -97,6 +97,12 @@ def own(folder: Path, user: User | None) -> bool:
     return True
 
 
+def drop_capabilities(held: int = 0) -> None:
+    """Drop all capabilities except `held`. Raises OSError."""
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    checked(libc().capset(header, struct.pack("=IIIIII", held, held, 0, 0, 0, 0)), "capset")
+
+
 def give_up(user: User | None, files: FilesOfOthers) -> str:
     """Become `user`, or stay root, and drop all privileges except the access to other users' files that `files` grants.
 
@@ -118,7 +124,7 @@ def give_up(user: User | None, files: FilesOfOthers) -> str:
         prctl(_PR_SET_DUMPABLE, 1)
         # Changing the user cleared it; the caller checks whether the parent is still alive.
         prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    checked(libc().capset(header, struct.pack("=IIIIII", held, held, 0, 0, 0, 0)), "capset")
+    drop_capabilities(held)
     if user is not None:
         return f"user {user.uid}, may {files} files of others" if held else f"user {user.uid}"
     return "root's access to files only" if held else "no privileges of root"

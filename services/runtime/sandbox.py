@@ -4,7 +4,8 @@ Landlock (Linux 5.13) limits the process to the folders that it was given. Secco
 its purpose needs (`services.runtime.syscalls`): no programs, no processes, no access to other processes' memory, limits
 or signals, and no sockets except inherited ones, unless networking is its purpose. Both apply before the first thread
 starts. Anything that the operating system does not support is reported, never skipped silently. Landlock does not
-restrict stat, chmod or utime, so the services' own checks of real paths remain necessary.
+restrict stat, chmod or utime, so the services' own checks of real paths remain necessary. Programs, which have no such
+checks, see everything outside their folders read-only (`services.runtime.read_only`) or may not make such calls at all.
 
 Sources: landlock(7), seccomp(2), linux/landlock.h, linux/filter.h.
 """
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from linckia.proto.launch import EXIT_OUT_OF_MEMORY, SCRATCH_FOLDER, Confinement, LaunchConfig
-from linckia.services.runtime import privileges, syscalls
+from linckia.services.runtime import privileges, read_only, syscalls
 from linckia.services.runtime.privileges import checked, libc, prctl
 
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
@@ -65,7 +66,8 @@ shared memory is not counted anywhere."""
 _GPU_DEVICES = "nvidia*"
 _THREADS = "/proc/self/task"
 """CUDA names its threads by writing to their `comm`, and does not start if that is refused."""
-_DEVICES_OF_PROGRAMS = ("/dev/zero", "/dev/full", "/dev/tty", "/dev/ptmx", "/dev/pts", "/dev/shm")
+_SHARED_MEMORY = "/dev/shm"
+_DEVICES_OF_PROGRAMS = ("/dev/zero", "/dev/full", "/dev/tty", "/dev/ptmx", "/dev/pts", _SHARED_MEMORY)
 """What programs may write in addition: memory and files that they leave there are theirs."""
 
 RESERVE_BYTES = 512 * 1024**2
@@ -73,6 +75,9 @@ RESERVE_A_CORE_BYTES = 32 * 1024**2
 """Memory that counts but is not used: stacks of worker threads, and heaps with room to grow."""
 
 STANDBY_THREADS = 64
+
+NO_ATTRIBUTES = "no changes of modes, owners and times"
+"""What programs are limited to if they cannot have read-only mounts."""
 
 _log = logging.getLogger("linckia.service")
 
@@ -113,6 +118,13 @@ def confine(limits: Confinement, data_dir: Path) -> str:
     as_root = os.geteuid() == 0
     # Done before the privileges are dropped: only root can give the folders away and open them.
     owned = not as_root or privileges.own(data_dir, limits.user)
+    attributes = bool(limits.write)
+    if limits.programs:
+        # Before landlock, which forbids mounting.
+        why = read_only.make_others_read_only((*limits.write, os.path.realpath(data_dir), _SHARED_MEMORY))
+        attributes = not why
+        otherwise = NO_ATTRIBUTES if has_seccomp() else "unlimited changes of modes, owners and times"
+        in_force.append(f"{otherwise} ({why})" if why else "read-only mounts")
     version = landlock_version()
     if version:
         _restrict_files(version, limits, data_dir)
@@ -122,7 +134,7 @@ def confine(limits: Confinement, data_dir: Path) -> str:
         user, files = (limits.user, limits.files_of_others) if owned else (None, "write")
         in_force.append(privileges.give_up(user, files))
     if has_seccomp():
-        _install_filter(limits)
+        _install_filter(limits, attributes=attributes)
         in_force.append("seccomp")
     return ", ".join(in_force) or "none: this operating system has neither landlock nor seccomp"
 
@@ -227,15 +239,14 @@ def _shared_folders() -> tuple[str, ...]:
     return (*(os.path.realpath(folder) for folder in own), *_SYSTEM_FOLDERS)
 
 
-def _install_filter(limits: Confinement) -> None:
+def _install_filter(limits: Confinement, *, attributes: bool) -> None:
     count, code = syscalls.program(
         platform.machine(),
         os.getpid(),
         network=limits.network,
         connections=limits.connections,
         gpu=limits.gpu,
-        # Programs need them below their roots.
-        attributes=limits.programs or bool(limits.write),
+        attributes=attributes,
         watches=limits.watches,
         programs=limits.programs,
     )

@@ -23,7 +23,7 @@ def confined(tmp_path: Path, body: str, *, network: bool = True) -> None:
         (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / name / "file").write_text(name)
     program = f"""
-import os, signal, socket, subprocess, sys, tempfile, threading
+import errno, os, signal, socket, subprocess, sys, tempfile, threading
 from pathlib import Path
 base = Path({str(tmp_path)!r})
 data, root, outside, hidden = (base / n for n in ("data", "root", "outside", "hidden"))
@@ -31,8 +31,8 @@ data, root, outside, hidden = (base / n for n in ("data", "root", "outside", "hi
 def refused(action):
     try:
         action()
-    except PermissionError:
-        return True
+    except OSError as error:
+        return error.errno in (errno.EPERM, errno.EACCES, errno.EROFS)
     return False
 
 {textwrap.dedent(body)}
