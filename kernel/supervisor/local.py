@@ -166,6 +166,8 @@ class LocalPlacement:
         self._log_dir = log_dir
         self._prestarted = prestarted
         self.reaper = Reaper()
+        if prestarted is not None:
+            self.reaper.own.add(prestarted.process.pid)
         self._oom = OomCounter()
         self._standbys: dict[str, Standby] = {}
         """Keyed by service name."""
@@ -184,6 +186,7 @@ class LocalPlacement:
         self._log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._close_logs)
+            stack.callback(self.reaper.end_all_strays)
             nursery = await stack.enter_async_context(trio.open_nursery())
             self._nursery = nursery
             for index, zygote in enumerate(self.zygotes.values()):
@@ -295,8 +298,10 @@ class LocalPlacement:
     ) -> tuple[int, str, subprocess.Popen[bytes] | None]:
         """Return the pid, how the process was started, and its `Popen` if it has one."""
         await trio.lowlevel.checkpoint()
-        if prestarted is not None and (process := prestarted.configure(msgspec.json.encode(launch))) is not None:
-            return process.pid, "prestart", process
+        if prestarted is not None:
+            if (process := prestarted.configure(msgspec.json.encode(launch))) is not None:
+                return process.pid, "prestart", process
+            self.reaper.buried(prestarted.process.pid)
         if launch.generation == 1:
             await self._turn_of(spec, zygote)
         standby = self._standbys.get(spec.name)

@@ -1,4 +1,4 @@
-"""What Linux reports about processes (memory, activity, OOM kills), and a reaper for orphaned zombies.
+"""What Linux reports about processes (memory, activity, OOM kills), and a reaper for orphans, dead or alive.
 
 The zombies are processes that services left behind; we are their subreaper. The reaper never takes the exit status of a
 child that other code waits for: children that the supervisor started are registered, process groups of dead services
@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -158,6 +160,9 @@ def _group_paths() -> Iterator[Path]:
                 yield Path("/sys/fs/cgroup/memory") / where / "memory.oom_control"
 
 
+LAST_STRAYS_S = 2.0
+"""Time at the end for killing what services left. A process in uninterruptible sleep may take longer."""
+
 FORGOTTEN_AFTER_S = 5.0
 """Code that waits for a child has its status long before this: a pidfd reports within a millisecond."""
 
@@ -173,10 +178,17 @@ def become_subreaper() -> None:
 
 
 class Reaper:
-    """Collects orphaned zombies. `own` holds the pids that the supervisor itself waits for."""
+    """Collects orphaned zombies, and ends living orphans: what a mounted server left after everything above it died.
+
+    `own` holds the pids that the supervisor itself waits for.
+    """
 
     def __init__(self) -> None:
         self.own: set[int] = set()
+        self._older = frozenset(children())
+        """Children of the program that became the kernel."""
+        self._strays: dict[int, float] = {}
+        """Living orphans, and when they were first seen."""
         self._groups: set[int] = set()
         self._seen: tuple[int, float] | None = None
         self._session = os.getsid(0)
@@ -186,8 +198,37 @@ class Reaper:
         self.own.discard(pid)
         self._groups.add(pid)
 
+    def strays(self) -> list[int]:
+        """Return the children that services left: they have a session of their own, and nobody waits for them.
+
+        A process that a zygote has just forked is among them until the zygote has reported it.
+        """
+        if os.getpid() == 1:
+            # All orphans of the container come here.
+            return []
+        unknown = set(children()) - self.own - self._older
+        return [pid for pid in unknown if session_of(pid) not in (self._session, None)]
+
+    def end_strays(self, now: float) -> None:
+        """Kill what services left at least `FORGOTTEN_AFTER_S` ago, with everything below it."""
+        self._strays = {pid: self._strays.get(pid, now) for pid in self.strays()}
+        for pid, since in self._strays.items():
+            if now - since >= FORGOTTEN_AFTER_S:
+                _kill_family(pid)
+
+    def end_all_strays(self) -> None:
+        """Kill all that services left, and what was below it. Blocks, for `LAST_STRAYS_S` at most."""
+        ends_at = time.monotonic() + LAST_STRAYS_S
+        while living := [pid for pid in self.strays() if progress_of(pid)[0] not in ("Z", GONE)]:
+            if time.monotonic() > ends_at:
+                return
+            for pid in living:
+                _kill_family(pid)
+            time.sleep(0.005)
+
     def collect(self, now: float) -> None:
         """Collect once."""
+        self.end_strays(now)
         for group in tuple(self._groups - self.own):
             try:
                 while os.waitid(os.P_PGID, group, os.WEXITED | os.WNOHANG) is not None:
@@ -207,6 +248,21 @@ class Reaper:
         if self._seen is None or self._seen[0] != pid:
             self._seen = (pid, now)
         return now - self._seen[1] >= FORGOTTEN_AFTER_S
+
+
+def _kill_family(pid: int) -> None:
+    for each in family(pid):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(each, signal.SIGKILL)
+
+
+def children() -> list[int]:
+    """Return the children of this process, dead or alive; none if Linux does not list them."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir("/proc/self/task"):
+            found += map(int, _read(f"/proc/self/task/{thread}/children").split())
+    return found
 
 
 def _next_zombie() -> int | None:

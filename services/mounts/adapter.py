@@ -49,6 +49,7 @@ def _connects(settings: AdapterSettings, mark: str, env: Environment) -> list[Co
                 cwd=folder_of(settings),
                 environment=environment_of(settings, os.environ, mark, secrets),
                 redact=secrets.redact,
+                confined=settings.confine,
             )
         ]
     # The SDK takes a third of a second and much memory, which servers here do not need.

@@ -48,12 +48,14 @@ class Child:
 
     Attributes:
         pid: of the server, which leads a process group and session of its own.
+        guardian_pid: of the guardian; all processes below it are the server's.
         ended: set once the server has ended, or its guardian has.
         cause: how it ended; empty while it runs.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], life: int, status: int, pipes: tuple[int, int, int]) -> None:
         self.pid = 0
+        self.guardian_pid = process.pid
         self.cause = ""
         self.ended = trio.Event()
         self.stdin = trio.lowlevel.FdStream(pipes[0])
@@ -157,8 +159,10 @@ class Child:
             await stream.aclose()
 
 
-async def start_child(command: Sequence[str], *, cwd: str, environment: Mapping[str, str]) -> Child:
-    """Start a command below a guardian. Raises NotStarted."""
+async def start_child(
+    command: Sequence[str], *, cwd: str, environment: Mapping[str, str], confined: bool = False
+) -> Child:
+    """Start a command below a guardian, which it cannot signal if it is `confined`. Raises NotStarted."""
     guardian.become_subreaper()
     ours: list[int] = []
     theirs: list[int] = []
@@ -175,7 +179,7 @@ async def start_child(command: Sequence[str], *, cwd: str, environment: Mapping[
         async with _starting:
             process = await trio.to_thread.run_sync(
                 lambda: subprocess.Popen(
-                    [sys.executable, "-I", "-S", guardian.__file__, str(life), str(status), *command],
+                    [sys.executable, "-I", "-S", guardian.__file__, *map(str, (life, status, int(confined))), *command],
                     stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=(life, status),
                     cwd=cwd, env=dict(environment), start_new_session=True,
                 )

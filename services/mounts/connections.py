@@ -19,9 +19,10 @@ class Connection:
 
     Attributes:
         pid: the server's process; 0 if it is elsewhere.
+        guardian_pid: the process above all processes of the server; 0 if it is elsewhere.
     """
 
-    pid = 0
+    pid = guardian_pid = 0
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -55,7 +56,7 @@ class ChildConnection(Connection):
         super().__init__(link)
         self._redact = redact
         self.pipes = link
-        self.pid = child.pid
+        self.pid, self.guardian_pid = child.pid, child.guardian_pid
         self.child = child
         self.is_patient = True
 
@@ -85,13 +86,18 @@ Connect = Callable[[], AbstractAsyncContextManager[Connection]]
 
 
 def to_command(
-    command: Sequence[str], *, cwd: str, environment: Mapping[str, str], redact: Callable[[str], str]
+    command: Sequence[str],
+    *,
+    cwd: str,
+    environment: Mapping[str, str],
+    redact: Callable[[str], str],
+    confined: bool = False,
 ) -> Connect:
     """Return a function that starts a server and connects to it. It raises NotStarted."""
 
     @asynccontextmanager
     async def connect() -> AsyncIterator[Connection]:
-        child = await start_child(command, cwd=cwd, environment=environment)
+        child = await start_child(command, cwd=cwd, environment=environment, confined=confined)
         connection = ChildConnection(child, redact)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(child.watch, redact)

@@ -1,11 +1,15 @@
 """The guardian: a small process between an adapter and its server, which leaves no process behind.
 
-    python -I -S guardian.py LIFE_FD STATUS_FD COMMAND [ARGUMENT…]
+    python -I -S guardian.py LIFE_FD STATUS_FD CONFINED COMMAND [ARGUMENT…]
 
 It starts COMMAND in a session of its own. Orphans below it become its children (PR_SET_CHILD_SUBREAPER), also those
 that have left the session. When the pipe LIFE_FD closes, because the adapter has closed it or died, or when the
 server has ended, it kills every process below it, then ends. It writes lines to STATUS_FD: `pid N`, `error TEXT`,
 `exit N`, `signal N`.
+
+If CONFINED is `1`, the guardian and its server enter a landlock domain each, which bounds their signals: the server
+reaches neither the guardian nor the adapter, and the guardian exactly the server's processes. Without landlock's signal
+scope (ABI 6), it does without.
 
 This file imports only what starts quickly, since it runs without packages.
 """
@@ -16,10 +20,16 @@ import ctypes
 import os
 import select
 import signal
+import struct
 import sys
 import time
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
+
+_LANDLOCK_CREATE_RULESET, _LANDLOCK_RESTRICT_SELF, _VERSION_FLAG = 444, 446, 1
+_SIGNALS_ONLY = struct.pack("=QQQ", 0, 0, 0b10)
+"""A ruleset that leaves files and networks as they are, and keeps signals within the domain."""
+_ABI_WITH_SCOPES = 6
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.25
 """Pauses between two rounds of killing; they grow, because a process in uninterruptible sleep may take long."""
@@ -79,11 +89,43 @@ def kill(pids: list[int]) -> None:
             continue
 
 
-def end_all() -> None:
-    """Kill all descendants until none is left. New ones may appear between two rounds."""
+def has_scopes() -> bool:
+    """Return whether landlock can bound the signals of a process."""
+    libc = ctypes.CDLL(None)
+    return bool(libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION_FLAG) >= _ABI_WITH_SCOPES)
+
+
+def bound_signals() -> None:
+    """Bound the signals of this process and its descendants to themselves, for good. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    # Otherwise only privileged processes may enter a domain.
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0)
+    ruleset = libc.syscall(_LANDLOCK_CREATE_RULESET, _SIGNALS_ONLY, ctypes.c_size_t(len(_SIGNALS_ONLY)), 0)
+    if ruleset < 0 or libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0) < 0:
+        raise OSError(ctypes.get_errno(), f"landlock: {os.strerror(ctypes.get_errno())}")
+    os.close(ruleset)
+
+
+def reaches(pid: int) -> bool:
+    """Return whether this process could signal another one."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return False
+    except ProcessLookupError:
+        pass
+    return True
+
+
+def end_all(*, bounded: bool = False) -> None:
+    """Kill all descendants until none is left. New ones may appear between two rounds, unless signals are `bounded` to
+    them: then all can be killed at the same moment."""
     pause_s = FIRST_PAUSE_S
     while True:
-        kill(descendants(os.getpid()))
+        if bounded:
+            kill([-1])
+        else:
+            kill(descendants(os.getpid()))
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -93,7 +135,7 @@ def end_all() -> None:
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
-def _start(command: list[str]) -> tuple[int, str]:
+def _start(command: list[str], *, bounded: bool) -> tuple[int, str]:
     """Start the server; return its pid, and why its command cannot be executed, or an empty text."""
     guardian = os.getpid()
     # Executing a program closes the write end.
@@ -110,6 +152,8 @@ def _start(command: list[str]) -> tuple[int, str]:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+        if bounded:
+            bound_signals()
         if os.getppid() == guardian:
             os.execvp(command[0], command)
     except OSError as error:
@@ -118,8 +162,9 @@ def _start(command: list[str]) -> tuple[int, str]:
         os._exit(NOT_STARTED)
 
 
-def main(life: int, status: int, command: list[str]) -> None:
+def main(life: int, status: int, confined: bool, command: list[str]) -> None:
     """Start the command, and return when it and all its descendants have ended."""
+    adapter = os.getppid()
     for fd in (life, status):
         os.set_inheritable(fd, False)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -130,7 +175,16 @@ def main(life: int, status: int, command: list[str]) -> None:
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    server, failure = _start(command)
+    scoped = confined and has_scopes()
+    try:
+        if scoped:
+            bound_signals()
+    except OSError as error:
+        os.write(status, f"error {error.strerror}\n".encode())
+        return
+    # `kill(-1)` must not depend on an assumption.
+    bounded = scoped and os.getppid() == adapter and not reaches(adapter)
+    server, failure = _start(command, bounded=scoped)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         # The pipes must close when the server closes them.
@@ -143,7 +197,7 @@ def main(life: int, status: int, command: list[str]) -> None:
             _wait(server, life, woken, status)
     except BrokenPipeError:
         pass
-    end_all()
+    end_all(bounded=bounded)
 
 
 def _wait(server: int, life: int, woken: int, status: int) -> None:
@@ -167,4 +221,4 @@ def _wait(server: int, life: int, woken: int, status: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1", sys.argv[4:])

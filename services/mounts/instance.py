@@ -364,7 +364,8 @@ class Instance:
 
     def _look(self) -> tuple[bool, int]:
         limit = self._limits.memory_bytes
-        return processes.are_stopped(self.pid), processes.memory_bytes(self.pid, limit)
+        guardian = self._connection.guardian_pid
+        return processes.are_stopped(self.pid), processes.memory_bytes(guardian, limit)
 
     async def _require_answer(self, limit_s: float) -> None:
         """End the server if it does not answer at all."""

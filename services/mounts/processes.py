@@ -20,13 +20,13 @@ _STOPPED = (b"T", b"t")
 _ENDED = (b"Z", b"X")
 
 
-def memory_bytes(pid: int, limit_bytes: int) -> int:
-    """Return the memory of a process and all below it.
+def memory_bytes(guardian: int, limit_bytes: int) -> int:
+    """Return the memory of all processes below a guardian, including those that have left the server's tree.
 
     Shared pages count once for each process, unless that sum exceeds the limit: then each process counts its share of
     them (PSS), which takes longer to find out.
     """
-    pids = [pid, *descendants(pid)]
+    pids = descendants(guardian)
     resident = sum(map(_resident_bytes, pids))
     return resident if resident <= limit_bytes else sum(map(_proportional_bytes, pids))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from linckia.services.mounts import guardian
 from linckia.services.mounts.child import Child, NotStarted, start_child
 from linckia.services.mounts.processes import MARKER, are_stopped, kill_leftovers, memory_bytes
 
@@ -105,8 +106,8 @@ def adapter(folder: Path, mark: str) -> tuple[subprocess.Popen[str], int, list[i
     )  # fmt: skip
     assert process.stdout is not None
     with process.stdout as output:
-        guardian = int(output.readline())
-    return process, guardian, pids_in(folder / "pids")
+        above = int(output.readline())
+    return process, above, pids_in(folder / "pids")
 
 
 async def test_a_stopped_guardian_holds_nothing_up(tmp_path: Path) -> None:
@@ -119,17 +120,17 @@ async def test_a_stopped_guardian_holds_nothing_up(tmp_path: Path) -> None:
 
 
 async def test_the_server_is_killed_when_its_adapter_is_killed(tmp_path: Path) -> None:
-    process, guardian, pids = await trio.to_thread.run_sync(adapter, tmp_path, "a")
+    process, above, pids = await trio.to_thread.run_sync(adapter, tmp_path, "a")
     process.kill()
     process.wait()
-    await until_gone([guardian, *pids])
+    await until_gone([above, *pids])
 
 
 async def test_what_outlives_adapter_and_guardian_is_killed_by_the_next_start(tmp_path: Path) -> None:
     mark = f"test-{os.getpid()}"
-    process, guardian, pids = await trio.to_thread.run_sync(adapter, tmp_path, mark)
+    process, above, pids = await trio.to_thread.run_sync(adapter, tmp_path, mark)
     os.kill(process.pid, signal.SIGSTOP)
-    os.kill(guardian, signal.SIGKILL)
+    os.kill(above, signal.SIGKILL)
     process.kill()
     process.wait()
     # Those that left the session and their parent still run.
@@ -156,7 +157,7 @@ async def test_the_cause_has_the_exit_code_and_the_last_line_of_stderr() -> None
 async def test_memory_counts_all_processes_and_stops_are_seen(tmp_path: Path) -> None:
     child, pids = await tree(tmp_path)
     try:
-        assert memory_bytes(child.pid, 1 << 40) > 4 * 100_000
+        assert memory_bytes(child.guardian_pid, 1 << 40) > 4 * 100_000
         assert not are_stopped(child.pid)
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
@@ -166,3 +167,67 @@ async def test_memory_counts_all_processes_and_stops_are_seen(tmp_path: Path) ->
     finally:
         await child.close()
     await until_gone(pids)
+
+
+DAEMON = """
+import os, sys, time
+above = os.getppid()
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        used = bytearray(b"x") * (40 << 20)
+        refused = []
+        for pid in (above, int(open(f"/proc/{above}/stat").read().rpartition(")")[2].split()[1])):
+            try:
+                os.kill(pid, 0)
+            except PermissionError:
+                refused.append(pid)
+        print(os.getpid(), len(refused), flush=True)
+        if sys.argv[1:]:
+            os.execve("/bin/sleep", ["sleep", "1000"], {})
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+sys.stdin.read()
+"""
+"""A server whose daemon leaves its session, its parent and its environment. It says whether it can signal guardian and
+adapter."""
+
+
+async def test_memory_counts_a_daemon_that_has_left_the_servers_tree() -> None:
+    child = await start_child([sys.executable, "-c", DAEMON], cwd="/", environment=dict(os.environ))
+    with trio.fail_after(LIMIT_S):
+        pid, refused = map(int, (await child.stdout.receive_some(100)).split())
+        assert refused == 0
+        assert memory_bytes(child.guardian_pid, 1 << 40) > 40 << 20
+        await child.close()
+        await until_gone([pid])
+
+
+@pytest.mark.skipif(not guardian.has_scopes(), reason="landlock does not bound signals here")
+async def test_a_confined_server_cannot_signal_what_is_above_it_and_its_daemon_ends_with_it() -> None:
+    command = [sys.executable, "-c", DAEMON, "without environment"]
+    child = await start_child(command, cwd="/", environment=dict(os.environ), confined=True)
+    with trio.fail_after(LIMIT_S):
+        pid, refused = map(int, (await child.stdout.receive_some(100)).split())
+        assert refused == 2
+        assert is_alive(pid)
+        await child.close()
+        await until_gone([pid])
+
+
+@pytest.mark.skipif(not guardian.has_scopes(), reason="landlock does not bound signals here")
+async def test_a_confined_server_ends_its_own_children_and_a_flood_of_them_ends_with_it(tmp_path: Path) -> None:
+    script = (
+        "sh -c 'sleep 1000 & kill $!; wait $!; echo $?';"
+        " f() { while :; do (setsid sh -c 'echo $$ >> pids; sleep 0.01' &); sleep 0.001; done; }; (f &) ; (f &) ; cat"
+    )
+    command = ["sh", "-c", script]
+    child = await start_child(command, cwd=str(tmp_path), environment={"PATH": os.environ["PATH"]}, confined=True)
+    with trio.fail_after(LIMIT_S):
+        assert await child.stdout.receive_some(100) == b"143\n"
+        while not (tmp_path / "pids").exists():  # noqa: ASYNC110  # other processes
+            await trio.sleep(0.01)
+        await child.kill()
+        await until_gone(pids_in(tmp_path / "pids"))
+    assert guardian.descendants(os.getpid()) == []
