@@ -28,6 +28,11 @@ EXIT_PROGRAM_KILLED = 77
 HEAPS = "MALLOC_ARENA_MAX"
 """Environment variable that gives a starting process its `machine.limit_heaps`."""
 
+NO_ATTRIBUTES = "no changes of modes, owners and times"
+FREE_ATTRIBUTES = "unlimited changes of modes, owners and times"
+NO_SIGNAL_SCOPE = "no scope for signals"
+"""What the status of a confined program says about walls that the operating system does not provide."""
+
 FilesOfOthers: TypeAlias = Literal["", "read", "write"]
 """What a process started by root may do with other users' files, within its confinement."""
 

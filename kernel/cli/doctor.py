@@ -45,6 +45,7 @@ PROBE_TIMEOUT_S = 60.0
 
 _LANDLOCK_CREATE_RULESET = 444
 _LANDLOCK_CREATE_RULESET_VERSION = 1
+_LANDLOCK_WITH_SIGNALS = 6
 
 
 def _either(what: str, good: bool, found: str, otherwise: str, remedy: str = "") -> Finding:
@@ -115,7 +116,7 @@ def examine(data_dir: Path, given: JsonObject | None = None) -> Iterator[Finding
     yield from _kernel(data_dir, status)
     yield _token(data_dir, status)
     yield from _tokens(data_dir)
-    for look in (_memory, _descriptors, _landlock, _seccomp, _cgroup):
+    for look in (_memory, _descriptors, _landlock, _seccomp, _read_only_mounts, _cgroup):
         yield look()
     yield _user(data_dir)
     yield _model()
@@ -232,8 +233,30 @@ def _landlock() -> Finding:
     """Check the version of the kernel's interface, as in landlock_create_ruleset(2)."""
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION)
-    missing = f"unavailable ({os.strerror(ctypes.get_errno())}): services are less confined"
-    return _either("landlock", version > 0, f"ABI {version}", missing, "boot Linux 5.13 or newer with lsm=…,landlock")
+    if version <= 0:
+        missing = f"unavailable ({os.strerror(ctypes.get_errno())}): services are less confined"
+        return Finding("landlock", Verdict.NOTE, missing, "boot Linux 5.13 or newer with lsm=…,landlock")
+    return landlock_of(version)
+
+
+def landlock_of(version: int) -> Finding:
+    """Describe a version of the interface."""
+    unscoped = f"ABI {version}, without a scope for signals: a server with `confine` can end processes of its user"
+    return _either(
+        "landlock", version >= _LANDLOCK_WITH_SIGNALS, f"ABI {version}", unscoped, "boot Linux 6.12 or newer"
+    )
+
+
+def _read_only_mounts() -> Finding:
+    """Try what confined servers are started with, in a process of its own."""
+    command = [sys.executable, "-P", "-m", "linckia.services.runtime.read_only"]
+    tried = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
+    why = tried.stderr.strip().rpartition("\n")[2]
+    good = "servers with `confine` see everything outside their roots read-only"
+    otherwise = f"{why}: servers with `confine` cannot change modes, owners and times of files, even below their roots"
+    settings = "user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns"
+    remedy = f"run Linckia as an ordinary user, and allow user namespaces ({settings})"
+    return _either("mounts", tried.returncode == 0, good, otherwise, remedy)
 
 
 def _seccomp() -> Finding:

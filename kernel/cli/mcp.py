@@ -17,9 +17,17 @@ from linckia.kernel.cli.terminal import Cell, complain, connect, say, show_answe
 from linckia.kernel.mount_settings import problem_of
 from linckia.proto.control.client import CallFailed, Client, NoKernel
 from linckia.proto.json_types import JsonObject, Layer
+from linckia.proto.launch import FREE_ATTRIBUTES, NO_ATTRIBUTES, NO_SIGNAL_SCOPE
 from linckia.proto.mounts import PREFIX, REGISTRY, TABLE, service_of
 
 _HEADERS = ("NAME", "STATE", "TOOLS", "FLAGS", "COMMAND OR URL")
+
+_GAPS = {
+    NO_ATTRIBUTES: "cannot change modes, owners and times of files, not even below its roots",
+    FREE_ATTRIBUTES: "can change modes, owners and times of files outside its roots",
+    NO_SIGNAL_SCOPE: "can signal other processes of its user",
+}
+"""What it means for a confined server that the system lacks a wall; `linckia doctor` says which."""
 
 _LATER = "from the next start of Linckia"
 
@@ -102,7 +110,7 @@ def _remarks(found: JsonObject) -> list[Cell]:
         return [f"{name} needs a login: open this address in a browser: {found['login']}"]
     if found["tools"] is None and found["last_death"]:
         return [f"{name} has not started: {found['last_death']}; see: linckia mcp logs {name}"]
-    return []
+    return [f"{name} {meaning}; see: linckia doctor" for gap, meaning in _GAPS.items() if gap in found["confined"]]
 
 
 def _statuses(client: Client | None) -> dict[str, JsonObject]:
@@ -134,6 +142,7 @@ def _described(client: Client | None, name: str, table: Layer, status: JsonObjec
         "reason": (status or {}).get("reason", ""),
         "last_death": (status or {}).get("last_death") or "",
         "login": login,
+        "confined": (status or {}).get("info", {}).get("confined", ""),
         "tools": len(offered["definitions"].get("tools", ())) if offered.get("version") else None,
         "flags": list(dict.fromkeys(flags)),
         "server": server_of(table),

@@ -97,4 +97,4 @@ def _call(number: int, *arguments: object) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(make_others_read_only(()) or 0)
+    sys.exit(_tried(()) or 0)

@@ -27,7 +27,15 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from linckia.proto.launch import EXIT_OUT_OF_MEMORY, SCRATCH_FOLDER, Confinement, LaunchConfig
+from linckia.proto.launch import (
+    EXIT_OUT_OF_MEMORY,
+    FREE_ATTRIBUTES,
+    NO_ATTRIBUTES,
+    NO_SIGNAL_SCOPE,
+    SCRATCH_FOLDER,
+    Confinement,
+    LaunchConfig,
+)
 from linckia.services.runtime import privileges, read_only, syscalls
 from linckia.services.runtime.privileges import checked, libc, prctl
 
@@ -47,6 +55,7 @@ _ACCESS_BITS_BY_ABI = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 
 _BIND_TCP, _CONNECT_TCP = 0b01, 0b10
 """Available from version 4."""
+_ABI_WITH_SCOPES = 6
 _SCOPE_BITS = 0b11
 """Abstract Unix sockets and signals to processes outside the sandbox, from version 6."""
 
@@ -75,9 +84,6 @@ RESERVE_A_CORE_BYTES = 32 * 1024**2
 """Memory that counts but is not used: stacks of worker threads, and heaps with room to grow."""
 
 STANDBY_THREADS = 64
-
-NO_ATTRIBUTES = "no changes of modes, owners and times"
-"""What programs are limited to if they cannot have read-only mounts."""
 
 _log = logging.getLogger("linckia.service")
 
@@ -123,12 +129,14 @@ def confine(limits: Confinement, data_dir: Path) -> str:
         # Before landlock, which forbids mounting.
         why = read_only.make_others_read_only((*limits.write, os.path.realpath(data_dir), _SHARED_MEMORY))
         attributes = not why
-        otherwise = NO_ATTRIBUTES if has_seccomp() else "unlimited changes of modes, owners and times"
+        otherwise = NO_ATTRIBUTES if has_seccomp() else FREE_ATTRIBUTES
         in_force.append(f"{otherwise} ({why})" if why else "read-only mounts")
     version = landlock_version()
     if version:
         _restrict_files(version, limits, data_dir)
         in_force.append(f"landlock {version}")
+    if limits.programs and version < _ABI_WITH_SCOPES:
+        in_force.append(NO_SIGNAL_SCOPE)
     if as_root:
         # A folder that does not keep owners may belong to another user.
         user, files = (limits.user, limits.files_of_others) if owned else (None, "write")
@@ -167,8 +175,8 @@ def _restrict_files(version: int, limits: Confinement, data_dir: Path) -> None:
     if limits.programs and limits.network:
         # They may listen, for example for the reply of a login page in a browser.
         network = 0
-    scoped = _SCOPE_BITS if version >= 6 else 0
-    attributes = struct.pack("=QQQ", handled, network, scoped)[: 8 if version < 4 else 16 if version < 6 else 24]
+    scoped = _SCOPE_BITS if version >= _ABI_WITH_SCOPES else 0
+    attributes = struct.pack("=QQQ", handled, network, scoped)[: 8 if version < 4 else 24 if scoped else 16]
     devices = (*_DEVICES, *map(str, Path("/dev").glob(_GPU_DEVICES)))
     if limits.programs:
         devices += _DEVICES_OF_PROGRAMS

@@ -1,0 +1,45 @@
+"""What the system cannot do for confined servers is said by `linckia doctor` and `linckia mcp list`."""
+
+from __future__ import annotations
+
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+from linckia.kernel.cli import doctor, mcp
+from linckia.kernel.cli.findings import Verdict
+from linckia.proto.launch import FREE_ATTRIBUTES, NO_ATTRIBUTES, NO_SIGNAL_SCOPE
+
+
+def test_a_landlock_without_a_scope_for_signals_is_noted() -> None:
+    assert doctor.landlock_of(6).verdict is Verdict.OK
+    found = doctor.landlock_of(5)
+    assert found.verdict is Verdict.NOTE
+    assert "ABI 5, without a scope for signals" in found.found
+    assert "6.12" in found.remedy
+
+
+def test_a_system_without_namespaces_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = CompletedProcess[str]([], 1, "", "no mount namespace: Operation not permitted\n")
+    monkeypatch.setattr(doctor.subprocess, "run", lambda *_, **__: ended)
+    found = doctor._read_only_mounts()
+    assert found.verdict is Verdict.NOTE
+    assert found.found.startswith("no mount namespace: Operation not permitted: servers with `confine` cannot change")
+    assert "user namespaces" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("confined", "said"),
+    [
+        ("", []),
+        ("read-only mounts, landlock 7, seccomp", []),
+        (f"{NO_ATTRIBUTES} (no mount namespace), landlock 7, seccomp", ["not even below its roots"]),
+        (f"{FREE_ATTRIBUTES} (no mount namespace), landlock 5, {NO_SIGNAL_SCOPE}", ["outside its roots", "can signal"]),
+    ],
+)
+def test_the_list_says_what_a_confined_server_lacks(confined: str, said: list[str]) -> None:
+    found: dict[str, Any] = {"name": "one", "login": "", "tools": 3, "last_death": "", "confined": confined}
+    remarks = [str(each) for each in mcp._remarks(found)]
+    assert len(remarks) == len(said)
+    assert all(part in remark and "linckia doctor" in remark for part, remark in zip(said, remarks, strict=True))
