@@ -22,7 +22,7 @@ def test_a_landlock_without_a_scope_for_signals_is_noted() -> None:
 
 def test_a_system_without_namespaces_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = CompletedProcess[str]([], 1, "", "no mount namespace: Operation not permitted\n")
-    monkeypatch.setattr(doctor.subprocess, "run", lambda *_, **__: ended)
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: ended)
     found = doctor._read_only_mounts()
     assert found.verdict is Verdict.NOTE
     assert found.found.startswith("no mount namespace: Operation not permitted: servers with `confine` cannot change")

@@ -52,7 +52,7 @@ def changes(path):
     yield "chmod", lambda: os.chmod(path, 0o666)
     yield "fchmod", lambda: on_descriptor(lambda fd: os.chmod(fd, 0o666))
     yield "fchmodat2", lambda: syscall(452, -100, name, 0o666, 0)
-    yield "chmod of a link to the descriptor", lambda: on_descriptor(lambda fd: os.chmod(f"/proc/self/fd/{{fd}}", 0o666))
+    yield "chmod by /proc", lambda: on_descriptor(lambda fd: os.chmod(f"/proc/self/fd/{{fd}}", 0o666))
     yield "chown", lambda: os.chown(path, os.getuid(), os.getgid())
     yield "fchown", lambda: on_descriptor(lambda fd: os.chown(fd, os.getuid(), os.getgid()))
     yield "lchown", lambda: os.lchown(path, os.getuid(), os.getgid())
