@@ -77,7 +77,9 @@ def refused(change):
 if os.fork():
     sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 {before}
-said = sandbox.confine(Confinement(write=(str(root),), programs=True, open_files=4096), data)
+said = sandbox.confine(Confinement(
+    write=(str(root),), programs=True, open_files=4096, files_of_others="write"
+), data)
 if os.fork():
     os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
 {body}
