@@ -285,3 +285,50 @@ def test_a_confined_servers_daemon_kills_nothing_above_it_and_ends_with_a_restar
         kernel.call("kernel_restart", {"service": "mcp_one"}, timeout_s=60)
         wait_until(lambda: not exists(daemon), 30)
         assert call(kernel, "one", "echo", text="hello") == "hello"
+
+
+PROBE = """
+import json, os, resource, signal, sys
+data, result = sys.argv[1:3]
+parent = lambda pid: int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+guardian = os.getppid()
+adapter = parent(guardian)
+attempts = {
+    "limit": lambda pid: resource.prlimit(pid, resource.RLIMIT_CPU, (1, 1)),
+    "slow down": lambda pid: os.setpriority(os.PRIO_PROCESS, pid, 19),
+    "pin": lambda pid: os.sched_setaffinity(pid, {0}),
+    "signal": lambda pid: os.kill(pid, signal.SIGTERM),
+    "open the key": lambda pid: os.chmod(data + "/own.token", 0o666),
+    "date the key": lambda pid: os.utime(data + "/own.token"),
+}
+done = []
+for name, attempt in attempts.items():
+    for who, pid in (("kernel", parent(adapter)), ("adapter", adapter), ("guardian", guardian)):
+        try:
+            attempt(pid)
+            done.append([name, who])
+        except OSError:
+            pass
+if not os.path.exists(result):
+    with open(result, "w") as file:
+        json.dump(done, file)
+os.execv(sys.executable, [sys.executable, *sys.argv[3:]])
+"""
+
+
+@pytest.mark.skipif(not has_scopes(), reason="landlock does not bound signals here")
+def test_a_confined_server_neither_harms_what_is_above_it_nor_opens_the_key(tmp_path: Path) -> None:
+    data, root = tmp_path / "data", tmp_path / "root"
+    data.mkdir()
+    root.mkdir()
+    (data / "own.token").write_text("secret")
+    (data / "own.token").chmod(0o600)
+    args = ["-c", PROBE, str(data), str(root / "result"), str(SERVER)]
+    table = {"command": sys.executable, "args": args, "confine": True, "roots": [str(root)]}
+    with mounted(data, {"one": table}) as kernel:
+        assert call(kernel, "one", "echo", text="hello") == "hello"
+        assert json.loads((root / "result").read_text()) == []
+        assert (data / "own.token").stat().st_mode & 0o777 == 0o600
+        walls = kernel.service("mcp_one")["info"]["confined"]
+        assert "landlock" in walls
+        assert "seccomp" in walls
