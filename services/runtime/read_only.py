@@ -1,8 +1,8 @@
 """A view of the file system in which everything except some folders is read-only, for programs and their processes.
 
 Landlock does not restrict changes of modes, owners, times and attributes. Read-only mounts do, for every system call.
-They are in a mount namespace of the process, which root may create, and others as root of a user namespace if the
-system allows that. In the user namespace, files of other users belong to `nobody`, and no privilege remains.
+They are in a mount namespace of the process. Root may create one; other users need a user namespace as well, which not
+every system allows. There, files of other users appear to belong to `nobody`.
 
     python -m linckia.services.runtime.read_only    exit code 1, with the reason, if the system does not allow it
 
