@@ -19,6 +19,10 @@ from linckia.services.front.mounted.surface import MountSurface
 
 LISTS: tuple[Literal["tools", "resources", "prompts"], ...] = ("tools", "resources", "prompts")
 
+KNOWN_S = 10.0
+"""How long a call of an unknown tool waits: after a death of the kernel, the registry starts with all other
+services."""
+
 COMPLETE_S = 2.0
 """How long a list waits for what the mounted servers offered last, which takes milliseconds unless the system is just
 starting."""
@@ -51,10 +55,10 @@ class Mounted:
         """Whether the lists have everything that mounted servers offered last."""
         return self.catalogue.loaded.is_set()
 
-    async def complete(self) -> None:
+    async def complete(self, within_s: float = COMPLETE_S) -> None:
         """Wait until the lists are complete, but not for long."""
         if not self.is_complete():
-            with trio.move_on_after(COMPLETE_S):
+            with trio.move_on_after(within_s):
                 await self.catalogue.loaded.wait()
 
     def find(self, name: str) -> MountSurface | None:

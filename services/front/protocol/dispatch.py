@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from linckia.proto.errors import LinckiaError
 from linckia.proto.operation import Access
+from linckia.services.front.mounted.mounted import KNOWN_S
 from linckia.services.front.mounted.requests import MountedRequests
 from linckia.services.front.protocol import lists
 from linckia.services.front.protocol.client_requests import CallClient
@@ -55,6 +56,9 @@ class MessageDispatcher:
                 call = self._recognise(request)
                 if call is not None:
                     return await self._call(request, call)
+                if is_call(request.envelope):
+                    # It may be the tool of a mounted server, which a front that has just started does not know yet.
+                    await self._served.mounted.complete(KNOWN_S)
                 answer = await lists.answer(self._served, request) or await self._mounted.answer(request)
                 return answer or await self._by_sdk(request)
             return None

@@ -18,6 +18,7 @@ import trio
 from linckia.proto.errors import MaybeExecuted, Unavailable
 from linckia.services.front import scratchpad
 from linckia.services.front.gateway import Gateway
+from linckia.services.front.mounted.mounted import KNOWN_S
 from linckia.services.front.protocol import batch
 from linckia.services.front.protocol.dispatch import MessageDispatcher
 from linckia.services.front.protocol.handshake import GREETINGS, lists_of, offered, resume
@@ -196,7 +197,7 @@ class StdioSession(McpSession):
             call = self._dispatcher.tool_call(envelope)
             if call is None and is_call(envelope):
                 # It may be the tool of a mounted server, which this front is still to learn of.
-                await self._gateway.mounted.complete()
+                await self._gateway.mounted.complete(KNOWN_S)
                 call = self._dispatcher.tool_call(envelope)
             if call.operation.idempotent if call is not None else not is_call(envelope):
                 await self._accept(Line(message, None, record.unread))

@@ -13,6 +13,7 @@ from linckia.kernel import VERSION
 from linckia.proto import grants, ops
 from linckia.proto.operation import SURFACES
 from linckia.services.front.gateway import Gateway, open_gateway
+from linckia.services.front.mounted.mounted import KNOWN_S
 from linckia.services.front.prompts import FilePrompts, Folder
 from linckia.services.front.protocol import lists
 from tests.unit.front.inprocess import in_process
@@ -92,4 +93,21 @@ async def test_a_list_waits_until_what_mounted_servers_offer_is_known_and_not_fo
             gateway.mounted.catalogue.loaded.set()
             assert (await wire.receive())["result"]["tools"]
             assert not gateway.needed.is_set()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_call_of_an_unknown_tool_waits_until_what_mounted_servers_offer_is_known(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with in_process(open_service) as dispatcher, trio.open_nursery() as nursery:
+        gateway = Gateway(TABLE, dispatcher, dispatcher, nursery, VERSION, FilePrompts())
+        async with connected(gateway) as wire:
+            await wire.initialize()
+            call = {"method": "tools/call", "params": {"name": "small_echo", "arguments": {}}}
+            await wire.send(prepared(call, "2025-11-25"))
+            await wire.send({"jsonrpc": "2.0", "id": 2, "method": "ping"})
+            assert (await wire.receive())["id"] == 2
+            began = trio.current_time()
+            assert "Unknown tool" in (await wire.receive())["error"]["message"]
+            assert trio.current_time() - began == pytest.approx(KNOWN_S, abs=1)
         nursery.cancel_scope.cancel()
