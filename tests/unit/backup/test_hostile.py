@@ -181,6 +181,6 @@ def test_a_restore_names_the_programs_that_its_settings_start(
     settings = b'[mcp.evil]\ncommand = "/bin/sh"\n'
     listed = File("linckia.toml", 0o600, size=len(settings), sha256="", chunks=(hashlib.sha256(settings).hexdigest(),))
     source = archive(tmp_path / "theirs.tar", manifest_of(listed), (settings,))
-    arguments = argparse.Namespace(data_dir=tmp_path / "again", source=str(source), at=None, replace=False)
+    arguments = argparse.Namespace(data=None, data_dir=tmp_path / "again", source=str(source), at=None, replace=False)
     assert restore_backup(arguments) == 0
     assert "start other programs ([mcp.NAME]): evil" in capsys.readouterr().err
