@@ -138,6 +138,9 @@ def test_the_clients_of_a_kernel_that_died_start_one_kernel(data: Path) -> None:
 def test_a_kernel_that_others_look_after_is_waited_for(kernel: RunningKernel, data: Path, root: Path) -> None:
     with stdio_client(data) as client:
         client.initialize()
+        # A front may answer before the client's process knows that it has joined this kernel.
+        for number in range(2, 12):
+            client.call(number, "mcp.echo", message="here")
         kernel.process.kill()
         kernel.process.wait()
         with running(data, [root], services=["echo", "yaml"]) as second:
