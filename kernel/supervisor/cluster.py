@@ -54,8 +54,12 @@ from linckia.proto.ops.kernel import ClusterNode, ClusterStatus
 PLACE_S = 5.0
 """Time for reserving resources on a node and starting the process there, after which the service starts here."""
 
-REPORT_S = 0.25
-"""How long a broken link waits for the report of how the process ended."""
+MOVE_S = 30.0
+"""The same for a service that is moved to a node, and serves here meanwhile. Ray may have to wait for room, and starts
+a process within seconds only on a machine that is not busy."""
+
+REPORT_S = 1.0
+"""How long a broken link waits for the report of how the process ended, without which its node counts as lost."""
 
 AGAIN_S = 15.0
 """Time after which a service that found no room on the cluster looks for it again. It serves calls meanwhile."""
@@ -460,9 +464,9 @@ class ClusterPlacement:
 
     async def _started_in_advance(self, spec: ServiceSpec, launch: LaunchConfig) -> RemoteProcess | None:
         """Return a generation that is ready on a node; None if no node could start it."""
-        why = f"no node has started it within {PLACE_S:g} s"
+        why = f"no node has started it within {MOVE_S:g} s"
         try:
-            with trio.fail_after(PLACE_S):
+            with trio.fail_after(MOVE_S):
                 process = await self._start_on_node(spec, launch, self.placed[spec.name])
             try:
                 why = f"it did not become ready on node {process.node}"

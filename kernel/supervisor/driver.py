@@ -81,7 +81,7 @@ class Driver:
     ) -> None:
         self.address = address
         self.problem = ""
-        """Why the cluster is not connected; "" if it is, or is being tried."""
+        """Why the cluster is not connected; "" if it is, or no try has ended. It stays during the next try."""
         self.connected = False
         self.restarts = 0
         self._log_dir = log_dir
@@ -94,7 +94,7 @@ class Driver:
         """Keep a driver running, until cancelled."""
         streak = 0
         while True:
-            begun, self.problem = trio.current_time(), ""
+            begun = trio.current_time()
             try:
                 await self._run_once()
             except (SpawnError, OSError) as error:
@@ -116,7 +116,7 @@ class Driver:
 
     async def _run_once(self) -> None:
         ours, theirs = socket_pair()
-        log = ServiceLog(self._log_dir, "cluster", LOG_MAX_BYTES)
+        log, said = ServiceLog(self._log_dir, "cluster", LOG_MAX_BYTES), ""
         with contextlib.closing(log), trio.socket.from_stdlib_socket(ours) as control:
             with theirs:
                 process = spawn(
@@ -129,7 +129,7 @@ class Driver:
                 self._control = control
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(log.run)
-                    await self._read(control)
+                    said = await self._read(control)
                     nursery.cancel_scope.cancel()
             finally:
                 # The driver starts no programs of its own; Ray ends what it placed.
@@ -138,11 +138,10 @@ class Driver:
                 code = process.wait()
                 self._reaper.own.discard(process.pid)
                 log.note(f"the cluster driver (process {process.pid}) ended with {code}")
-                if not self.problem:
-                    self.problem = f"its driver ended with {code}: {log.last_words()}"
+                self.problem = said or f"its driver ended with {code}: {log.last_words()}"
 
-    async def _read(self, control: trio.socket.SocketType) -> None:
-        """Read its messages until it ends or hangs."""
+    async def _read(self, control: trio.socket.SocketType) -> str:
+        """Read its messages until it ends or hangs; return why, if that is known."""
         try:
             with trio.move_on_after(CONNECT_S) as patience:
                 while packet := await control.recv(MAX_PACKET_BYTES):
@@ -151,13 +150,14 @@ class Driver:
                     if isinstance(message, Lost):
                         self.problem = message.why
                         self._disconnect()
-                        return
+                        return message.why
                     self._accept(message)
             if patience.cancelled_caught:
                 self._disconnect()
-                self.problem = "its driver reported nothing in time"
+                return "its driver reported nothing in time"
         except (OSError, msgspec.DecodeError) as error:
             _log.error("the cluster driver: %s", error)
+        return ""
 
     def _accept(self, message: FromDriver) -> None:
         match message:

@@ -103,7 +103,7 @@ def settings(folder: Path, address: str, services: Mapping[str, str]) -> None:
     (folder / "linckia.toml").write_text(f'[cluster]\nengine = "ray"\naddress = "{address}"\n{tables}')
 
 
-def wait_on_node(kernel: RunningKernel, service: str, timeout_s: float = 30) -> dict[str, Any]:
+def wait_on_node(kernel: RunningKernel, service: str, timeout_s: float = 90) -> dict[str, Any]:
     """Wait until the service is ready on a node; return its status."""
     return wait_until(lambda: _where(kernel, service, on_node=True), timeout_s, said=lambda: kernel.service(service))
 

@@ -16,6 +16,7 @@ from linckia.kernel.supervisor.cluster import (
     AGAIN_S,
     AVOID_S,
     MOST_FAILURES,
+    MOVE_S,
     PLACE_S,
     ClusterPlacement,
     RemoteProcess,
@@ -34,7 +35,7 @@ AUTHORITY = Authority(datetime.datetime.now(datetime.UTC))
 
 
 class ActedDriver:
-    """`cluster.ClusterDriver` without Ray: `fails` and `hangs` say what happens to requests."""
+    """`cluster.ClusterDriver` without Ray: `fails`, `hangs` and `takes_s` say what happens to requests."""
 
     address = "acted"
     restarts = 0
@@ -44,6 +45,7 @@ class ActedDriver:
         self.problem = ""
         self.fails = ""
         self.hangs = False
+        self.takes_s = 0.0
         self.posted: list[ToDriver] = []
         self.requested: list[Prepare | Start] = []
 
@@ -53,7 +55,7 @@ class ActedDriver:
     async def request(self, message: ToDriver) -> Prepared | Started:
         assert isinstance(message, Prepare | Start)
         self.requested.append(message)
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self.takes_s if isinstance(message, Prepare) else 0)
         if self.fails:
             raise DriverDown(self.fails)
         if self.hangs:
@@ -191,7 +193,7 @@ async def test_it_is_not_restarted_until_a_node_has_room(autojump_clock: MockClo
         await w.start()
         w.driver.connected, w.driver.hangs = True, True
         w.placement.nodes_changed(nodes("def"))
-        await trio.sleep(AGAIN_S)
+        await trio.sleep(MOVE_S + 1)
         assert w.moved == []
         w.driver.hangs = False
         w.placement.nodes_changed(nodes("def"))
@@ -307,3 +309,14 @@ def test_the_sandbox_allows_the_gpu_with_the_mode() -> None:
     walls = for_node(launch, spec, Resources()).confinement
     assert walls is not None
     assert not walls.gpu
+
+
+async def test_a_move_waits_longer_for_a_busy_node_than_a_start(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        w.driver.takes_s = 2 * PLACE_S
+        assert (await w.start()).node == ""
+        await trio.sleep(AGAIN_S)
+        w.placement.nodes_changed(nodes("abc"))
+        await trio.sleep(2 * PLACE_S + 1)
+        assert w.moved == ["a"]
+        assert (await w.start()).node == "10.0.0.2/abc"
