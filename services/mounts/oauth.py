@@ -39,7 +39,11 @@ EARLY_S: Final = 60.0
 """A token is refreshed this long before it expires, or in the middle of a shorter life."""
 
 REQUEST_BYTES: Final = 16 * 1024
-_PAGE: Final = b"<!doctype html><title>Linckia</title><p>Authorized. You can close this window."
+REQUEST_S: Final = 10.0
+"""Time for a request to arrive and to be answered."""
+
+_DONE: Final = (b"200 OK", b"Linckia has the answer. You can close this window.")
+_UNKNOWN: Final = (b"400 Bad Request", b"This does not answer the authorization that Linckia waits for.")
 
 Login = Callable[[str], None]
 """Shows the address of a login that is waited for; empty: none is."""
@@ -119,6 +123,8 @@ class Loopback:
         self._mount = mount
         self._port = port
         self._login = login
+        self._state: str | None = None
+        """What the answer must repeat; only who saw the address knows it."""
 
     @property
     def redirect_uri(self) -> str:
@@ -126,37 +132,69 @@ class Loopback:
 
     async def show(self, url: str) -> None:
         """Write the address to the log and to the status."""
+        self._state = _query(url).get("state")
         self._login(url)
         _log.warning("mcp.%s: open this address in a browser to authorize Linckia: %s", self._mount, url)
 
     async def wait(self) -> AuthorizationCodeResult:
         """Wait for the browser. Raises OSError if the port is taken, ValueError if the person refused."""
         result: dict[str, str] = {}
-        (listener,) = await trio.open_tcp_listeners(self._port, host="127.0.0.1")
-        async with listener:
-            while not ("code" in result or "error" in result):
-                async with await listener.accept() as stream:
-                    result = await _query(stream)
+        came = trio.Event()
+
+        async def hear(stream: trio.SocketStream) -> None:
+            with trio.move_on_after(REQUEST_S):
+                found = self._answer_in(await _target(stream))
+                await _reply(stream, *(_DONE if found else _UNKNOWN))
+                if found:
+                    result.update(found)
+                    came.set()
+
+        listeners = await trio.open_tcp_listeners(self._port, host="127.0.0.1")
+        async with trio.open_nursery() as nursery:
+            # A browser may open connections that it does not use, and any program of this machine can.
+            nursery.start_soon(trio.serve_listeners, hear, listeners)
+            await came.wait()
+            nursery.cancel_scope.cancel()
         self._login("")
         if "code" not in result:
-            raise ValueError(f"authorization was refused: {result['error']}")
+            raise ValueError(f"authorization was refused: {result['error']!r}")
         return AuthorizationCodeResult(code=result["code"], state=result.get("state"), iss=result.get("iss"))
 
+    def _answer_in(self, target: str) -> dict[str, str]:
+        """Return the answer to this authorization in a request's target; empty if it has none.
 
-async def _query(stream: trio.SocketStream) -> dict[str, str]:
-    """Answer a request of the browser, and return its query."""
+        Any program of this machine and any page in the browser can send a request, but does not know the state.
+        """
+        found = _query(target)
+        if urlsplit(target).path != "/callback" or not found.keys() & {"code", "error"}:
+            return {}
+        return found if found.get("state") == self._state else {}
+
+
+def _query(url: str) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+
+
+async def _target(stream: trio.SocketStream) -> str:
+    """Return the target of a browser's request."""
     head = b""
-    while b"\r\n\r\n" not in head and len(head) < REQUEST_BYTES and (more := await stream.receive_some(4096)):
+    while b"\r\n\r\n" not in head and len(head) < REQUEST_BYTES and (more := await _some(stream)):
         head += more
-    target = head.split(b" ")[1].decode("latin-1") if head.count(b" ") >= 2 else "/"
-    parts = urlsplit(target)
-    found = {name: values[0] for name, values in parse_qs(parts.query).items()} if parts.path == "/callback" else {}
-    reply = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(
-        _PAGE
-    )
+    return head.split(b" ")[1].decode("latin-1") if head.count(b" ") >= 2 else "/"
+
+
+async def _some(stream: trio.SocketStream) -> bytes:
+    try:
+        return bytes(await stream.receive_some(4096))
+    except trio.BrokenResourceError:
+        return b""
+
+
+async def _reply(stream: trio.SocketStream, status: bytes, text: bytes) -> None:
+    page = b"<!doctype html><title>Linckia</title><p>" + text
+    reply = b"HTTP/1.1 %b\r\nContent-Type: text/html\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
     with contextlib.suppress(trio.BrokenResourceError):
-        await stream.send_all(reply + _PAGE)
-    return found
+        await stream.send_all(reply % (status, len(page), page))
 
 
 def provider_for(
