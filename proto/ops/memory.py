@@ -103,7 +103,8 @@ class Recalled(Memory, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RecallResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Memories, best first; those that contradict each other stand together, newest first."""
+    """Memories, best first. Those that contradict each other stand together, newest first, if the query does not tell
+    them apart."""
 
     query: str
     count: int

@@ -10,11 +10,22 @@ from __future__ import annotations
 
 import enum
 import functools
+import itertools
 import re
 import unicodedata
 from typing import NamedTuple
 
-from linckia.services.memory.vocabulary import ANTONYMS, DIRECTIONS, NEGATIONS, NUMBERS, SMALL, UNITS
+from linckia.services.memory.vocabulary import (
+    ANTONYMS,
+    DIRECTIONS,
+    MOVES,
+    NEGATIONS,
+    NUMBERS,
+    SMALL,
+    STAYS,
+    UNITS,
+    VERBS,
+)
 
 CLOSE_COSINE = 0.7
 CLOSE_WORDS = 0.5
@@ -63,6 +74,10 @@ class Parts(NamedTuple):
 
     folded: str
     tokens: tuple[str, ...]
+    labels: frozenset[int]
+    """Tokens directly after another one, as in "floor 3", and not before what may be counted, as in "limit 3 days"."""
+    verbs: tuple[int, ...]
+    """Before which tokens a known verb stands."""
     words: frozenset[str]
     names: frozenset[str]
     negations: int
@@ -92,14 +107,24 @@ def fold(text: str) -> str:
 def parts(text: str) -> Parts:
     tokens: list[str] = []
     names: set[str] = set()
+    labels: set[int] = set()
+    verbs: list[int] = []
     negations = 0
-    follows_number = False
+    follows_number = follows_token = False
     for place, match in enumerate(_TOKEN.finditer(normalised(text))):
         raw = match[0]
         low = raw.lower().replace("\u2019", "'").replace("\u2212", "-")
+        if is_verb := low in VERBS:
+            verbs.append(len(tokens))
+        was_token, follows_token = follows_token, False
         if low in NEGATIONS or low.endswith("n't"):
             negations += 1
         elif low not in SMALL or (follows_number and low in UNITS):
+            if was_token and match["character"] is None:
+                labels.add(len(tokens))
+                if low in UNITS or low.endswith("s"):
+                    labels.discard(len(tokens) - 1)
+            follows_token = not is_verb
             low = _singular(low.removesuffix("'s")) if match["word"] else low
             tokens.append(low)
             if match["word"] and (_is_identifier(raw) or (place and raw[0].isupper())):
@@ -107,7 +132,14 @@ def parts(text: str) -> Parts:
         follows_number = match["number"] is not None
     folded = fold(text)
     pairs = frozenset(folded[at : at + 2] for at in range(len(folded) - 1))
-    return Parts(folded, tuple(tokens), frozenset(tokens), frozenset(names), negations, pairs)
+    return Parts(
+        folded, tuple(tokens), frozenset(labels), tuple(verbs), frozenset(tokens), frozenset(names), negations, pairs
+    )
+
+
+def tells_apart(query: str, one: str, other: str) -> bool:
+    """Return whether a query has words that only one of two statements has."""
+    return not parts(query).words.isdisjoint(parts(one).words ^ parts(other).words)
 
 
 def matched_by(query: str, text: str) -> bool:
@@ -134,7 +166,7 @@ def relation(one: str, other: str, cosine: float | None = None) -> Relation:
     if a.folded == b.folded:
         return Relation.SAME
     if closeness(one, other, cosine) < 1 and not _are_opposites(a, b):
-        return Relation.OTHER
+        return Relation.SIMILAR if _is_move(a, b) or _is_move(b, a) else Relation.OTHER
     return Relation.CONFLICT if _contradict(a, b) else Relation.SIMILAR
 
 
@@ -156,9 +188,34 @@ def _contradict(a: Parts, b: Parts) -> bool:
     if not only_a or not only_b:
         # Only one of them has a symbol, such as a comparison or a currency.
         return all(_is_symbol(word) for word in only_a + only_b)
-    return len(only_a) == len(only_b) <= MOST_EXCHANGED and all(
-        _exclude(x, y, a.names, b.names) for x, y in zip(only_a, only_b, strict=True)
+    return (
+        len(only_a) == len(only_b) <= MOST_EXCHANGED
+        and all(_exclude(x, y, a.names, b.names) for x, y in zip(only_a, only_b, strict=True))
+        and _is_said(a, only_a)
+        and _is_said(b, only_b)
     )
+
+
+def _is_said(statement: Parts, words: list[str]) -> bool:
+    """Return whether all of these words belong to what the statement says, not to what it is about.
+
+    "Floor 3 is closed" and "floor 4 is closed" are about different floors. A word is said if it stands after a verb, at
+    the end, or with nothing that shows the contrary. If two words stand apart, the first is said only after a verb.
+    """
+    tokens, verbs, labels = statement.tokens, statement.verbs, statement.labels
+    places = [tokens.index(word) for word in words]
+    is_apart = any(later - one > 1 for one, later in itertools.pairwise(sorted(places)))
+
+    def is_said(place: int) -> bool:
+        if any(verb <= place for verb in verbs):
+            return place not in labels or place + 1 not in verbs
+        if any(verb > place for verb in verbs):
+            return False
+        is_last = all(token in UNITS or token in words for token in tokens[place:])
+        is_label = place in labels and _is_number(tokens[place])
+        return is_last or not (is_apart or is_label)
+
+    return all(is_said(place) for place in places)
 
 
 def _are_opposites(a: Parts, b: Parts) -> bool:
@@ -168,6 +225,15 @@ def _are_opposites(a: Parts, b: Parts) -> bool:
         return False
     differing = [(x, y) for x, y in zip(a.tokens, b.tokens, strict=True) if x != y]
     return len(differing) == 1 and differing[0][1] in ANTONYMS.get(differing[0][0], ())
+
+
+def _is_move(a: Parts, b: Parts) -> bool:
+    """Return whether one statement says where somebody is, and the other that they went elsewhere."""
+    stays, moves = _STAYS.match(a.folded), _MOVES.match(b.folded)
+    return stays is not None and moves is not None and stays["who"] == moves["who"]
+
+
+_STAYS, _MOVES = (re.compile(rf"(?P<who>\S.*?)(?: now)? (?:{verbs}) \S") for verbs in (STAYS, MOVES))
 
 
 def _exclude(x: str, y: str, names_x: frozenset[str], names_y: frozenset[str]) -> bool:

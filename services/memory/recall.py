@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from linckia.proto.ops import memory as ops
 from linckia.proto.ops.retrieve import UNLIKELY, Filter, RetrieveSearch
 from linckia.services.memory import memory_db, scopes
-from linckia.services.memory.comparison import fold
+from linckia.services.memory.comparison import fold, tells_apart
 from linckia.services.memory.memory_db import Place, Row
 from linckia.services.runtime.database import Database
 from linckia.services.runtime.forgetting import ForgettingFeed
@@ -22,7 +22,7 @@ CANDIDATES = 50
 FOUND_S = 2.0
 
 NEARLY = 0.1
-"""If two contradictory memories differ in score by more than this, the lower one always comes second."""
+"""If two contradictory memories differ in score by more than this, the lower one always comes later."""
 
 FURTHER = 20
 MOST_ASKED = 1000
@@ -70,7 +70,7 @@ class Recalling:
                 {id_: memory_db.linked(db, number, is_conflict=each, now_ns=now_ns) for id_, number in numbers.items()}
                 for each in (True, False)
             )
-            order = arranged(scores, rows, conflicts, similar)[: params.limit]
+            order = arranged(params.query, scores, rows, conflicts, similar)[: params.limit]
             memories = [
                 ops.Recalled(**asdict(memory_db.shown(db, row, now_ns)), score=round(score, 4)) for row, score in order
             ]
@@ -138,16 +138,15 @@ class Recalling:
 
 
 def arranged(
+    query: str,
     scores: Mapping[str, float],
     rows: Mapping[str, Row],
     others: Mapping[str, Sequence[Row]],
     similar: Mapping[str, Sequence[Row]],
 ) -> list[tuple[Row, float]]:
-    """Order memories by search score, each followed by those that contradict it.
-
-    Among contradictory memories with nearly equal scores, the newest comes first. Later memories that are similar and
-    score nearly the same follow directly, because they may be what is true now. Similar memories that were not found
-    themselves come last.
+    """Order memories by search score, except that contradictory ones stand together, newest first, if the query does
+    not tell them apart and their scores are nearly equal. Contradictory and similar ones that were not found themselves
+    come last.
     """
     # Scores near 1 differ by less than their precision, so the search's order decides.
     ranked = [rows[id_] for id_ in scores if id_ in rows]
@@ -157,19 +156,21 @@ def arranged(
             best = scores[row.id]
             together = {row.id: row}
             for each in (following := [row]):
-                new = {other.id: other for other in others.get(each.id, ()) if other.id not in together}
+                new = {
+                    other.id: other
+                    for other in others.get(each.id, ())
+                    if other.id not in together
+                    and scores.get(other.id, best) >= best - NEARLY
+                    and not tells_apart(query, row.text, other.text)
+                }
                 together |= new
                 following += new.values()
-            newest_first = sorted(following, key=lambda each: (-each.at_ns, -each.number))
-            for each in sorted(newest_first, key=lambda each: scores.get(each.id, best) < best - NEARLY):
+            for each in sorted(following, key=lambda each: (-each.at_ns, -each.number)):
                 order.setdefault(each.id, (each, scores.get(each.id, best)))
-            later = [each for each in similar.get(row.id, ()) if each.at_ns > row.at_ns and each.id in scores]
-            for each in sorted(later, key=lambda each: -each.at_ns):
-                if scores[each.id] >= best - NEARLY:
-                    order.setdefault(each.id, (each, scores[each.id]))
-    for row, score in list(order.values()):
-        for each in similar.get(row.id, ()):
-            order.setdefault(each.id, (each, score))
+    for linked in (others, similar):
+        for row, score in list(order.values()):
+            for each in linked.get(row.id, ()):
+                order.setdefault(each.id, (each, score))
     return list(order.values())
 
 

@@ -47,6 +47,31 @@ NEGATIONS = _words(
     "না নয় নেই",  # Bengali
 )
 
+VERBS = _words(
+    "is are was were be been being isn't aren't has have had does do did can must should will would gets got",
+    "becomes became means says equals uses used needs runs ran works worked lives lived listens serves costs",
+    "takes took starts started ends ended begins began belongs owns owned contains holds stores opens closes",
+    "opened closed prefers likes wants knows speaks reports leads manages keeps kept moved stays sits points",
+    "depends requires supports expires allows accepts returns sends receives reads writes handles fails failed",
+    "passes passed comes came goes went makes made ist sind war waren wird werden hat haben hatte heißt liegt",
+    "steht läuft kostet gehört braucht beginnt endet wohnt est sont était ont avait sera coûte commence finit",
+    "habite es son está están era tiene tienen fue será cuesta vive è sono era ha hanno sarà costa vive é são",
+    "está tem têm foi custa mora is zijn was heeft hebben kost woont är var har kostar har koster oli jest są był",
+    "mają kosztuje jsou byl má был была было были имеет стоит είναι ήταν έχει volt este sunt avea là có adalah",
+    "ada punya memiliki 是 有 在",
+)
+"""Separate what a statement is about from what it says. A missing verb makes fewer contradictions certain.
+Words that are something else in another language, such as the Finnish "on", are not here."""
+
+STAYS, MOVES = (
+    r"(?:is|are|lives?|lived|resides?|stays?|sits|is (?:now )?(?:located|based)) (?:in|at|on)"
+    r"|(?:wohnt|lebt|ist|sitzt|liegt) (?:in|im|am)|(?:est|habite|vit) (?:à|au|en)|(?:está|vive|reside) en"
+    r"|(?:è|vive|abita) (?:a|in)|(?:está|mora|vive) em|(?:is|woont) in",
+    r"(?:has |have )?(?:moved|relocated|moves) to|(?:zog|zieht|ist) nach|(?:a déménagé|déménage) (?:à|au|en)"
+    r"|se (?:mudó|muda|trasladó) a|si è trasferit[oa] a|(?:mudou-se|se mudou) para|(?:is verhuisd|verhuisde) naar",
+)
+"""Regular expressions for being somewhere and for going there, in lower case."""
+
 DIRECTIONS = _words(
     "over than before after to into from instead rather under above below behind",
     "als vor nach statt lieber über unter zu von hinter",

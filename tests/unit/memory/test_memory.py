@@ -133,21 +133,42 @@ async def test_what_contradicts_is_kept_beside_with_its_time_and_shown_newest_fi
         assert [one.conflicts_with for one in await recalled(bench, "release")] == [[], []]
 
 
-def test_a_later_similar_memory_of_nearly_the_same_score_follows_at_once() -> None:
-    def row(name: str, number: int) -> Row:
+def test_nothing_overtakes_what_matches_the_query_better() -> None:
+    def row(name: str, number: int, text: str) -> Row:
         return Row(
-            tags=[], number=number, id=name, scope="user", owner="", place="user", text=name, at_ns=number,
+            tags=[], number=number, id=name, scope="user", owner="", place="user", text=text, at_ns=number,
             expires_ns=None,
         )  # fmt: skip
 
-    names = ("eggs", "car", "flat", "celery", "far")
-    rows = {name: row(name, number) for number, name in enumerate(names, 1)}
-    scores = {"eggs": 0.5, "car": 0.48, "flat": 0.46, "celery": 0.45, "far": 0.2}
-    similar = {"eggs": [rows["celery"], rows["far"]], "celery": [rows["eggs"]]}
-    assert [each.id for each, _ in arranged(scores, rows, {}, similar)] == ["eggs", "celery", "car", "flat", "far"]
-    # An earlier one is no update.
-    scores = {"celery": 0.5, "car": 0.48, "eggs": 0.45}
-    assert [each.id for each, _ in arranged(scores, rows, {}, similar)][:3] == ["celery", "car", "eggs"]
+    said = ("the port is 8080", "a car", "a flat", "the port is 9090", "another port")
+    rows = {name: row(name, number, said[number]) for number, name in enumerate(("old", "car", "flat", "new", "far"))}
+    scores = {"old": 0.5, "car": 0.48, "flat": 0.46, "new": 0.45}
+    conflicts = {"old": [rows["new"]], "new": [rows["old"]]}
+
+    def names(query: str, similar: dict[str, list[Row]]) -> list[str]:
+        return [each.id for each, _ in arranged(query, scores, rows, conflicts, similar)]
+
+    # The query says nothing of what differs.
+    assert names("which port is it", {"car": [rows["far"]]}) == ["new", "old", "car", "flat", "far"]
+    assert names("is the port 8080", {}) == ["old", "car", "flat", "new"]
+    scores["new"] = 0.35
+    assert names("which port is it", {}) == ["old", "car", "flat", "new"]
+    conflicts.clear()
+    assert names("which port is it", {"old": [rows["new"]]}) == ["old", "car", "flat", "new"]
+
+
+async def test_each_of_many_numbered_things_is_found_first(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as bench:
+        for form, ask, answers in (
+            ("The keeper of tower {n} is called K{n}", "who is the keeper of tower {n}", "K{n}"),
+            ("Printer on floor {n} has address 10.0.0.{n}", "address of the printer on floor {n}", "10.0.0.{n}"),
+            ("Release 2.{n} came out on 2026-03-{n:02}", "when did release 2.{n} come out", "2026-03-{n:02}"),
+        ):
+            for n in range(1, 25):
+                kept = await say(bench, form.format(n=n))
+                assert kept.conflicts_with == []
+            for n in range(1, 25):
+                assert (await texts(bench, ask.format(n=n)))[0] == form.format(n=n), answers.format(n=n)
 
 
 async def test_what_has_expired_is_not_recalled_listed_on_request_and_purged_later(tmp_path: Path) -> None:
