@@ -4,7 +4,7 @@ writes are indexed before the call returns."""
 from __future__ import annotations
 
 import enum
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -34,6 +34,9 @@ class FileSource(enum.StrEnum):
     ORIGINAL = "original"
 
 
+Encoding: TypeAlias = Annotated[str, Meta(max_length=32)]
+
+
 class FileText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The text of a file, or of some of its lines."""
 
@@ -60,7 +63,7 @@ class ReadFile(Params[FileText], frozen=True, kw_only=True):
 
     path: AbsolutePath
     lines: Annotated[str, Meta(max_length=24, description="`10-80`, `10-`")] = ""
-    encoding: Annotated[Annotated[str, Meta(max_length=32)], detail("As Python names it; default: detected")] = ""
+    encoding: Annotated[Encoding, detail("As Python names it; default: detected")] = ""
     original: Annotated[bool, detail("Return the file's bytes as base64, from `offset` on")] = False
     offset: Annotated[Annotated[int, Meta(ge=0)], detail("With `original`: the first byte")] = 0
 
@@ -147,7 +150,9 @@ class FileEdit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     old: Annotated[Annotated[str, Meta(max_length=16_000_000)], detail("Exact text; must occur once, unless `all`")] = (
         ""
     )
-    lines: Annotated[Annotated[str, Meta(max_length=24)], detail("Instead of `old`: `10-80`, `10-`")] = ""
+    lines: Annotated[
+        Annotated[str, Meta(max_length=24)], detail("Instead of `old`: `10-80`, `10-`, as numbered before all edits")
+    ] = ""
     all: Annotated[bool, detail("Replace every `old`")] = False
 
 
@@ -171,6 +176,7 @@ class EditFile(Params[Edited], frozen=True, kw_only=True):
     edits: Annotated[list[FileEdit], Meta(min_length=1, max_length=1000)]
     if_match: IfMatch = None
     dry_run: DryRun = False
+    encoding: Annotated[Encoding, detail("Of the file, if it is not recognized")] = ""
 
     def check(self) -> None:
         for number, edit in enumerate(self.edits):
@@ -187,6 +193,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bytes: int
     created: bool = False
     changed: Annotated[bool, Meta(description="False if the file had this content already")] = True
+    kept: Annotated[str, Meta(description="Encoding and line ends as before, if not UTF-8 and LF")] = ""
     trash_id: Annotated[int | None, Meta(description="The former content, for restore-files")] = None
     permanent: Annotated[bool, Meta(description="Whether the former content is gone: the trash is off")] = False
     links_left: Annotated[int, Meta(description="Other hard links, which keep the old content")] = 0
@@ -198,6 +205,10 @@ class WriteFile(Params[Written], frozen=True, kw_only=True):
     trash."""
 
     path: AbsolutePath
-    content: Annotated[Annotated[str, Meta(max_length=64_000_000)], detail("All of it, written as UTF-8")]
+    content: Annotated[Annotated[str, Meta(max_length=64_000_000)], detail("All of it")]
     if_match: IfMatch = None
     overwrite: Annotated[bool, detail("Replace an existing file unconditionally")] = False
+    encoding: Annotated[
+        Encoding,
+        detail("Write exactly `content` in it. Default: as the file before, with its line ends; a new one UTF-8"),
+    ] = ""

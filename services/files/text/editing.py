@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
+
+import msgspec
 
 from linckia.proto.errors import InvalidParams, OperationError
 from linckia.proto.ops.files.text import FileEdit, FileText
 from linckia.proto.suggestions import did_you_mean
+from linckia.services.files.text.nearly import difference
 from linckia.services.files.text.texts import Text
 from linckia.services.runtime.rewrite import content_hash
 from linckia.services.runtime.text.lines import span
@@ -71,46 +75,105 @@ def _lines(text: str) -> list[str]:
     return [f"{line}\n" for line in lines[:-1]] + [line for line in lines[-1:] if line]
 
 
+class _Lines(msgspec.Struct):
+    """An edit of whole lines, and the place of these lines in the text at present."""
+
+    edit: FileEdit
+    number: int
+    start: int
+    end: int
+
+
 def edited(text: str, edits: Sequence[FileEdit]) -> tuple[str, int]:
-    """Apply edits in order, each to the result of the previous one. Returns the text and the number of places changed.
+    """Apply edits, and return the text with the number of places changed.
+
+    Lines are numbered as in `text`, whatever the other edits do. Each `old` is looked for in the result of the edits of
+    this kind before it, and not in new lines.
 
     Raises:
         OperationError: the text to replace is missing, or occurs in several places.
-        InvalidParams: the lines to replace do not exist.
+        InvalidParams: the lines to replace do not exist, or are edited twice.
     """
-    places = 0
+    ranges = sorted(
+        (_lines_of(text, edit, number) for number, edit in enumerate(edits) if edit.lines), key=lambda each: each.start
+    )
+    for one, other in itertools.pairwise(ranges):
+        if other.start < one.end:
+            raise _overlap(*sorted((one, other), key=lambda each: each.number))
+    places = len(ranges)
     for number, edit in enumerate(edits):
-        field = f"edits[{number}]"
         if edit.lines:
-            text = _with_lines(text, edit, f"{field}.lines")
-            places += 1
             continue
+        field = f"edits[{number}].old"
         spans = _spans(text, edit.old)
         if not spans or (len(spans) > 1 and not edit.all):
-            raise OperationError(
-                f"`{field}.old` {_where(text, edit.old, spans)}; no edits were made", field=f"{field}.old"
-            )
-        text = _with_spans(text, edit, spans)
+            raise OperationError(f"`{field}` {_where(text, edit.old, spans)}; no edits were made", field=field)
+        news = _replacements(text, edit, spans)
+        _move(ranges, spans, news, number)
+        text = _with_spans(text, spans, news)
         places += len(spans)
+    for each in reversed(ranges):
+        text = text[: each.start] + _new_lines(text, each) + text[each.end :]
     return text, places
+
+
+def _lines_of(text: str, edit: FileEdit, number: int) -> _Lines:
+    field = f"edits[{number}].lines"
+    total = total_lines(text)
+    first, last = span(edit.lines, 1, total, field)
+    if not 1 <= first <= last <= total:
+        raise InvalidParams(f"`{field}`: no lines {edit.lines}; the file has {total}", field=field)
+    start = at_line(text, first)
+    return _Lines(edit, number, start, start + at_line(text[start:], last - first + 2))
+
+
+def _move(ranges: Sequence[_Lines], spans: Sequence[tuple[int, int]], news: Sequence[str], number: int) -> None:
+    """Note that the spans are replaced. Raises InvalidParams if one of them is in lines that another edit replaces."""
+    shift, at = 0, 0
+    for each in ranges:
+        while at < len(spans) and spans[at][1] <= each.start:
+            shift += len(news[at]) - (spans[at][1] - spans[at][0])
+            at += 1
+        if at < len(spans) and spans[at][0] < each.end:
+            field = f"edits[{number}].old"
+            raise InvalidParams(
+                f"`{field}` is in lines {each.edit.lines}, which `edits[{each.number}].lines` replaces; edits may not"
+                " overlap, and none were made",
+                field=field,
+            )
+        each.start += shift
+        each.end += shift
+
+
+def _overlap(one: _Lines, other: _Lines) -> InvalidParams:
+    field = f"edits[{other.number}].lines"
+    return InvalidParams(
+        f"`{field}`: {other.edit.lines} overlaps lines {one.edit.lines} of `edits[{one.number}]`; all line numbers are"
+        " those of the file before the edits, and none were made",
+        field=field,
+    )
 
 
 def _spans(text: str, old: str) -> list[tuple[int, int]]:
     """Find all occurrences of `old`. If its line ends match nowhere, any line ends match."""
     found = [(match.start(), match.end()) for match in re.finditer(re.escape(old), text)]
-    if not found and "\n" in old and "\r\n" in text:
+    if not found and "\n" in old and "\r\n" in text + old:
         parts = map(re.escape, old.replace("\r\n", "\n").split("\n"))
         found = [(match.start(), match.end()) for match in re.finditer("\r?\n".join(parts), text)]
     return found
 
 
-def _with_spans(text: str, edit: FileEdit, spans: Sequence[tuple[int, int]]) -> str:
-    parts: list[str] = []
-    at = 0
+def _replacements(text: str, edit: FileEdit, spans: Sequence[tuple[int, int]]) -> list[str]:
     # An edit that changes only line ends keeps those in its new text.
     is_of_ends = edit.old.replace("\r\n", "\n") == edit.new.replace("\r\n", "\n")
-    for start, end in spans:
-        parts += [text[at:start], edit.new if is_of_ends else _ended(text, start, end, edit.new)]
+    return [edit.new if is_of_ends else _ended(text, start, end, edit.new) for start, end in spans]
+
+
+def _with_spans(text: str, spans: Sequence[tuple[int, int]], news: Sequence[str]) -> str:
+    parts: list[str] = []
+    at = 0
+    for (start, end), new in zip(spans, news, strict=True):
+        parts += [text[at:start], new]
         at = end
     return "".join([*parts, text[at:]])
 
@@ -131,6 +194,8 @@ def _ended(text: str, start: int, end: int, new: str) -> str:
 
 def _where(text: str, old: str, spans: Sequence[tuple[int, int]]) -> str:
     if not spans:
+        if differs := difference(text[: 1 << 22], old):
+            return f"was not found in the file: {differs}"
         first = old.strip().partition("\n")[0].strip()
         near = did_you_mean(first, [line.strip() for line in text[: 1 << 20].split("\n") if line.strip()])
         return f"was not found in the file{near}"
@@ -138,15 +203,8 @@ def _where(text: str, old: str, spans: Sequence[tuple[int, int]]) -> str:
     return f"occurs {len(spans)} times, in lines {lines}: include more of the surrounding text, or set `all`"
 
 
-def _with_lines(text: str, edit: FileEdit, field: str) -> str:
-    total = total_lines(text)
-    first, last = span(edit.lines, 1, total, field)
-    if not 1 <= first <= last <= total:
-        raise InvalidParams(f"`{field}`: no lines {edit.lines}; the file has {total}", field=field)
-    start = at_line(text, first)
-    end = start + at_line(text[start:], last - first + 2)
+def _new_lines(text: str, lines: _Lines) -> str:
     # The end of the last line is preserved: neither added nor removed.
-    kept = next((one for one in ("\r\n", "\n") if text[start:end].endswith(one)), "")
-    lines = edit.new.removesuffix("\n").removesuffix("\r")
-    new = _ended(text, start, end, lines) + kept if edit.new else ""
-    return text[:start] + new + text[end:]
+    new = lines.edit.new
+    kept = next((one for one in ("\r\n", "\n") if text[lines.start : lines.end].endswith(one)), "")
+    return _ended(text, lines.start, lines.end, new.removesuffix("\n").removesuffix("\r")) + kept if new else ""

@@ -19,7 +19,7 @@ from linckia.services.files.query import named
 from linckia.services.files.text.editing import edited, part
 from linckia.services.files.text.extracting import extracted, is_document, original
 from linckia.services.files.text.grep import Grep
-from linckia.services.files.text.texts import Text, decode
+from linckia.services.files.text.texts import Text, codec, decode
 from linckia.services.runtime.handlers import Context, handles
 from linckia.services.runtime.rewrite import Rewritten, check_match, content_hash, naming_errors, read_whole
 from linckia.services.runtime.text.lines import shortly
@@ -68,13 +68,18 @@ class TextTools(Family):
 
         def change(data: bytes) -> bytes:
             nonlocal before, after, places
-            before = decode(data, params.path)
+            before = decode(data, params.path, params.encoding)
+            if params.encoding and before.encode(before.text) != data:
+                raise InvalidParams(
+                    f"`encoding`: the file has another form in {params.encoding} when it is written again, so that an"
+                    " edit would change more than asked; use one of fixed form, such as utf-16-le",
+                    field="encoding",
+                )
             after, places = edited(before.text, [_normal(edit, before) for edit in params.edits])
             try:
                 return before.encode(after)
             except UnicodeEncodeError as error:
-                what = f"{error.object[error.start]!r} cannot be encoded in {before.encoding}, the file's encoding"
-                raise InvalidParams(f"`edits`: {what}", field="edits") from None
+                raise _unencodable("edits", error, before) from None
 
         def answer(done: Rewritten, _: int | None = None) -> ops.Edited:
             assert before is not None
@@ -96,27 +101,26 @@ class TextTools(Family):
         return await trio.to_thread.run_sync(self._write, params, limiter=self._few)
 
     def _write(self, params: ops.WriteFile) -> ops.Written:
-        try:
-            content = params.content.encode()
-        except UnicodeEncodeError:
-            raise InvalidParams("`content` is not valid Unicode", field="content") from None
         with naming_errors(params.path):
             path = self._real(params.path)
-            written = ops.Written(path=path, hash=content_hash(content), bytes=len(content))
             if not os.path.lexists(paths.to_os(path)):
                 check_match(b"", params.if_match)
-                created = structs.replace(written, created=True)
+                content = _encoded(params)
+                created = ops.Written(path=path, hash=content_hash(content), bytes=len(content), created=True)
                 with contextlib.suppress(FileExistsError):
                     self._writing.create(path, content, lambda: created)
                     self._notify(path)
                     return created
-            return self._replace(path, content, written, params)
+            return self._replace(path, params)
 
-    def _replace(self, path: str, content: bytes, written: ops.Written, params: ops.WriteFile) -> ops.Written:
+    def _replace(self, path: str, params: ops.WriteFile) -> ops.Written:
         if os.path.isdir(paths.to_os(path)):
             raise OperationError(f"`path`: {paths.shown(path)} is a directory", field="path")
         keep = self._core.settings.trash
-        if read_whole(paths.to_os(path), self._core.roots.all) == content:
+        before = read_whole(paths.to_os(path), self._core.roots.all)
+        content, kept = _like(before, params)
+        written = ops.Written(path=path, hash=content_hash(content), bytes=len(content), kept=kept)
+        if before == content:
             # This is also the result when a call is retried after a crash.
             return structs.replace(written, changed=False)
         if params.if_match is None and not params.overwrite:
@@ -126,15 +130,20 @@ class TextTools(Family):
                 field="path",
             )
 
+        def change(data: bytes) -> bytes:
+            nonlocal written
+            # It may have been written since.
+            content, kept = _like(data, params)
+            written = structs.replace(written, hash=content_hash(content), bytes=len(content), kept=kept)
+            return content
+
         def answer(done: Rewritten, trash_id: int | None) -> ops.Written:
             changed = done.after != done.before
             return structs.replace(
                 written, changed=changed, trash_id=trash_id, permanent=changed and not keep, links_left=_left(done)
             )
 
-        done, trash_id = self._writing.rewrite(
-            path, lambda data: content, if_match=params.if_match, keep=keep, answer=answer
-        )
+        done, trash_id = self._writing.rewrite(path, change, if_match=params.if_match, keep=keep, answer=answer)
         self._notify(path)
         return answer(done, trash_id)
 
@@ -149,6 +158,45 @@ class TextTools(Family):
 def _left(done: Rewritten) -> int:
     """Return how many other hard links still have the file's former content."""
     return done.links - 1 if done.after != done.before else 0
+
+
+def _encoded(params: ops.WriteFile) -> bytes:
+    """Return the content in the encoding that was asked for. Raises InvalidParams."""
+    try:
+        return params.content.encode(codec(params.encoding or "utf-8"))
+    except UnicodeEncodeError as error:
+        if not params.encoding:
+            raise InvalidParams("`content` is not valid Unicode", field="content") from None
+        what = f"{error.object[error.start]!r} cannot be encoded in {params.encoding}"
+        raise InvalidParams(f"`content`: {what}", field="content") from None
+
+
+def _like(data: bytes, params: ops.WriteFile) -> tuple[bytes, str]:
+    """Return the content in the form of the file that it replaces, and what of this form is not usual."""
+    plain = _encoded(params)
+    if params.encoding or not data or data == plain:
+        return plain, ""
+    try:
+        before = decode(data, params.path)
+    except OperationError:
+        # It is no text.
+        return plain, ""
+    content = params.content.removeprefix("\ufeff") if before.mark else params.content
+    # Content with line ends of its own kind has chosen them.
+    is_crlf = before.line_ends == "crlf" and "\r\n" not in content
+    try:
+        encoded = before.encode(content if is_crlf or before.line_ends != "crlf" else content.replace("\r\n", "\n"))
+    except UnicodeEncodeError as error:
+        raise _unencodable("content", error, before) from None
+    form = [before.encoding] if before.encoding != "utf-8" else []
+    return encoded, ", ".join([*form, *(["crlf"] if before.line_ends == "crlf" and "\n" in content else [])])
+
+
+def _unencodable(field: str, error: UnicodeEncodeError, text: Text) -> InvalidParams:
+    how = f" ({text.reason})" if text.reason else ""
+    what = f"{error.object[error.start]!r} cannot be encoded in {text.encoding}{how}, the file's encoding"
+    other = "; set `encoding` to utf-8 to write the file in that" if field == "content" else ""
+    return InvalidParams(f"`{field}`: {what}{other}", field=field)
 
 
 def _normal(edit: ops.FileEdit, text: Text) -> ops.FileEdit:

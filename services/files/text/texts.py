@@ -14,6 +14,7 @@ _FALLBACKS = ("cp1252", "latin-1")
 """Used if no other character set fits; every byte is a character in the second."""
 _EXACT = ("utf-8", *_FALLBACKS)
 """Character sets in which a text has only one encoded form."""
+_EXAMPLES = "try `cp1252`, `shift_jis`, `utf-16-le`"
 _SLOW = ("idna", "punycode")
 """Codecs whose running time is quadratic."""
 _MAGIC = (
@@ -81,15 +82,33 @@ def _codec(name: str) -> str:
     return name.removesuffix("-sig")
 
 
-def _as_asked(data: bytes, encoding: str) -> Text:
+def codec(encoding: str) -> str:
+    """Return Python's name of an encoding of text. Raises InvalidParams."""
     try:
-        name = codecs.lookup(encoding).name
-        if name in _SLOW:
-            raise LookupError
-        return _text(data.decode(name).removeprefix("\ufeff"), name, b"")
-    except (LookupError, ValueError) as error:
-        why = f"the file is not {encoding[:40]}: {error}" if isinstance(error, ValueError) else "no such encoding"
-        raise InvalidParams(f"`encoding`: {why}; try `cp1252`, `shift_jis`, `utf-16-le`", field="encoding") from None
+        found = codecs.lookup(encoding)
+        # Private, but the only thing that tells `rot13` and `zip` from encodings of text.
+        if found._is_text_encoding and found.name not in _SLOW:
+            return found.name
+    except (LookupError, ValueError):
+        pass
+    raise InvalidParams(f"`encoding`: no such encoding; {_EXAMPLES}", field="encoding")
+
+
+def _as_asked(data: bytes, encoding: str) -> Text:
+    name = codec(encoding)
+    try:
+        if (marked := marked_charset(data)) is not None and name in _marked_names(marked.codec):
+            text = data[len(marked.mark) :].decode(marked.codec)
+            return _text(text, "utf-8-sig" if marked.codec == "utf-8" else marked.codec, marked.mark)
+        return _text(data.decode(name), name, b"")
+    except ValueError as error:
+        why = f"the file is not {encoding[:40]}: {error}"
+        raise InvalidParams(f"`encoding`: {why}; {_EXAMPLES}", field="encoding") from None
+
+
+def _marked_names(codec: str) -> tuple[str, ...]:
+    """Return the encodings that a file with the mark of `codec` has."""
+    return codec, codec.removesuffix("-le").removesuffix("-be"), f"{codec}-sig"
 
 
 def _text(text: str, encoding: str, mark: bytes, reason: str = "") -> Text:

@@ -140,8 +140,8 @@ async def test_edits_are_made_in_order_all_or_none(tmp_path: Path) -> None:
         dry = await edit(bench, file, {"old": "two", "new": "2", "all": True}, dry_run=True)
         assert (dry.replaced, dry.changed, dry.dry_run) == (2, True, True)
         assert file.read_text() == "one\ntwo\ntwo\nfour"
-        done = await edit(bench, file, {"old": "two", "new": "2", "all": True}, {"lines": "1", "new": "1\n1b"},
-                          {"lines": "5", "new": "end\n"}, {"lines": "3-4", "new": ""})  # fmt: skip
+        done = await edit(bench, file, {"old": "f", "new": "F"}, {"old": "Four", "new": "end"},
+                          {"lines": "1", "new": "1\n1b"}, {"lines": "2-3", "new": ""})  # fmt: skip
         assert file.read_text() == "1\n1b\nend"
         assert done.hash == content_hash(file.read_bytes())
         assert "-two\n-two\n" in done.diff
