@@ -108,7 +108,9 @@ def chosen(db: apsw.Connection, names: Sequence[str], hash_: str | None, tags: S
            collection: str | None = None) -> list[Document]:  # fmt: skip
     """Return documents selected by names or globs and by hash, narrowed by tags and a collection.
 
-    Without names and hash, tags and collection alone select. Raises InvalidParams.
+    A name that a document has is no glob. Without names and hash, tags and collection alone select.
+
+    Raises InvalidParams.
     """
 
     def admitted(clause: str = "", *values: str, hash_: str | None = None) -> list[Document]:
@@ -123,19 +125,18 @@ def chosen(db: apsw.Connection, names: Sequence[str], hash_: str | None, tags: S
     if hash_ is not None:
         rows.pick(db, hash_=hash_)
         found += admitted(hash_=hash_)
-    patterns = [name for name in names if globs.is_glob(name)]
+    patterns: list[str] = []
+    for name in dict.fromkeys(names):
+        # Whatever it looks like, what has exactly this path or name is meant.
+        is_glob = globs.is_glob(name)
+        exact = rows.named(db, name, ends=not is_glob)
+        if is_glob and not exact:
+            patterns.append(name)
+        found += [
+            one for one in exact if set(tags) <= set(one.tags) and (collection is None or collection in one.collections)
+        ]
     if patterns:
         found += admitted("path_matches(?, document.path)", globs.SEPARATOR.join(patterns))
-    for name in dict.fromkeys(names):
-        exact = admitted("(document.path=? OR document.name=?)", name, name)
-        # A literal name may look like a glob.
-        if not exact and name not in patterns:
-            exact = [
-                one
-                for one in rows.named(db, name)
-                if set(tags) <= set(one.tags) and (collection is None or collection in one.collections)
-            ]
-        found += exact
     by_id = {document.id: document for document in found}
     return [by_id[id_] for id_ in sorted(by_id)]
 

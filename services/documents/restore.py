@@ -59,10 +59,21 @@ def _wanted(db: apsw.Connection, params: DocumentsRestore) -> tuple[str, list[Sn
         base, listed = _of_snapshot(db, params.snapshot_id)
     else:
         base, listed = _of_collection(db, str(params.collection))
-    included, excluded = globs.matcher(params.include_patterns or ["*"]), globs.matcher(params.exclude_patterns)
+
+    def relative(one: SnapshotEntry) -> str:
+        return one.path.removeprefix(base).lstrip("/")
+
+    # What is exactly the path or name of an entry is no pattern.
+    known = {
+        form for one in listed for form in (one.path, relative(one), "/" + relative(one), os.path.basename(one.path))
+    }
+    included, excluded = (
+        globs.matcher([globs.literal(each) if each in known else each for each in patterns])
+        for patterns in (params.include_patterns or ["*"], params.exclude_patterns)
+    )
 
     def admits(one: SnapshotEntry) -> bool:
-        paths = ("/" + one.path.removeprefix(base).lstrip("/"), one.path)
+        paths = ("/" + relative(one), one.path)
         return any(map(included, paths)) and not any(map(excluded, paths))
 
     return base, [one for one in listed if admits(one)]

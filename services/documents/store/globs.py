@@ -23,6 +23,11 @@ def is_glob(text: str) -> bool:
     return any(mark in text for mark in "*?[")
 
 
+def literal(glob: str) -> str:
+    """Return a glob that matches only `glob` itself."""
+    return re.sub(r"[*?\[]", r"[\g<0>]", glob)
+
+
 @lru_cache(maxsize=1024)
 def compiled(glob: str) -> Any:
     """Compile a glob to a pattern that is used with `fullmatch`.  Raises BadPattern for ranges such as [z-a]."""

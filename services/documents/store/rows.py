@@ -85,7 +85,7 @@ def conditions(
         wanted = extensions(extension)
         found.add(f"document.extension IN ({', '.join('?' * len(wanted))})", *wanted)
     if pattern is not None:
-        found.add_globs([pattern])
+        like(found, pattern)
     if path is not None:
         under(found, path)
     if hash_ is not None:
@@ -118,17 +118,41 @@ def _as_text(value: Scalar) -> str:
     return "" if value is None else str(value)
 
 
-def under(found: Conditions, path: str) -> None:
-    """Require a document at or below a path, or one that matches it as a glob."""
-    if globs.is_glob(path):
-        found.add_globs([path])
+def like(found: Conditions, pattern: str) -> None:
+    """Require a document that has this path or name, or, if there is none, one that matches it as a glob."""
+    if not globs.is_glob(pattern):
+        found.add_globs([pattern])
         return
+    found.is_slow = True
+    clause = "document.path=? OR document.name=?"
+    found.add(
+        f"({clause} OR (path_matches(?, document.path) AND NOT EXISTS (SELECT 1 FROM document WHERE {clause})))",
+        *[pattern] * 5,
+    )
+
+
+def under(found: Conditions, path: str) -> None:
+    """Require a document at or below a path, or, if there is none, one that matches it as a glob."""
     plain = path.removeprefix("./").rstrip("/") or "/"
-    clause, values = "document.path=? OR (document.path>=? AND document.path<?)", (plain, plain + "/", plain + "0")
-    if not plain.startswith("/"):
-        found.add(f"({clause} OR instr(document.path||'/', ?) > 0)", *values, f"/{plain}/")
-    elif plain != "/":
-        found.add(f"({clause})", *values)
+    clause, values = _at_or_below(plain)
+    if not globs.is_glob(path):
+        if plain != "/":
+            found.add(f"({clause})", *values)
+        return
+    # A name may look like a glob.
+    found.is_slow = True
+    found.add(
+        f"({clause} OR (path_matches(?, document.path) AND NOT EXISTS (SELECT 1 FROM document WHERE {clause})))",
+        *values, path, *values,
+    )  # fmt: skip
+
+
+def _at_or_below(plain: str) -> tuple[str, list[apsw.SQLiteValue]]:
+    clause = "document.path=? OR (document.path>=? AND document.path<?)"
+    values: list[apsw.SQLiteValue] = [plain, plain + "/", plain + "0"]
+    if plain.startswith("/"):
+        return clause, values
+    return f"{clause} OR instr(document.path||'/', ?) > 0", [*values, f"/{plain}/"]
 
 
 def hash_digits(text: str) -> str:
