@@ -105,8 +105,13 @@ def rules_in(
 
 
 def rules_from(texts: Iterable[str], above: IgnoreRules | None, prefix: int, lead: str = "") -> IgnoreRules:
-    """Build rules from the texts of a folder's ignore files, in increasing order of precedence."""
+    """Build rules from the texts of a folder's ignore files, in increasing order of precedence.
+
+    Patterns that ignore the folder `lead`, where a walk was asked to begin, do not hold: what is named is not ignored.
+    """
     text = "\n".join(texts)
+    if lead and _spec(text).check_file(printable(lead)).include:
+        text = "\n".join(line for line in text.split("\n") if not _spec(line).check_file(printable(lead)).include)
     return IgnoreRules(above, prefix, _spec(text), _any(text), lead)
 
 

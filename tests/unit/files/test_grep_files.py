@@ -51,6 +51,24 @@ RULES: dict[str, str | bytes] = {
 }  # fmt: skip
 
 
+async def test_a_folder_that_is_named_is_searched_though_it_is_ignored(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    put(root, {
+        ".git/config": "", ".gitignore": "node_modules/\nbuild\n*.log\n/out/**\n", ".ignore": "vendor\n",
+        "node_modules/pkg/index.js": "needle", "node_modules/pkg/a.log": "needle", "build/lib/x.c": "needle",
+        "node_modules/pkg/.gitignore": "dist\n", "node_modules/pkg/dist/d.js": "needle", "vendor/v.go": "needle",
+        "out/o.txt": "needle", "out/deep/o.txt": "needle", "src/build/y.c": "needle", "src/s.c": "needle",
+    })  # fmt: skip
+    async with files_service(tmp_path / "data", root) as bench:
+        assert await names(bench, root) == ["src/s.c"]
+        for folder, expected in (
+            ("node_modules/pkg", ["index.js"]), ("node_modules", ["pkg/index.js"]), ("build", ["lib/x.c"]),
+            ("build/lib", ["x.c"]), ("vendor", ["v.go"]), ("src/build", ["y.c"]), ("src", ["s.c"]),
+            ("out/deep", ["o.txt"]), ("node_modules/pkg/dist", ["d.js"]),
+        ):  # fmt: skip
+            assert await names(bench, root / folder) == expected, folder
+
+
 async def test_what_is_left_out_is_what_ripgrep_leaves_out(tmp_path: Path) -> None:
     root = tmp_path / "root"
     put(root, RULES)
