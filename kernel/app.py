@@ -136,7 +136,9 @@ class _Kernel:
         every = (*self.entries, *mounted.values())
         first = [*(pool[0] for pool in pools.values()), *mounted.values()]
         log = config.audit
-        self.audit = Audit(config.data_dir, max_bytes=log.max_bytes, files=log.files) if log.enabled else None
+        self.audit = (
+            Audit(config.data_dir, max_bytes=log.max_bytes, files=log.files, reads=log.reads) if log.enabled else None
+        )
         self.router = Router(
             table,
             {entry.service: mounts.limits_of(entry) for entry in first},

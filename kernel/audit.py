@@ -1,5 +1,7 @@
 """The audit log: one JSON line for each change and each refusal, in a file that no service can access.
 
+With `[audit] reads`, each read of a client has a line as well.
+
 The router reports the outcome of each call; a front reports what it refused before a call was made. A thread appends
 lines every 50 ms: a kernel that is killed loses the lines of the last 50 ms and those of calls in flight. A disk that
 cannot be written to blocks no call: lines wait in memory up to a limit, beyond which they are counted as lost.
@@ -74,9 +76,14 @@ _Refusal = tuple[str, str, str, str]
 
 
 class Audit:
-    """Writes the audit log; `run` must be running."""
+    """Writes the audit log; `run` must be running.
 
-    def __init__(self, data_dir: Path, *, max_bytes: int, files: int) -> None:
+    Attributes:
+        reads: whether calls of clients that change nothing are recorded, too.
+    """
+
+    def __init__(self, data_dir: Path, *, max_bytes: int, files: int, reads: bool = False) -> None:
+        self.reads = reads
         self._max_bytes, self._files = max_bytes, files
         self._folder = data_dir / FOLDER
         self.path = path_of(data_dir)

@@ -61,10 +61,12 @@ class Prompts(msgspec.Struct, frozen=True):
 
 
 class AuditSettings(msgspec.Struct, frozen=True):
-    """`[audit]`: whether there is an audit log, the size at which its file is rotated, and the number of files."""
+    """`[audit]`: whether there is an audit log, what it records, when its file is rotated, and the number of files."""
 
     enabled: bool = True
     """Whether there is an audit log."""
+    reads: bool = False
+    """Whether calls that change nothing are recorded, too."""
     max_bytes: Annotated[int, Meta(ge=4096)] = 16 * 1024 * 1024
     """Size in bytes at which the file is rotated."""
     files: Annotated[int, Meta(ge=1, le=1000)] = 8

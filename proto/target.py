@@ -24,7 +24,8 @@ LISTED = 3
 NAMING = frozenset(
     {
         "action", "child", "collection", "corpus", "destination", "directory", "file", "from", "hash", "id", "label",
-        "mount", "name", "operation", "parent", "path", "root", "service", "session", "source", "to", "uri", "url",
+        "method", "mount", "name", "operation", "parent", "path", "root", "service", "session", "source",
+        "to", "uri", "url",
     }
 )  # fmt: skip
 """Last words in the names of parameters that name something."""

@@ -1,10 +1,11 @@
-"""Decides which calls are recorded in the audit log: changes, attempted changes, and refusals.
+"""Decides which calls are recorded in the audit log: changes, attempted changes, refusals and, if set, reads.
 
 For clients and the operator, every change is recorded, including steps of composite tools, and every forbidden call.
 Calls that a service makes in its own name are recorded only if they are refused, or change something that clients may
 change too (such as a download that becomes a document). Updates of search indexes and graphs, which follow changes
 already recorded, would only clutter the log. Calls that control services are recorded, including those from the
-operator's page.
+operator's page. With `[audit] reads`, what clients and the operator read is recorded as well: results of Linckia's own
+operations, and every request to a mounted server.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ MESSAGE_CHARS = 500
 class AuditLog(Protocol):
     """`kernel.audit.Audit`, or a substitute for it."""
 
+    @property
+    def reads(self) -> bool: ...
+
     def record(self, entry: AuditEntry) -> None: ...
 
     def refused(self, entry: AuditEntry) -> None: ...
@@ -37,7 +41,7 @@ class AuditLog(Protocol):
 
 def record(log: AuditLog | None, call: RoutedCall, outcome: object) -> None:
     """Record the outcome of a call, which is a LinckiaError if it failed. No-op without a log."""
-    if log is None or not _concerns(call.op, call.caller, outcome):
+    if log is None or not (_concerns(call.op, call.caller, outcome) or (log.reads and _is_read(call.op, call.caller))):
         return
     failure = outcome.failure if isinstance(outcome, LinckiaError) else None
     took_s = trio.current_time() - call.deadline + call.limit_s
@@ -71,6 +75,12 @@ def _concerns(operation: Operation[Any], caller: str, outcome: object) -> bool:
     ):
         return True
     return isinstance(outcome, LinckiaError) and outcome.kind is Kind.FORBIDDEN
+
+
+def _is_read(operation: Operation[Any], caller: str) -> bool:
+    """Return whether somebody reads what clients may read. What only operators may, such as the status, is left out:
+    the command line and the operator's page ask for it all the time."""
+    return caller in (CLIENT, OPERATOR) and CLIENT in operation.callers and operation.access is Access.READ
 
 
 def who(call: RoutedCall) -> str:

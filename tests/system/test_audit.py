@@ -12,6 +12,7 @@ import pytest
 
 from linckia.kernel.audit import AuditEntry, entries, files_of, path_of
 from tests.system.cli.clients import command, data_directory, stdio_client
+from tests.system.mounting import small, write
 from tests.system.running import RunningKernel, running, wait_until
 
 
@@ -109,3 +110,33 @@ def test_it_is_read_when_no_kernel_runs_and_says_where_none_is(tmp_path: Path) -
     nothing = command(tmp_path, "audit")
     assert nothing.returncode == 1
     assert "nothing has been recorded" in nothing.stderr
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_requests_to_a_mounted_server_are_recorded_as_those_to_linckia_itself(tmp_path: Path, reads: bool) -> None:
+    services = ("front", "mounts", "yaml")
+    write(tmp_path / "data", {"one": small()})
+    with (tmp_path / "data" / "linckia.toml").open("a") as file:
+        file.write(f"[audit]\nreads = {str(reads).lower()}\n")
+    with (
+        running(tmp_path / "data", services=services, options=["--no-http"]) as kernel,
+        stdio_client(kernel.data_dir, "--surface", "one", services=",".join(services)) as client,
+    ):
+        client.initialize()
+        client.request(5, "tools/list")
+        client.call(1, "echo", text="s3cret")
+        client.request(2, "resources/read", uri="note://one?key=s3cret")
+        client.request(3, "prompts/get", name="greeting")
+        client.call(4, "write", path=str(tmp_path / "new"))
+        wait_for(kernel, operation="mcp_one.repeat")
+        found = [(each.operation, each.target) for each in recorded(kernel, who="stdio")]
+    change = ("mcp_one.repeat", "method=tools/call name=write")
+    # The front starts the server with a ping.
+    assert [each for each in found if "ping" not in each[1] and "/list" not in each[1]] == [
+        *(
+            ("mcp_one.read", target)
+            for target in ("method=tools/call name=echo", "method=resources/read name=note://one",
+                           "method=prompts/get name=greeting") if reads
+        ),
+        change,
+    ]  # fmt: skip

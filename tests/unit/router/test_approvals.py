@@ -16,6 +16,8 @@ RULES = Rules(ApprovalSettings(require=("test.write",)))
 class Log:
     """Keeps what is recorded."""
 
+    reads = False
+
     def __init__(self) -> None:
         self.entries: list[AuditEntry] = []
 

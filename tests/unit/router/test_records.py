@@ -22,7 +22,8 @@ from tests.unit.router.rig import CRASHED, Rig, rig
 class Log:
     """Records entries in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reads: bool = False) -> None:
+        self.reads = reads
         self.entries: list[AuditEntry] = []
 
     def record(self, entry: AuditEntry) -> None:
@@ -79,6 +80,23 @@ async def test_reads_are_not_recorded_but_what_is_forbidden_is() -> None:
         ("client", "test.secret", "forbidden", ""),
     ]
     assert "may only read" in log.entries[1].message
+
+
+async def test_reads_of_clients_and_of_the_operator_are_recorded_if_wanted() -> None:
+    log = Log(reads=True)
+    async with rig(fronts=("speaker",), audit=log) as r:
+        await of_front(r, Say(text="x"), grant=Grant("ci"), target="file=/n/a")
+        await of_front(r, Say(text="fail"), peer="stdio")
+        await r.router.call(operation_of(Say(text="x")), Say(text="x"), caller=OPERATOR)
+        # A service reads for itself.
+        await r.up("relay")
+        await r.outgoing["relay"].call(Say(text="x"))
+    assert log.told() == [
+        ("ci", "test.say", "ok", ""),
+        ("stdio", "test.say", "operation", ""),
+        ("operator", "test.say", "ok", ""),
+    ]
+    assert log.entries[0].target == "file=/n/a"
 
 
 async def test_what_a_service_does_is_recorded_where_clients_may_do_it_too_or_it_is_refused() -> None:
