@@ -21,6 +21,7 @@ from linckia.services.mounts.environment import (
     SettingProblem,
     environment_of,
     folder_of,
+    own_caches,
     settings_from,
     size_bytes,
 )
@@ -47,7 +48,8 @@ def _connects(settings: AdapterSettings, mark: str, env: Environment) -> list[Co
             to_command(
                 [settings.command, *settings.args],
                 cwd=folder_of(settings),
-                environment=environment_of(settings, os.environ, mark, secrets),
+                environment=own_caches(settings, os.environ, env.data_dir)
+                | environment_of(settings, os.environ, mark, secrets),
                 redact=secrets.redact,
                 confined=settings.confine,
             )

@@ -26,6 +26,16 @@ _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECA
 _OWN = re.compile(r"LINCKIA_|MALLOC_ARENA_MAX$|SQLITE_TMPDIR$")
 """Variables that are for Linckia's processes only."""
 
+CACHES = "caches"
+"""Folder for downloads of a confined server's runner, in the server's own folder."""
+
+_RUNNER_CACHES = {
+    "npm_config_cache": "npm",
+    "UV_CACHE_DIR": "uv",
+    "UV_TOOL_DIR": "uv-tools",
+    "BUN_INSTALL_CACHE_DIR": "bun",
+}
+
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?\s*", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -110,6 +120,15 @@ def environment_of(settings: MountSettings, given: Mapping[str, str], mark: str,
         if _SECRET_NAME.search(name):
             secrets.add(value)
     return {**found, **settings.env, MARKER: mark}
+
+
+def own_caches(settings: MountSettings, given: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return variables that let a confined server's runner (npx, uvx, bunx) keep its downloads in the server's own
+    folder, since it cannot write to the user's caches. The user's own choices in `env` and the environment hold."""
+    if not settings.confine:
+        return {}
+    found = {variable: str(folder / CACHES / name) for variable, name in _RUNNER_CACHES.items()}
+    return {name: path for name, path in found.items() if name not in given and name not in settings.env}
 
 
 def _variables_of(path: str, secrets: Secrets) -> dict[str, str]:

@@ -26,9 +26,11 @@ import time
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 
-_LANDLOCK_CREATE_RULESET, _LANDLOCK_RESTRICT_SELF, _VERSION_FLAG = 444, 446, 1
-_SIGNALS_ONLY = struct.pack("=QQQ", 0, 0, 0b10)
-"""A ruleset that leaves files and networks as they are, and keeps signals within the domain."""
+_LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF, _VERSION_FLAG = 444, 445, 446, 1
+_RULE_PATH_BENEATH, _REFER = 1, 1 << 13
+_SIGNALS_ONLY = struct.pack("=QQQ", _REFER, 0, 0b10)
+"""A ruleset that leaves files and networks as they are, and keeps signals within the domain. Every ruleset forbids to
+move files between folders (LANDLOCK_ACCESS_FS_REFER), except below those for which it admits that."""
 _ABI_WITH_SCOPES = 6
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.25
@@ -101,8 +103,15 @@ def bound_signals() -> None:
     # Otherwise only privileged processes may enter a domain.
     libc.prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0)
     ruleset = libc.syscall(_LANDLOCK_CREATE_RULESET, _SIGNALS_ONLY, ctypes.c_size_t(len(_SIGNALS_ONLY)), 0)
-    if ruleset < 0 or libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0) < 0:
+    everything = os.open("/", os.O_PATH)
+    rule = struct.pack("=Qi", _REFER, everything)
+    if (
+        ruleset < 0
+        or libc.syscall(_LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0) < 0
+        or libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0) < 0
+    ):
         raise OSError(ctypes.get_errno(), f"landlock: {os.strerror(ctypes.get_errno())}")
+    os.close(everything)
     os.close(ruleset)
 
 

@@ -169,6 +169,34 @@ def test_a_confined_server_writes_only_below_its_roots(tmp_path: Path) -> None:
             assert "Permission denied" in call(kernel, "one", "read", path=str(kernel.data_dir / path))
 
 
+def test_a_confined_server_moves_files_between_folders_of_a_root(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / "root" / folder).mkdir(parents=True)
+    (tmp_path / "root" / "a" / "file").write_text("moved")
+    code = "import os, runpy, sys; os.rename('a/file', 'b/file'); runpy.run_path(sys.argv[1], run_name='__main__')"
+    root = str(tmp_path / "root")
+    table = {
+        "command": sys.executable,
+        "args": ["-c", code, str(SERVER)],
+        "cwd": root,
+        "confine": True,
+        "roots": [root],
+    }
+    with mounted(tmp_path / "data", {"one": table}) as kernel:
+        assert call(kernel, "one", "read", path=str(tmp_path / "root" / "b" / "file")) == "moved"
+
+
+def test_the_runner_of_a_confined_server_keeps_its_downloads_in_the_servers_folder(tmp_path: Path) -> None:
+    table = small(confine=True, env={"UV_CACHE_DIR": "/own/choice"})
+    with mounted(tmp_path / "data", {"one": table, "two": small()}) as kernel:
+        found = json.loads(call(kernel, "one", "environment"))
+        cache = Path(found["npm_config_cache"])
+        assert cache.is_relative_to(kernel.data_dir / "services" / "mcp_one")
+        assert call(kernel, "one", "write", "repeat", path=str(cache.parent.parent / "file")) == "written"
+        assert found["UV_CACHE_DIR"] == "/own/choice"
+        assert "npm_config_cache" not in json.loads(call(kernel, "two", "environment"))
+
+
 def test_a_server_that_is_not_called_rests_until_the_next_call(tmp_path: Path) -> None:
     mounts = {"one": small(rest_after_s=0.5), "two": small(start="eager")}
     with mounted(tmp_path / "data", mounts) as kernel:
