@@ -18,9 +18,9 @@ from linckia.kernel.mount_settings import problem_of
 from linckia.proto.control.client import CallFailed, Client, NoKernel
 from linckia.proto.json_types import JsonObject, Layer
 from linckia.proto.launch import FREE_ATTRIBUTES, NO_ATTRIBUTES, NO_SIGNAL_SCOPE
-from linckia.proto.mounts import PREFIX, REGISTRY, TABLE, service_of
+from linckia.proto.mounts import PREFIX, REGISTRY, TABLE, MountSettings, service_of
 
-_HEADERS = ("NAME", "STATE", "TOOLS", "FLAGS", "COMMAND OR URL")
+_HEADERS = ("NAME", "STATE", "CONFINED", "TOOLS", "FLAGS", "COMMAND OR URL")
 
 _GAPS = {
     NO_ATTRIBUTES: "cannot change modes, owners and times of files, not even below its roots",
@@ -142,6 +142,7 @@ def _described(client: Client | None, name: str, table: Layer, status: JsonObjec
         "reason": (status or {}).get("reason", ""),
         "last_death": (status or {}).get("last_death") or "",
         "login": login,
+        "confine": _is_confined(client, name, table, status),
         "confined": (status or {}).get("info", {}).get("confined", ""),
         "tools": len(offered["definitions"].get("tools", ())) if offered.get("version") else None,
         "flags": list(dict.fromkeys(flags)),
@@ -149,9 +150,18 @@ def _described(client: Client | None, name: str, table: Layer, status: JsonObjec
     }
 
 
+def _is_confined(client: Client | None, name: str, table: Layer, status: JsonObject | None) -> bool:
+    """Return whether the server is confined, as the running kernel has it, or else its settings."""
+    if client is not None and status is not None:
+        with contextlib.suppress(CallFailed):
+            return bool(client.call("kernel_service", {"service": service_of(name)})["walls"]["confined"])
+    return bool(table.get("confine", MountSettings().confine))
+
+
 def _row(found: JsonObject) -> list[Cell]:
     tools = "-" if found["tools"] is None else str(found["tools"])
-    return [found["name"], found["state"], tools, ", ".join(found["flags"]) or "-", found["server"] or "-"]
+    walls = "yes" if found["confine"] else "no"
+    return [found["name"], found["state"], walls, tools, ", ".join(found["flags"]) or "-", found["server"] or "-"]
 
 
 def _logs(arguments: argparse.Namespace, data_dir: Path) -> int:

@@ -34,6 +34,11 @@ In the settings of your clients, replace these servers by Linckia, which serves 
 Or keep a server of its own, supervised: {"command": "linckia", "args": ["wrap", "--", COMMAND, ARG…]}"""
 
 
+CONFINED = """\
+They are confined: each may write only to its own folder and to the `roots` of its table. This finds what it needs:
+  linckia mcp test --learn NAME"""
+
+
 class _New(msgspec.Struct, frozen=True):
     """A server to add."""
 
@@ -63,22 +68,25 @@ def import_servers(arguments: argparse.Namespace, data_dir: Path) -> int:
         say("Nothing was changed.")
         return 0
     if asks:
-        new = [each for each in new if not each.found.is_project or _is_wanted(each)]
+        new = [each for each in new if not each.found.is_project or _is_wanted(each, confine=arguments.confine)]
         if not new:
             say("Nothing was changed.")
             return 0
-    is_running = _add(data_dir, new) is not None
+    is_running = _add(data_dir, new, confine=arguments.confine) is not None
     count = "1 server is" if len(new) == 1 else f"{len(new)} servers are"
     say(f"{count} added to {data_dir / 'linckia.toml'}, and served {'now' if is_running else 'once Linckia starts'}.")
+    if arguments.confine:
+        say(*CONFINED.split("\n"))
     _warn_of_variables(new)
     say(*ADVICE.split("\n"))
     return 0
 
 
-def _is_wanted(new: _New) -> bool:
+def _is_wanted(new: _New, *, confine: bool) -> bool:
     """Ask whether a project's server may be added, and so started."""
     table = new.table
-    say(f"{new.name}: {new.found.path} wants Linckia to use this server, with your rights:")
+    rights = "confined: it may read what you may" if confine else "with all your rights"
+    say(f"{new.name}: {new.found.path} wants Linckia to use this server, {rights}:")
     say(f"  {server_of(table)}")
     if "command" in table:
         say(f"  in the folder {table.get('cwd') or Path.home()}")
@@ -110,7 +118,7 @@ def _chosen(
     new: list[_New] = []
     skipped: list[str] = []
     there = {**written(data_dir), **mounts(data_dir)}
-    same = [resolved(with_real_paths(table, data_dir), data_dir) for table in there.values()]
+    same = [_program(resolved(with_real_paths(table, data_dir), data_dir)) for table in there.values()]
     for found in _found(clients, environment, skipped, with_project=with_project):
         where = f"{found.path}: {found.server.name}"
         if _is_linckia(found):
@@ -130,6 +138,11 @@ def _chosen(
         taken = [*map(service_name, there), *(service_name(each.name) for each in new)]
         new.append(_New(_name(found, taken), table, found))
     return new, skipped
+
+
+def _program(table: Layer) -> Layer:
+    """Return the table without what Linckia adds to those of clients."""
+    return {key: value for key, value in table.items() if key not in ("confine", "roots", "network")}
 
 
 def _found(
@@ -161,7 +174,7 @@ def _is_linckia(found: Found) -> bool:
     )
 
 
-def _add(data_dir: Path, new: Sequence[_New]) -> object:
+def _add(data_dir: Path, new: Sequence[_New], *, confine: bool) -> object:
     changes: dict[Sequence[str], object] = {}
     made: list[Path] = []
     try:
@@ -170,7 +183,7 @@ def _add(data_dir: Path, new: Sequence[_New]) -> object:
             hides_url = names_variable(members.get("url") or members.get("serverUrl"))
             table, files = without_secrets(each.name, each.table, hides_url=hides_url)
             made += store_secrets(data_dir, files)
-            changes[(each.name,)] = table
+            changes[(each.name,)] = table | ({"confine": True} if confine else {})
         return change(data_dir, changes)
     except BaseException:
         for path in made:

@@ -48,6 +48,9 @@ def add_mcp(command: AddCommand) -> None:
 
     add = action("add", "add a server, and test it", "its name: lower-case letters, digits, - and _")
     _server_options(add)
+    root_help = "a folder that the server may write to, besides its own; repeatable"
+    add.add_argument("--root", metavar="DIR", dest="server_roots", action="append", help=root_help)
+    _add_no_confine(add)
     add.add_argument("--url", metavar="URL", help="address of a server that is reached over HTTP")
     add.add_argument("--header", metavar="K=V", dest="headers", action="append", help="a header for URL; repeatable")
     header_help = "a header with the value of an environment variable, or the content of a file; repeatable"
@@ -72,7 +75,14 @@ def add_mcp(command: AddCommand) -> None:
     project_help = "also those in files of the project in this folder, such as .mcp.json; asks about each server"
     found.add_argument("--project", action="store_true", help=project_help)
     found.add_argument("--yes", action="store_true", help="with --project: add them without asking")
+    _add_no_confine(found)
     found.add_argument("--dry-run", action="store_true", help="show what would be added, and change nothing")
+
+
+def _add_no_confine(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-confine", dest="confine", action="store_false", help="let it do everything that you may do yourself"
+    )
 
 
 def add_wrap(command: AddCommand) -> None:

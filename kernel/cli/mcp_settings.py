@@ -134,9 +134,19 @@ def table_of(arguments: argparse.Namespace) -> Layer:
     for key in ("headers_from", "env_from"):
         if sources := getattr(arguments, key, None):
             table[key] = _sources(table[key] if key == "headers_from" else sources)
+    table |= _walls(arguments) if hasattr(arguments, "confine") else {}
     table |= {"share": arguments.share} if arguments.share else {}
     table |= {"start": "eager"} if arguments.eager else {}
     return table | {name: True for name in ("pin", "stateful") if getattr(arguments, name)}
+
+
+def _walls(arguments: argparse.Namespace) -> Layer:
+    """Return the keys that say what the server may write to. Raises Usage."""
+    roots = [Path.cwd() / Path(each).expanduser() for each in arguments.server_roots or ()]
+    for root in roots:
+        if not root.is_dir():
+            raise Usage(f"--root: there is no folder {root}")
+    return ({"roots": list(map(str, roots))} if roots else {}) | ({"confine": True} if arguments.confine else {})
 
 
 def _command(server: Sequence[str], cwd: str | None) -> Layer:

@@ -10,14 +10,17 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from linckia.kernel.cli import Failed
+from linckia.kernel.cli import Failed, Usage
+from linckia.kernel.cli.mcp_settings import flags_for
 from linckia.kernel.cli.settings_file import SettingsFile, edited
 from linckia.kernel.cli.stdio import SERVE
 from linckia.kernel.cli.terminal import complain, duration, say
+from linckia.kernel.config import load
+from linckia.kernel.settings import ConfigError
 from linckia.proto import log_lines
 from linckia.proto.control.address import last_lines, log_dir
 from linckia.proto.control.client import CallFailed, Client, ControlError, NoKernel
@@ -139,13 +142,28 @@ def _kernel(data_dir: Path, name: str, table: Layer) -> Iterator[tuple[Path, boo
     try:
         Client(data_dir).close()
     except NoKernel:
-        pass
+        with _temporary_kernel(name, table, denied_by(data_dir)) as temporary:
+            yield temporary, True
     else:
         yield data_dir, False
-        return
+
+
+def denied_by(data_dir: Path) -> tuple[str, ...]:
+    """Return what a kernel with this data directory denies to clients and confined servers. Raises Usage."""
+    try:
+        return load(flags_for(data_dir), os.environ).denied
+    except ConfigError as error:
+        raise Usage(str(error)) from None
+
+
+@contextlib.contextmanager
+def _temporary_kernel(name: str, table: Layer, denied: Sequence[str]) -> Iterator[Path]:
+    """Yield the data directory of a kernel that serves this server alone. Raises Failed."""
     with tempfile.TemporaryDirectory(prefix="linckia-test-") as made:
         temporary = Path(made).resolve()
-        SettingsFile(temporary).write(edited("", (TABLE, name), table))
+        # A confined server must not read there what the kernel of this data directory would hide from it.
+        settings = edited(edited("", ("deny",), list(denied)), (TABLE, name), table)
+        SettingsFile(temporary).write(settings)
         environment = {
             name: value for name, value in os.environ.items() if name not in ("LINCKIA_CONFIG", "LINCKIA_DATA")
         }
@@ -156,7 +174,7 @@ def _kernel(data_dir: Path, name: str, table: Layer) -> Iterator[tuple[Path, boo
         )  # fmt: skip
         try:
             _wait(temporary, process)
-            yield temporary, True
+            yield temporary
         finally:
             _end(temporary, process)
 

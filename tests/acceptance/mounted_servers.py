@@ -44,6 +44,7 @@ class Server(msgspec.Struct, frozen=True):
 
     Attributes:
         folder: where its files are.
+        network: whether it needs connections to other programs.
         prepare: makes the files in the folder, always the same.
     """
 
@@ -52,12 +53,14 @@ class Server(msgspec.Struct, frozen=True):
     requests: list[Request]
     folder: Path
     environment: dict[str, str] = {}
+    network: bool = False
     prepare: Callable[[Path], None] = lambda folder: None
 
     def table(self) -> dict[str, object]:
-        """Return its settings as a mounted server."""
+        """Return its settings as a mounted server, which is confined to its folder."""
         first, *rest = self.command
-        return {"command": first, "args": rest, "cwd": str(self.folder), "env": self.environment}
+        walls = {"confine": True, "roots": [str(self.folder)], "network": self.network}
+        return {"command": first, "args": rest, "cwd": str(self.folder), "env": self.environment, **walls}
 
     def reset(self) -> None:
         """Make its files as they were at the beginning."""
@@ -303,7 +306,8 @@ def servers(root: Path) -> Iterator[Server]:
     for name, (command, requests, environment, prepare) in made.items():
         (folder := root / name).mkdir(parents=True, exist_ok=True)
         path = str(script(name, command[0]))
-        yield Server(name, [path, *command[1:]], requests(folder), folder, environment, prepare)
+        network = name in ("fetch", "playwright")
+        yield Server(name, [path, *command[1:]], requests(folder), folder, environment, network, prepare)
 
 
 NAMES = [

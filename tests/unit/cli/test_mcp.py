@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 import tomllib
 from pathlib import Path
@@ -50,6 +51,7 @@ def test_a_command_is_added_with_its_options(data: Path, capsys: pytest.CaptureF
             "args": ["-y", "server", "--pin", "--", "x"],
             "env": {"LEVEL": "a=b"},
             "env_from": ["TOKEN", str(Path.cwd() / "own.env")],
+            "confine": True,
             "share": "client",
             "start": "eager",
             "pin": True,
@@ -66,6 +68,7 @@ def test_a_url_is_added_with_headers(data: Path, capsys: pytest.CaptureFixture[s
         "url": "https://example.org/mcp",
         "headers": {"A": "1"},
         "headers_from": {"Authorization": "DOCS_TOKEN"},
+        "confine": True,
     }
 
 
@@ -74,7 +77,30 @@ def test_a_command_with_paths_from_here_starts_here(data: Path, capsys: pytest.C
     run(capsys, "add", "own", "--no-test", "--", "python", "server.py")
     run(capsys, "add", "other", "--no-test", "--", "./run")
     assert tables(data)["own"]["cwd"] == str(Path.cwd())
-    assert tables(data)["other"] == {"command": str(Path.cwd() / "run")}
+    assert tables(data)["other"] == {"command": str(Path.cwd() / "run"), "confine": True}
+
+
+def test_a_new_server_is_confined_unless_the_user_says_otherwise(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data.mkdir()
+    (data / "linckia.toml").write_text('[mcp.old]\ncommand = "x"\n')
+    Path("notes").mkdir()
+    run(capsys, "add", "new", "--no-test", "--root", "notes", "--", "y")
+    run(capsys, "add", "free", "--no-test", "--no-confine", "--", "y")
+    assert tables(data) == {
+        "old": {"command": "x"},
+        "new": {"command": "y", "roots": [str(Path.cwd() / "notes")], "confine": True},
+        "free": {"command": "y"},
+    }
+    assert {name: table.get("confine", False) for name, table in mounts(data).items()} == {
+        "old": False, "new": True, "free": False
+    }  # fmt: skip
+    listed = [line.split()[:3] for line in run(capsys, "list")[1].splitlines()]
+    assert listed == [["NAME", "STATE", "CONFINED"], ["free", "-", "no"], ["new", "-", "yes"], ["old", "-", "no"]]
+    assert {each["name"]: each["confine"] for each in json.loads(run(capsys, "list", "--json")[1])} == {
+        "old": False, "new": True, "free": False
+    }  # fmt: skip
 
 
 def test_comments_and_other_settings_stay(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,6 +127,7 @@ def test_comments_and_other_settings_stay(data: Path, capsys: pytest.CaptureFixt
         (["add", "own", "--env", "A", "--", "x"], "--env: write it as K=V"),
         (["add", "own", "--url", "http://localhost", "--header-env", "A"], "--header-env: write it as K=V"),
         (["add", "own", "--cwd", "none", "--", "x"], "--cwd: there is no folder"),
+        (["add", "own", "--root", "none", "--", "x"], "--root: there is no folder"),
         (["remove", "githob"], "there is no server 'githob'; did you mean github?"),
         (["disable", "none"], "there is no server 'none'"),
     ],
@@ -137,8 +164,10 @@ def test_the_list_shows_all_servers(data: Path, capsys: pytest.CaptureFixture[st
     run(capsys, "add", "own", "--no-test", "--", "x", "a b")
     run(capsys, "add", "docs", "--no-test", "--url", "http://localhost/mcp")
     run(capsys, "disable", "docs")
-    lines = [line.split(maxsplit=4) for line in run(capsys, "list")[1].splitlines()]
-    assert lines[1:] == [["docs", "disabled", "-", "-", "http://localhost/mcp"], ["own", "-", "-", "-", "x 'a b'"]]
+    lines = [line.split(maxsplit=5) for line in run(capsys, "list")[1].splitlines()]
+    assert lines[1:] == [
+        ["docs", "disabled", "yes", "-", "-", "http://localhost/mcp"], ["own", "-", "yes", "-", "-", "x 'a b'"]
+    ]  # fmt: skip
 
 
 def test_the_data_directory_may_be_named_before_and_after_the_action(

@@ -123,6 +123,21 @@ def test_equal_servers_are_added_once(home: Path, capsys: pytest.CaptureFixture[
     assert "no new servers" in run(capsys)[0]
 
 
+def test_imported_servers_are_confined_unless_the_user_says_otherwise(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(home / ".claude.json", servers(a="a"))
+    assert "They are confined" in run(capsys)[0]
+    assert tables(home) == {"a": {"command": "a", "confine": True}}
+    # What Linckia or its user has added to the table does not make it another server.
+    settings = home.parent / "data" / "linckia.toml"
+    settings.write_text(settings.read_text() + 'roots = ["/srv"]\nnetwork = false\n')
+    assert "no new servers" in run(capsys)[0]
+    write(home / ".cursor/mcp.json", servers(b="b"))
+    assert "confined" not in run(capsys, "--no-confine")[0]
+    assert tables(home)["b"] == {"command": "b"}
+
+
 def test_other_servers_of_the_same_name_are_renamed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(home / ".claude.json", {**servers(a="1"), "projects": {"/srv/shop": servers(a="2")}})
     write(home / ".cursor/mcp.json", servers(a="3", core="4"))
@@ -231,8 +246,8 @@ def test_a_secret_in_a_url_goes_to_a_file(
     out, err = run(capsys)
     data = home.parent / "data"
     assert "hidden-1" not in (data / "linckia.toml").read_text()
-    assert mounts(data)["a"] == {"url_from": str(data / "mcp/a.url")}
-    assert mounts(data)["b"] == {"url": "https://example.org/mcp"}
+    assert mounts(data)["a"] == {"url_from": str(data / "mcp/a.url"), "confine": True}
+    assert mounts(data)["b"] == {"url": "https://example.org/mcp", "confine": True}
     assert (data / "mcp/a.url").read_text() == url.replace("${SECRET}", "hidden-1")
     assert stat.S_IMODE((data / "mcp/a.url").stat().st_mode) == 0o600
     if "$" not in url:
