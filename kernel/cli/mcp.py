@@ -52,12 +52,18 @@ def _add(arguments: argparse.Namespace, data_dir: Path) -> int:
 
 
 def _test(arguments: argparse.Namespace, data_dir: Path) -> int:
+    if not arguments.learn and (arguments.call or arguments.call_arguments or arguments.yes):
+        raise Usage("--call, --arguments and --yes are for --learn")
     # The settings may have been edited.
     _reload(data_dir)
     name = _known(arguments, data_dir)
     there = mounts(data_dir)
     if name not in there and name in written(data_dir):
         raise Usage(f"{name} is disabled; `linckia mcp enable {name}` enables it")
+    if arguments.learn:
+        from linckia.kernel.cli.mcp_learn import learn
+
+        return learn(arguments, data_dir, name)
     tested(data_dir, name, there.get(name, {}))
     return 0
 

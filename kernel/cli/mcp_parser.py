@@ -58,7 +58,13 @@ def add_mcp(command: AddCommand) -> None:
     add.add_argument("--no-test", action="store_true", help="do not start the server now")
 
     add_json(action("list", "list the servers, with their state and number of tools", ""))
-    action("test", "start a server, and show what it offers")
+    test = action("test", "start a server, and show what it offers")
+    learn_help = "run it confined, and propose the `roots` and `network` that it needs; asks before it writes them"
+    test.add_argument("--learn", action="store_true", help=learn_help)
+    call_help = "with --learn: also call this tool, for real"
+    test.add_argument("--call", metavar="TOOL", help=call_help)
+    test.add_argument("--arguments", metavar="JSON", dest="call_arguments", help="arguments of that call (default: {})")
+    test.add_argument("--yes", action="store_true", help="with --learn: write the settings without asking")
     logs = action("logs", "show the log of a server: its stderr, and what is not JSON on its stdout")
     logs.add_argument("--json", action="store_true", help="one object for each line")
     logs.add_argument("-n", "--lines", metavar="N", type=int, default=50, help="number of lines (default: 50)")

@@ -10,7 +10,7 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,10 @@ def tested(data_dir: Path, name: str, table: Layer) -> None:
             with Client(used) as client:
                 offered = offered_by(client, name, start_timeout_of(table))
         except CallFailed as error:
-            raise Failed(_last_words(used, name, str(error), is_temporary=is_temporary)) from None
+            words = last_words(used, name, str(error), is_temporary=is_temporary)
+            if table.get("confine") and "command" in table:
+                words += f"\nIt is confined. To find out what it may need: linckia mcp test --learn {name}"
+            raise Failed(words) from None
     say(f"{name}: {summary(offered)} ({duration(time.monotonic() - begun)})")
 
 
@@ -123,7 +126,8 @@ def is_ours(line: str) -> bool:
     return str(logged.get("logger", "")).startswith("linckia.")
 
 
-def _last_words(data_dir: Path, name: str, why: str, *, is_temporary: bool) -> str:
+def last_words(data_dir: Path, name: str, why: str, *, is_temporary: bool) -> str:
+    """Return why a server does not work, with the last lines that it wrote."""
     words = f"{name} does not work: {why}"
     with contextlib.suppress(OSError):
         lines = last_lines(log_dir(data_dir) / f"{service_of(name)}.log", LOOKED_AT)
@@ -142,7 +146,7 @@ def _kernel(data_dir: Path, name: str, table: Layer) -> Iterator[tuple[Path, boo
     try:
         Client(data_dir).close()
     except NoKernel:
-        with _temporary_kernel(name, table, denied_by(data_dir)) as temporary:
+        with temporary_kernel(name, lambda _: table, denied_by(data_dir)) as temporary:
             yield temporary, True
     else:
         yield data_dir, False
@@ -157,12 +161,12 @@ def denied_by(data_dir: Path) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def _temporary_kernel(name: str, table: Layer, denied: Sequence[str]) -> Iterator[Path]:
-    """Yield the data directory of a kernel that serves this server alone. Raises Failed."""
+def temporary_kernel(name: str, table: Callable[[Path], Layer], denied: Sequence[str]) -> Iterator[Path]:
+    """Yield the data directory of a kernel that serves this server alone; `table` gets that, too. Raises Failed."""
     with tempfile.TemporaryDirectory(prefix="linckia-test-") as made:
         temporary = Path(made).resolve()
         # A confined server must not read there what the kernel of this data directory would hide from it.
-        settings = edited(edited("", ("deny",), list(denied)), (TABLE, name), table)
+        settings = edited(edited("", ("deny",), list(denied)), (TABLE, name), table(temporary))
         SettingsFile(temporary).write(settings)
         environment = {
             name: value for name, value in os.environ.items() if name not in ("LINCKIA_CONFIG", "LINCKIA_DATA")

@@ -8,11 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from linckia.services.runtime.sandbox import has_seccomp, landlock_version
 from tests.system.cli.clients import (
     LINCKIA,
     TIMEOUT_S,
@@ -158,6 +161,146 @@ def test_without_a_kernel_a_server_is_tested_in_one_of_its_own(tmp_path: Path) -
     assert "own: small 1: 7 tools" in added.stdout
     assert "from the next start of Linckia" in added.stdout
     assert [path.name for path in data.iterdir()] == ["linckia.toml"]
+
+
+LEARNS = pytest.mark.skipif(not (has_seccomp() and landlock_version()), reason="this system has no walls")
+
+
+def settings_of(data: Path, name: str) -> Any:
+    return tomllib.loads((data / "linckia.toml").read_text())["mcp"][name]
+
+
+def learn(data: Path, *argv: str, **arguments: object) -> subprocess.CompletedProcess[str]:
+    """Learn what a call of the tool `write` needs."""
+    return linckia(data, "mcp", "test", "--learn", *argv, "--call", "write", "--arguments", json.dumps(arguments))
+
+
+@LEARNS
+def test_what_a_confined_server_needs_is_learned_and_written_if_the_user_agrees(tmp_path: Path) -> None:
+    data, folder = tmp_path / "data", tmp_path / "folder"
+    folder.mkdir()
+    assert linckia(data, "mcp", "add", "own", "--no-test", *SMALL).returncode == 0
+    before = (data / "linckia.toml").read_bytes()
+    asked = learn(data, "own", path=str(folder / "file"))
+    assert f'roots = ["{folder}"]' in asked.stdout
+    assert "add --yes" in asked.stdout
+    assert "Nothing was changed" in asked.stdout
+    assert (data / "linckia.toml").read_bytes() == before
+    assert list(folder.iterdir()) == []
+    done = learn(data, "own", "--yes", path=str(folder / "file"))
+    assert (done.returncode, done.stderr) == (0, "")
+    # It was started again with what was found, and then needed less.
+    assert (folder / "file").read_text() == "written"
+    assert settings_of(data, "own") == {
+        "command": sys.executable,
+        "args": [str(SERVER)],
+        "confine": True,
+        "roots": [str(folder)],
+        "network": False,
+    }
+    again = learn(data, "own", "--yes", path=str(folder / "other"))
+    assert "own needs nothing that its settings do not give it" in again.stdout
+    assert [path.name for path in data.iterdir()] == ["linckia.toml"]
+
+
+@LEARNS
+def test_a_server_without_a_call_keeps_its_network_and_is_confined(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert linckia(data, "mcp", "add", "old", "--no-test", "--no-confine", *SMALL).returncode == 0
+    learned = linckia(data, "mcp", "test", "--learn", "old", "--yes")
+    assert "old: small 1: 7 tools" in learned.stdout
+    assert "If its tools need none" in learned.stdout
+    assert settings_of(data, "old") == {"command": sys.executable, "args": [str(SERVER)], "confine": True}
+
+
+@LEARNS
+def test_keys_and_the_data_directory_are_never_proposed(tmp_path: Path) -> None:
+    data, home = tmp_path / "data", tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "authorized_keys").write_text("mine")
+    assert linckia(data, "mcp", "add", "own", "--no-test", *SMALL).returncode == 0
+    before = (data / "linckia.toml").read_bytes()
+    for path, why in (
+        (home / ".ssh" / "authorized_keys", "keys, passwords"),
+        (home / "file", "other things"),
+        (data / "own.token", "Linckia's own files"),
+    ):
+        variables = {**environment(data), "HOME": str(home)}
+        call = ["--call", "write", "--arguments", json.dumps({"path": str(path)})]
+        refused = subprocess.run(
+            [*LINCKIA, "mcp", "test", "--learn", "own", "--yes", *call, "--data", str(data)],
+            env=variables, cwd=REPOSITORY, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+        assert refused.returncode == 1
+        assert "which only you can allow" in refused.stdout
+        assert why in refused.stdout
+        assert (data / "linckia.toml").read_bytes() == before
+    assert (home / ".ssh" / "authorized_keys").read_text() == "mine"
+    assert not (data / "own.token").exists()
+
+
+@LEARNS
+def test_a_new_folder_is_made_if_the_user_agrees(tmp_path: Path) -> None:
+    data, home = tmp_path / "data", tmp_path / "home"
+    home.mkdir()
+    code = "import os, runpy, sys; os.makedirs(os.path.expanduser('~/.tool/db'), exist_ok=True);" + (
+        "runpy.run_path(sys.argv[1], run_name='__main__')"
+    )
+    server = ("--", sys.executable, "-c", code, str(SERVER))
+    variables = {**environment(data), "HOME": str(home)}
+
+    def run(*argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*LINCKIA, "mcp", *argv], env=variables, cwd=REPOSITORY, capture_output=True, text=True,
+            timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+
+    assert run("add", "own", "--no-test", "--data", str(data), *server).returncode == 0
+    failed = run("test", "own", "--data", str(data))
+    assert "linckia mcp test --learn own" in failed.stderr
+    done = run("test", "--learn", "own", "--yes", "--data", str(data))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "While it was observed, it failed" in done.stdout
+    assert settings_of(data, "own")["roots"] == [str(home / ".tool")]
+    assert (home / ".tool" / "db").is_dir()
+
+
+def test_a_server_that_nobody_has_added_is_not_started(tmp_path: Path) -> None:
+    data, project = tmp_path / "data", tmp_path / "project"
+    project.mkdir()
+    server = {"command": "touch", "args": [str(tmp_path / "started")]}
+    (project / ".mcp.json").write_text(json.dumps({"mcpServers": {"theirs": server}}))
+    refused = subprocess.run(
+        [*LINCKIA, "mcp", "test", "--learn", "theirs", "--yes", "--data", str(data)], env=environment(data),
+        cwd=project, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert (refused.returncode, "there is no server 'theirs'" in refused.stderr) == (2, True)
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_server_of_a_clients_file_is_served_but_not_observed(kernel: RunningKernel) -> None:
+    refused = mcp(kernel, "test", "--learn", "listed", "--yes")
+    assert (refused.returncode, "listed is not in the settings" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--yes"], "are for --learn"),
+        (["--call", "write"], "are for --learn"),
+        (["--learn", "--arguments", "{}"], "--arguments is for --call"),
+        (["--learn", "--call", "write", "--arguments", "{"], "--arguments is not valid JSON"),
+        (["--learn", "--call", "write", "--arguments", "[]"], "--arguments: expected a JSON object"),
+        (["--learn", "--call", "wirte"], "own has no tool 'wirte'; did you mean write?"),
+    ],
+)
+def test_options_of_learning_that_cannot_work_are_refused(tmp_path: Path, options: list[str], said: str) -> None:
+    data = tmp_path / "data"
+    assert linckia(data, "mcp", "add", "own", "--no-test", *SMALL).returncode == 0
+    before = (data / "linckia.toml").read_bytes()
+    refused = linckia(data, "mcp", "test", "own", *options)
+    assert (refused.returncode, said in refused.stderr) == (2, True)
+    assert (data / "linckia.toml").read_bytes() == before
 
 
 class Wrapped(StdioClient):
