@@ -57,8 +57,8 @@ def learn(arguments: argparse.Namespace, data_dir: Path, name: str) -> int:
         table = _table(data_dir, name)
         attempts, failure = _observed(data_dir, name, table, tool, closed)
         needs = needs_of(attempts, table, home=Path.home(), closed=closed)
-        _show(name, table, needs)
         news = _news(table, needs, is_called=tool is not None and not failure)
+        _show(name, table, needs, news)
         if not news:
             if failure:
                 raise Failed(f"{failure}\n{_OTHERWISE}")
@@ -169,7 +169,7 @@ def _decoded(value: object) -> JsonObject:
     return found
 
 
-def _show(name: str, table: Layer, needs: Needs) -> None:
+def _show(name: str, table: Layer, needs: Needs, news: Layer) -> None:
     """Show what is not proposed."""
     if needs.by_hand:
         say(f"{name} also tried to write here, which only you can allow, by `roots` in [{TABLE}.{name}]:")
@@ -180,6 +180,8 @@ def _show(name: str, table: Layer, needs: Needs) -> None:
         say("`network = false` refuses all connections, so that none were observed.")
     elif needs.connections:
         say(f"It connects to {', '.join(needs.connections)}: `network` must stay true.")
+    elif "network" in news:
+        say("It made no connection. If another tool needs one, leave `network` as it is.")
     else:
         say("It made no connection. If its tools need none, `network = false` closes the network to it.")
 

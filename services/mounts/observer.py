@@ -30,7 +30,7 @@ import socket
 import struct
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from linckia.services.runtime import syscalls
@@ -109,7 +109,7 @@ _SOCKETS: Final = {"connect": (1, 2, "connect"), "bind": (1, 2, "listen"), "send
 """Which arguments are the address and its length, and what the call does."""
 
 
-def main(report: str, command: Sequence[str]) -> int:
+def main(report: str, command: list[str]) -> int:
     """Run the command, and return its exit code."""
     with open(report, "a", encoding="utf-8") as file:
         lines = _Report(file.fileno(), os.path.dirname(os.path.realpath(report)))
@@ -142,7 +142,7 @@ class _Report:
             self.add(kind, path)
 
 
-def _started(command: Sequence[str]) -> tuple[int, int]:
+def _started(command: list[str]) -> tuple[int, int]:
     """Start the command; return the descriptor that its calls are received from, and its pid. Raises OSError."""
     if not has_seccomp():
         raise OSError(errno.ENOSYS, "this system has no seccomp filters")
@@ -169,8 +169,8 @@ def _started(command: Sequence[str]) -> tuple[int, int]:
             os._exit(127)
     theirs.close()
     # After SIGTERM to the group, the server decides when it ends.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.SIG_IGN)
     with ours:
         code, descriptors, _, _ = socket.recv_fds(ours, 16, 1)
     if not descriptors:
@@ -198,8 +198,8 @@ def _install() -> int:
     instructions = ctypes.create_string_buffer(b"".join(code))
     program = struct.pack("@HP", len(code), ctypes.addressof(instructions))
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    number = ctypes.c_long(_SECCOMP[machine])
-    return checked(libc().syscall(number, _SET_FILTER, ctypes.c_ulong(_NEW_LISTENER), program), "seccomp")
+    seccomp = ctypes.c_long(_SECCOMP[machine])
+    return checked(libc().syscall(seccomp, _SET_FILTER, ctypes.c_ulong(_NEW_LISTENER), program), "seccomp")
 
 
 def _watch(listener: int, pid: int, report: _Report) -> int:
