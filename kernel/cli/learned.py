@@ -55,6 +55,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         roots: folders to add.
         new: those of them that do not exist yet.
+        named: folders that its command or variables name, to which it may not write and did not try to.
         by_hand: other places that it tried to write to, and why they are not proposed.
         secrets: keys and the like that it read or tried to read.
         connections: what it connected to, or listened at.
@@ -62,6 +63,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
 
     roots: list[str]
     new: list[str]
+    named: list[str]
     by_hand: dict[str, str]
     secrets: list[str]
     connections: list[str]
@@ -75,7 +77,7 @@ def needs_of(attempts: Iterable[Attempt], table: Layer, *, home: Path, closed: C
     """
     home = Path(os.path.realpath(home))
     given = [os.path.realpath(each) for each in table.get("roots", [])]
-    named = list(_named(table, home, closed))
+    named = list(dict.fromkeys(_named(table, home, closed)))
     found: set[str] = set()
     by_hand: dict[str, str] = {}
     secrets: set[str] = set()
@@ -99,6 +101,7 @@ def needs_of(attempts: Iterable[Attempt], table: Layer, *, home: Path, closed: C
     return Needs(
         roots=roots,
         new=[each for each in roots if not os.path.isdir(each)],
+        named=[each for each in named if not any(_is_in(each, root) for root in (*given, *roots))],
         by_hand=dict(sorted(by_hand.items())),
         secrets=sorted(secrets),
         connections=list(connections),

@@ -174,6 +174,9 @@ def _show(name: str, table: Layer, needs: Needs, news: Layer) -> None:
     if needs.by_hand:
         say(f"{name} also tried to write here, which only you can allow, by `roots` in [{TABLE}.{name}]:")
         say(*(f"  {path}: {why}" for path, why in needs.by_hand.items()))
+    if needs.named:
+        say(f"Its settings name {', '.join(needs.named)}, where it did not try to write.")
+        say("If its tools do, learn that with --call, or add `roots` yourself.")
     if needs.secrets:
         say(f"It reads these, which confinement does not hide; `deny` in linckia.toml does: {', '.join(needs.secrets)}")
     if table.get("network", True) is False:

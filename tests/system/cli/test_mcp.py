@@ -235,6 +235,8 @@ def test_keys_and_the_data_directory_are_never_proposed(tmp_path: Path) -> None:
         assert "which only you can allow" in refused.stdout
         assert why in refused.stdout
         assert (data / "linckia.toml").read_bytes() == before
+    read = ["--call", "read", "--arguments", json.dumps({"path": str(data / "linckia.toml")})]
+    assert "Permission denied" in linckia(data, "mcp", "test", "--learn", "own", *read).stdout
     assert (home / ".ssh" / "authorized_keys").read_text() == "mine"
     assert not (data / "own.token").exists()
 

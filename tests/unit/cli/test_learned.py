@@ -54,6 +54,10 @@ def test_a_folder_that_the_settings_name_is_proposed_as_a_whole(home: Path) -> N
     assert needs(home, *attempts, args=["--allow", project]).roots == [project]
     assert needs(home, *attempts, args=[f"--allow={project}"]).roots == [project]
     assert needs(home, *attempts, cwd=project).roots == [project]
+    # It may be that its tools write there.
+    assert needs(home, args=[project]).named == [project]
+    assert needs(home, args=[project], roots=[str(home / "work")]).named == []
+    assert needs(home, *attempts, args=[project]).named == []
     # These are no reason to propose more than a part.
     assert needs(home, *attempts, args=["/"], cwd=str(home)).roots == [f"{project}/sub"]
 
@@ -110,5 +114,10 @@ def test_keys_that_are_read_and_connections_are_reported(home: Path) -> None:
         ("listen", "[::]:0"),
     )
     assert found == Needs(
-        roots=[], new=[], by_hand={}, secrets=[str(home / ".ssh")], connections=["192.0.2.1:443", "[::]:0 (listens)"]
+        roots=[],
+        new=[],
+        named=[],
+        by_hand={},
+        secrets=[str(home / ".ssh")],
+        connections=["192.0.2.1:443", "[::]:0 (listens)"],
     )
