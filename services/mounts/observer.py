@@ -152,8 +152,8 @@ def _started(command: list[str]) -> tuple[int, int]:
     if not (pid := os.fork()):
         try:
             ours.close()
-            for number in (signal.SIGPIPE, signal.SIGXFSZ):
-                signal.signal(number, signal.SIG_DFL)
+            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(ignored, signal.SIG_DFL)
             try:
                 listener = _install()
             except OSError as error:
