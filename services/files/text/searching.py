@@ -2,7 +2,8 @@
 
 Files are read in large blocks, and the pattern is matched against a whole block; lines are only split around matches.
 The expression is RE2's, so the search is linear in the text. As in ripgrep, a file that contains a NUL is binary and
-skipped, and only line feeds end lines. Texts in character sets other than UTF-8 are decoded.
+skipped, and only line feeds end lines, but for `$` a carriage return before one belongs to it, as with `rg --crlf`.
+Texts in character sets other than UTF-8 are decoded.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ MAX_PATTERN_BYTES = 64 * 1024 * 1024
 TURN_S = 0.5
 """Time after which a process returns its results so far, so that no piece takes long."""
 _SPECIAL = frozenset(r"\.^$*+?{}[]|()")
+_RETURN = re.compile(r"\r|\\r|\\x0[dD]|\\x\{0*[dD]\}|\\015")
+"""Patterns that ask for carriage returns."""
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _BOM = b"\xef\xbb\xbf"
@@ -77,6 +80,8 @@ class Pattern:
         self.needed = max(needed, key=len, default="").encode()
         """Bytes that every matching text contains."""
         is_literal = is_plain and self.needed != b""
+        self.by_line = not is_literal and not _RETURN.search(pattern)
+        """Whether a carriage return before a line feed belongs to the end of the line, as `$` expects."""
         self.spans: Spans = self._plain if is_literal else self._by_expression
         # Linear too, and three times as fast as looping over the lines.
         self._lines = re.compile(re.escape(self.needed) + rb"[^\n]*") if is_literal else None
@@ -226,6 +231,8 @@ class _Looking:
 
     def _take(self, path: str, windows: Iterator[Window] | list[Window]) -> None:
         how = self._how
+        if self._pattern.by_line:
+            windows = map(_without_returns, windows)
         if how.count or how.files_with_matches:
             count = 0
             for window in windows:
@@ -309,6 +316,15 @@ def _recoded(windows: Iterator[Window], codec: str) -> Iterator[Window]:
             )
         )
         yield Window(before + own + after, len(before), len(before) + len(own), window.line)
+
+
+def _without_returns(window: Window) -> Window:
+    """Let lines that end in carriage return and line feed end in line feeds."""
+    data, start, end, line = window
+    if b"\r\n" not in data:
+        return window
+    before, own, after = (part.replace(b"\r\n", b"\n") for part in (data[:start], data[start:end], data[end:]))
+    return Window(before + own + after, len(before), len(before) + len(own), line)
 
 
 def recoded(data: bytes, codec: str) -> bytes:

@@ -51,6 +51,25 @@ RULES: dict[str, str | bytes] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("size", [0, 1 << 18])
+async def test_a_line_ends_before_its_carriage_return(tmp_path: Path, size: int) -> None:
+    root = tmp_path / "root"
+    filler = "x" * 78 + "\r\n"
+    put(root, {"a.txt": "the end\r\nend of\r\n" + filler * (size // 80) + "last end\r\nend", "b.txt": "end \n"})
+    last = 3 + size // 80
+    async with files_service(tmp_path / "data", root) as bench:
+
+        async def lines(pattern: str) -> list[int]:
+            found = await bench.call(GrepFiles(pattern=pattern, path=str(root)))
+            return [match.line for file in found.files for match in file.matches]
+
+        assert await lines("end$") == [1, last, last + 1]
+        assert await lines("(e|E)nd.$") == [1]
+        assert await lines("d\\r$") == [1, last]
+        counted = await bench.call(GrepFiles(pattern="end$", path=str(root), count=True))
+        assert [file.count for file in counted.files] == [3]
+
+
 async def test_a_folder_that_is_named_is_searched_though_it_is_ignored(tmp_path: Path) -> None:
     root = tmp_path / "root"
     put(root, {
@@ -126,7 +145,7 @@ async def test_lines_have_numbers_and_what_is_around_them(tmp_path: Path) -> Non
         assert (d.matches[0].text, d.matches[0].line) == ("needle", 1)
         starts = await bench.call(GrepFiles(pattern="^needle", path=str(root / "d.txt")))
         assert [each.text for each in starts.files[0].matches] == ["needle"]
-        for pattern, lines in (("^$", []), ("e$", [1, 3, 4]), ("e*", [1, 2, 3, 4]), ("n(e|x)+d", [4])):
+        for pattern, lines in (("^$", []), ("e$", [1, 2, 3, 4]), ("e*", [1, 2, 3, 4]), ("n(e|x)+d", [4])):
             found = await bench.call(GrepFiles(pattern=pattern, path=str(root / "a.txt")))
             shown = [each.line for file in found.files for each in file.matches]
             assert shown == lines, pattern
