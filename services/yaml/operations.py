@@ -11,6 +11,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
+import msgspec
+
 from linckia.proto.ops.yaml import (
     AppendEdit,
     CommentEdit,
@@ -22,6 +24,7 @@ from linckia.proto.ops.yaml import (
     RenameEdit,
     SetEdit,
     ValidateResult,
+    YamlValue,
 )
 from linckia.services.runtime.rewrite import content_hash, read_whole, rewrite
 from linckia.services.runtime.roots import Roots
@@ -185,15 +188,22 @@ def _applied(tree: Tree, edits: Sequence[Edit], document: int, *, json_file: boo
     return tree
 
 
+def fragment_of(value: YamlValue) -> str:
+    """Return a value as YAML text."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
 def _described(edits: Edit | Sequence[Edit], file: str) -> str:
     """Describe an edit, or several, for clients."""
     match edits:
         case SetEdit():
-            return f"set {edits.path} = {edits.value} in {file} (lossless: comments and formatting preserved)"
+            return (
+                f"set {edits.path} = {fragment_of(edits.value)} in {file} (lossless: comments and formatting preserved)"
+            )
         case DeleteEdit():
             return f"deleted {edits.path} in {file}"
         case AppendEdit():
-            return f"appended {edits.value} to {edits.path} in {file}"
+            return f"appended {fragment_of(edits.value)} to {edits.path} in {file}"
         case RenameEdit():
             return f"renamed {edits.path} to {edits.key} in {file}"
         case CommentEdit():
@@ -205,7 +215,7 @@ def _described(edits: Edit | Sequence[Edit], file: str) -> str:
 def apply(tree: Tree, edit: Edit, document: int, *, json_file: bool) -> Tree:
     """Return the tree after an edit. Raises YamlError."""
     if isinstance(edit, SetEdit):
-        return set_at(tree, edit.path, edit.value, document, json_file=json_file)
+        return set_at(tree, edit.path, fragment_of(edit.value), document, json_file=json_file)
     found, place = locate(tree, edit.path, document, Code.NOT_FOUND)
     match edit:
         case DeleteEdit():
@@ -214,7 +224,7 @@ def apply(tree: Tree, edit: Edit, document: int, *, json_file: bool) -> Tree:
                 raise NotApplicable("the root cannot be deleted: set it instead")
             return restructure.delete(tree, found, place, tree.find(found, steps[:-1]))
         case AppendEdit():
-            return restructure.append(tree, found, place, read_fragment(edit.value, found.tags))
+            return restructure.append(tree, found, place, read_fragment(fragment_of(edit.value), found.tags))
         case RenameEdit():
             return restructure.rename(tree, found, place, edit.key)
         case CommentEdit():

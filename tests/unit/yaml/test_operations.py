@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.ops.yaml import AppendEdit, DeleteEdit, Edit, RenameEdit, SetEdit
+from linckia.proto.ops.yaml import AppendEdit, DeleteEdit, Edit, RenameEdit, SetEdit, YamlValue
 from linckia.services.runtime.roots import Roots
 from linckia.services.yaml import operations, values
 from linckia.services.yaml.errors import Code, YamlError
@@ -230,3 +230,22 @@ def test_validation_refuses_what_would_not_end(file: Path, yaml: YamlFiles, sour
     with pytest.raises(YamlError) as caught:
         yaml.validate("f.yaml", {})
     assert caught.value.code == Code.PARSE
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (9090, "9090"), (-1.5, "-1.5"), (True, "true"), (None, "null"), ("0.0.2", "0.0.2"), ("", None),
+        ([1, "a b"], '[1,"a b"]'), ({"x": None, "y": "no"}, '{"x":null,"y":"no"}'), ("'8080'", "'8080'"),
+    ],
+)  # fmt: skip
+def test_a_value_is_yaml_text_or_any_json_value(tmp_path: Path, value: YamlValue, written: str | None) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text("# top\nport: 80  # here\nitems:\n  - 1\n")
+    yaml = YamlFiles(Roots([tmp_path]))
+    if written is None:
+        with pytest.raises(YamlError):
+            yaml.edit(str(file), SetEdit("port", value))
+        return
+    yaml.edit(str(file), [SetEdit("port", value), AppendEdit("items", value)])
+    assert file.read_text() == f"# top\nport: {written}  # here\nitems:\n  - 1\n  - {written}\n"
