@@ -15,6 +15,7 @@ from PIL import Image, ImageOps
 from linckia.proto.errors import LinckiaError
 from linckia.proto.ops.decode import MAX_TEXT_CHARACTERS, Picture
 from linckia.proto.ops.media import MAX_CHUNK_BYTES
+from linckia.services.runtime.text.invisible import without_breaks
 
 SIDE: Final = 320
 MAX_PIXELS: Final = 120_000_000
@@ -163,7 +164,7 @@ class Writer:
 
     def write(self, text: str) -> None:
         """Append text. Raises Enough."""
-        self._parts.append(text[: self._left])
+        self._parts.append(without_breaks(text[: self._left]))
         self._left -= len(self._parts[-1])
         if self._left <= 0:
             raise Enough(self._cut())

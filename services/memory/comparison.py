@@ -26,6 +26,7 @@ from linckia.services.memory.vocabulary import (
     UNITS,
     VERBS,
 )
+from linckia.services.runtime.text.invisible import visible
 
 CLOSE_COSINE = 0.7
 CLOSE_WORDS = 0.5
@@ -111,7 +112,7 @@ def parts(text: str) -> Parts:
     verbs: list[int] = []
     negations = 0
     follows_number = follows_token = False
-    for place, match in enumerate(_TOKEN.finditer(normalised(text))):
+    for place, match in enumerate(_TOKEN.finditer(visible(normalised(text)))):
         raw = match[0]
         low = raw.lower().replace("\u2019", "'").replace("\u2212", "-")
         if is_verb := low in VERBS:
@@ -145,7 +146,7 @@ def tells_apart(query: str, one: str, other: str) -> bool:
 def matched_by(query: str, text: str) -> bool:
     """Return True if a statement has all words of a query, in any script; a query without words matches by its
     symbols."""
-    wanted, held, folded = _searched(query), _searched(text), fold(text)
+    wanted, held, folded = _searched(query), _searched(text), visible(fold(text))
     wanted = frozenset(word for word in wanted if not _is_symbol(word)) or wanted
     # In scripts without spaces, and in Korean with its particles, a word may be part of a longer run.
     return all(word in held or (_is_inside(word) and word in folded) for word in wanted)
@@ -270,7 +271,7 @@ def _singular(word: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _searched(text: str) -> frozenset[str]:
-    return frozenset(match[0].lower().replace("\u2019", "'") for match in _WORDS.finditer(normalised(text)))
+    return frozenset(match[0].lower().replace("\u2019", "'") for match in _WORDS.finditer(visible(normalised(text))))
 
 
 _WORDS = re.compile(rf"[{_UNSPACED}]+|{_TOKEN.pattern}")

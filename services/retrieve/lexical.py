@@ -18,7 +18,7 @@ import apsw
 from linckia.services.retrieve.filters import Where
 from linckia.services.retrieve.terms import indexed, query_terms, spellings
 
-VERSION = "2"
+VERSION = "3"
 """Version of `terms` and of the table below.  If a database has another one, its index is rebuilt."""
 
 TITLE_WEIGHT, HEADING_WEIGHT = 2.0, 1.5

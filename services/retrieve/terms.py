@@ -1,9 +1,9 @@
 """The tokenizer: code-aware, for any script, and the same for stored text and queries.
 
 `parseHttpRequest`, `os.path.join` and `snake_case` match as a whole and by part. Scripts without spaces between words
-are split into pairs of characters, as in Lucene's CJK analyser; a single character matches too. Case and accents are
-ignored (Weiß matches weiss), umlauts match both spellings (Müller, Mueller), and an emoji is a word. The index does the
-stemming (FTS5, porter).
+are split into pairs of characters, as in Lucene's CJK analyser; a single character matches too. Case, accents and
+invisible characters are ignored (Weiß matches weiss), umlauts match both spellings (Müller, Mueller), and an emoji is a
+word. The index does the stemming (FTS5, porter).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 
+from linckia.services.runtime.text.invisible import visible
 from linckia.services.runtime.text.stop_words import STOP_WORDS
 
 MAX_TERM = 64
@@ -61,7 +62,7 @@ def spellings(term: str) -> tuple[str, ...]:
 
 
 def _terms(text: str, parts: Callable[[str], tuple[str, ...]]) -> list[str]:
-    runs = _ASCII_RUN.findall(text) if text.isascii() else _RUN.findall(unicodedata.normalize("NFKC", text))
+    runs = _ASCII_RUN.findall(text) if text.isascii() else _RUN.findall(visible(unicodedata.normalize("NFKC", text)))
     found: list[str] = []
     for run in runs:
         # Most words are lower-case letters only, and yield just themselves.

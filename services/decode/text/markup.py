@@ -138,8 +138,7 @@ class XmlConverter:
 
     def _characters(self, text: str) -> None:
         if self._texts and not self._skipping and self._open:
-            # Soft hyphens are only visible at a line's end.
-            self._open[-1].parts.append(text.replace("\u00ad", ""))
+            self._open[-1].parts.append(text)
 
     def _end(self, name: str) -> None:
         if self._skipping:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from linckia.services.runtime.text.invisible import INVISIBLE, visible
+
 MOST = 10_000
 """Characters of a text that is looked for with other white space."""
 
@@ -18,8 +20,6 @@ _ALIKE = {
 """Characters that look alike, and the one that each is compared as."""
 _TABLE = str.maketrans(_ALIKE)
 
-_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
-
 
 def difference(text: str, wanted: str) -> str:
     """Return how the place in `text` that looks like `wanted` differs from it; "" if there is none."""
@@ -29,9 +29,9 @@ def difference(text: str, wanted: str) -> str:
         spaced = re.search(r"\s+".join(map(re.escape, words)), text)
         if spaced is not None:
             return _first(text, spaced[0], spaced.start(), wanted.strip())
-    visible = _INVISIBLE.sub("", wanted)
-    for match in re.finditer(r"[^\n]+", text) if visible and "\n" not in visible else ():
-        if visible in _INVISIBLE.sub("", match[0]) and (hidden := _INVISIBLE.search(match[0] + wanted)) is not None:
+    seen = visible(wanted)
+    for match in re.finditer(r"[^\n]+", text) if seen and "\n" not in seen else ():
+        if seen in visible(match[0]) and (hidden := INVISIBLE.search(match[0] + wanted)) is not None:
             return f"line {_line(text, match.start())} has an invisible {named(hidden[0])}, or `old` has"
     for form in ("NFC", "NFD"):
         if (other := unicodedata.normalize(form, wanted)) != wanted and (at := text.find(other)) >= 0:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import re
 
+from linckia.services.runtime.text.invisible import without_breaks
+
 MAX_TEXT_CHARS = 1_000_000
 
 _RAW = frozenset({"script", "style"})
@@ -56,4 +58,4 @@ def plain(text: str) -> str:
         found.append(text[position:])
     seen = html.unescape(_TOO_LARGE.sub("\N{REPLACEMENT CHARACTER}", "".join(found)))
     seen = re.sub(r"^(#{1,6} )\s+", r"\1", seen, flags=re.MULTILINE)
-    return re.sub(r"\n[ \t]*(\n[ \t]*)+", "\n\n", seen).strip()
+    return re.sub(r"\n[ \t]*(\n[ \t]*)+", "\n\n", without_breaks(seen)).strip()

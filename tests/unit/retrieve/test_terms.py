@@ -36,6 +36,8 @@ from linckia.services.runtime.text.stop_words import STOP_WORDS
         ("กา", "กา ก า"),
         ("ship it 🚀", "ship it _1f680"),
         ("ﬁne", "fine"),
+        ("Bahnhof\u00adstrasse Donau\u200bdampf \ufeffmark \u2066x\u2069y", "bahnhofstrasse donaudampf mark xy"),
+        ("مي\u200cرود", "ميرود"),
         ("", ""),
         ('"(*) AND', "and"),
     ],
