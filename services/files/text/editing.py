@@ -12,9 +12,9 @@ from linckia.proto.errors import InvalidParams, OperationError
 from linckia.proto.ops.files.text import FileEdit, FileText
 from linckia.proto.suggestions import did_you_mean
 from linckia.services.files.text.nearly import difference
-from linckia.services.files.text.texts import Text
 from linckia.services.runtime.rewrite import content_hash
 from linckia.services.runtime.text.lines import span
+from linckia.services.runtime.text.texts import Text
 
 MAX_LINES = 2_000
 """Number of lines returned if no range is given."""

@@ -8,10 +8,10 @@ from linckia.proto.errors import InvalidParams, OperationError
 from linckia.proto.ops.decode import DOCUMENT_TYPES, TEXTUAL_TYPES, DecodedText, DecodeText
 from linckia.proto.ops.files.text import FileSource, FileText
 from linckia.services.files import paths
-from linckia.services.files.text.texts import Text
 from linckia.services.runtime.calls import Undecodable, decoded
 from linckia.services.runtime.handlers import Context
 from linckia.services.runtime.rewrite import content_hash
+from linckia.services.runtime.text.texts import Text
 
 ORIGINAL_BYTES = 300_000
 """Most bytes in one answer."""

@@ -19,10 +19,10 @@ from linckia.services.files.query import named
 from linckia.services.files.text.editing import edited, part
 from linckia.services.files.text.extracting import extracted, is_document, original
 from linckia.services.files.text.grep import Grep
-from linckia.services.files.text.texts import Text, codec, decode
 from linckia.services.runtime.handlers import Context, handles
 from linckia.services.runtime.rewrite import Rewritten, check_match, content_hash, naming_errors, read_whole
 from linckia.services.runtime.text.lines import shortly
+from linckia.services.runtime.text.texts import Text, codec, decode, like, unencodable
 
 
 class TextTools(Family):
@@ -79,7 +79,7 @@ class TextTools(Family):
             try:
                 return before.encode(after)
             except UnicodeEncodeError as error:
-                raise _unencodable("edits", error, before) from None
+                raise unencodable("edits", error, before) from None
 
         def answer(done: Rewritten, _: int | None = None) -> ops.Edited:
             assert before is not None
@@ -174,29 +174,7 @@ def _encoded(params: ops.WriteFile) -> bytes:
 def _like(data: bytes, params: ops.WriteFile) -> tuple[bytes, str]:
     """Return the content in the form of the file that it replaces, and what of this form is not usual."""
     plain = _encoded(params)
-    if params.encoding or not data or data == plain:
-        return plain, ""
-    try:
-        before = decode(data, params.path)
-    except OperationError:
-        # It is no text.
-        return plain, ""
-    content = params.content.removeprefix("\ufeff") if before.mark else params.content
-    # Content with line ends of its own kind has chosen them.
-    is_crlf = before.line_ends == "crlf" and "\r\n" not in content
-    try:
-        encoded = before.encode(content if is_crlf or before.line_ends != "crlf" else content.replace("\r\n", "\n"))
-    except UnicodeEncodeError as error:
-        raise _unencodable("content", error, before) from None
-    form = [before.encoding] if before.encoding != "utf-8" else []
-    return encoded, ", ".join([*form, *(["crlf"] if before.line_ends == "crlf" and "\n" in content else [])])
-
-
-def _unencodable(field: str, error: UnicodeEncodeError, text: Text) -> InvalidParams:
-    how = f" ({text.reason})" if text.reason else ""
-    what = f"{error.object[error.start]!r} cannot be encoded in {text.encoding}{how}, the file's encoding"
-    other = "; set `encoding` to utf-8 to write the file in that" if field == "content" else ""
-    return InvalidParams(f"`{field}`: {what}{other}", field=field)
+    return (plain, "") if params.encoding or data == plain else like(data, params.content, params.path)
 
 
 def _normal(edit: ops.FileEdit, text: Text) -> ops.FileEdit:

@@ -42,6 +42,7 @@ from linckia.services.runtime.rewrite import (
 )
 from linckia.services.runtime.roots import Denied, OutsideRoots, Roots
 from linckia.services.runtime.text.lines import MAX_CHARACTERS, shortly
+from linckia.services.runtime.text.texts import like
 
 _EXISTS = "the note already exists; give `if_match` (its hash is {}) or `overwrite: true`, or use edit_note"
 
@@ -77,9 +78,8 @@ class WriteOperations:
 
         def work() -> tuple[Rewritten, bool]:
             text = with_front_matter(params.content, merge) if params.front_matter else params.content
-            data = _encoded(text)
             with naming_errors(path):
-                return _written(path, self._roots, data, params)
+                return _written(path, self._roots, text, params)
 
         done, is_new = await trio.to_thread.run_sync(work, limiter=self._writing)
         return await self._answer(done, is_new=is_new)
@@ -304,8 +304,9 @@ def _encoded(text: str) -> bytes:
         raise InvalidParams(said, field="content") from None
 
 
-def _written(path: str, roots: Roots, data: bytes, params: ops.WriteNote) -> tuple[Rewritten, bool]:
-    """Create or replace a note.  Also returns whether it is new.  Blocks."""
+def _written(path: str, roots: Roots, text: str, params: ops.WriteNote) -> tuple[Rewritten, bool]:
+    """Create a note, or replace one in the form that it has.  Also returns whether it is new.  Blocks."""
+    data = _encoded(text)
     if not os.path.lexists(path):
         if params.if_match is not None:
             raise OperationError(f"`if_match`: {path} does not exist; omit `if_match` to create it", field="if_match")
@@ -317,6 +318,7 @@ def _written(path: str, roots: Roots, data: bytes, params: ops.WriteNote) -> tup
             pass
 
     def change(before: bytes) -> bytes:
+        data, _ = like(before, text, path)
         # Writing the same content again is harmless, for example when a call is repeated after a crash.
         if before != data and not params.overwrite:
             if params.if_match is None:

@@ -134,3 +134,25 @@ async def test_a_note_that_no_search_looks_at_is_said_to_be_none(tmp_path: Path,
     async with notes_service(tmp_path, root) as bench:
         done = await bench.call(WriteNote(path="drafts/x.md", content="quokka"))
         assert (done.changed, done.indexed, done.id) == (True, False, "")
+
+
+@pytest.mark.parametrize(
+    ("mark", "encoding", "ends"),
+    [
+        (b"\xef\xbb\xbf", "utf-8", "\r\n"), (b"", "utf-8", "\r\n"), (b"\xef\xbb\xbf", "utf-8", "\n"),
+        (b"\xff\xfe", "utf-16-le", "\r\n"), (b"\xfe\xff", "utf-16-be", "\n"),
+    ],
+)  # fmt: skip
+async def test_a_note_that_is_replaced_keeps_its_form(
+    tmp_path: Path, root: Path, mark: bytes, encoding: str, ends: str
+) -> None:
+    async with notes_service(tmp_path, root) as bench:
+        path = root / "One.md"
+        path.write_bytes(mark + f"# One{ends}{ends}text é{ends}".encode(encoding))
+        given = "# One\n\nother text\n"
+        done = await bench.call(WriteNote(path=str(path), content=given, overwrite=True))
+        assert path.read_bytes() == mark + given.replace("\n", ends).encode(encoding)
+        assert done.changed
+        assert not (await bench.call(WriteNote(path=str(path), content=given))).changed
+        with pytest.raises(LinckiaError, match="exists"):
+            await bench.call(WriteNote(path=str(path), content="other"))

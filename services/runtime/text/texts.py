@@ -82,6 +82,39 @@ def _codec(name: str) -> str:
     return name.removesuffix("-sig")
 
 
+def like(before: bytes, content: str, path: str) -> tuple[bytes, str]:
+    """Return a content in the form of the file that it replaces, and what of this form is not UTF-8 and line feeds.
+
+    Raises InvalidParams if the content cannot be encoded as the file is.
+    """
+    try:
+        form = decode(before, path)
+    except OperationError:
+        # It is no text.
+        form = Text("", "utf-8")
+    if form.mark:
+        content = content.removeprefix("\ufeff")
+    if form.line_ends == "crlf":
+        content = content.replace("\r\n", "\n")
+    try:
+        encoded = form.encode(content)
+    except UnicodeEncodeError as error:
+        raise unencodable("content", error, form) from None
+    kept = [form.encoding] if form.encoding != "utf-8" else []
+    return encoded, ", ".join([*kept, *(["crlf"] if form.line_ends == "crlf" and "\n" in content else [])])
+
+
+def unencodable(field: str, error: UnicodeEncodeError, text: Text) -> InvalidParams:
+    """Return the error for a parameter that a file's encoding cannot hold."""
+    if text.encoding == "utf-8":
+        said = f"`{field}`: character {error.start + 1} is a lone surrogate, which is not valid text"
+        return InvalidParams(said, field=field)
+    how = f" ({text.reason})" if text.reason else ""
+    what = f"{error.object[error.start]!r} cannot be encoded in {text.encoding}{how}, the file's encoding"
+    other = "; write-file with `encoding` utf-8 changes that" if field == "content" else ""
+    return InvalidParams(f"`{field}`: {what}{other}", field=field)
+
+
 def codec(encoding: str) -> str:
     """Return Python's name of an encoding of text. Raises InvalidParams."""
     try:
