@@ -33,8 +33,11 @@ _ACCENTS = "\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0
 _WORD = rf"(?:[^\W_{_UNSPACED}]|[{_ACCENTS}\u0900-\u0963\u0966-\u0dff])++"
 """The vowels of Indian scripts are marks too, but part of the word."""
 
-_RUN = re.compile(rf"[{_UNSPACED}]+|[{_EMOJI}]|{_WORD}(?:[._\-/\\:]{{1,2}}{_WORD})*")
-_ASCII_RUN = re.compile(r"[A-Za-z\d]+(?:[._\-/\\:]{1,2}[A-Za-z\d]+)*", re.ASCII)
+_SIGNED = r"(?:\+\+(?![\w+])|(?<=\b[CFJcfj])#(?!\w))?"
+"""`C++`, `g++`, `C#` and `F#` are names."""
+_RUN = re.compile(rf"[{_UNSPACED}]+|[{_EMOJI}]|{_WORD}(?:[._\-/\\:]{{1,2}}{_WORD})*{_SIGNED}")
+_ASCII_RUN = re.compile(rf"[A-Za-z\d]+(?:[._\-/\\:]{{1,2}}[A-Za-z\d]+)*{_SIGNED}", re.ASCII)
+_SIGNS = {"++": "pp", "#": "sharp"}
 _UNSPACED_START = re.compile(f"[{_UNSPACED}]")
 _EMOJI_START = re.compile(f"[{_EMOJI}]")
 _ACCENT = re.compile(f"[{_ACCENTS}]")
@@ -89,6 +92,10 @@ def _asked(run: str) -> tuple[str, ...]:
     if _EMOJI_START.match(run):
         return (f"_{ord(run):x}",)
     found: list[str] = []
+    for sign, spelt in _SIGNS.items():
+        if run.endswith(sign):
+            run = run.removesuffix(sign)
+            found.append(_folded(_SEPARATOR.split(run)[-1] + spelt)[:MAX_TERM])
     pieces = _SEPARATOR.split(run)
     if len(pieces) > 1:
         found.append("_".join(map(_folded, pieces))[:MAX_TERM])

@@ -36,6 +36,8 @@ from linckia.services.runtime.text.stop_words import STOP_WORDS
         ("กา", "กา ก า"),
         ("ship it 🚀", "ship it _1f680"),
         ("ﬁne", "fine"),
+        ("C++ c# std/C++ g++.", "cpp c csharp c cpp std_c std c gpp g"),
+        ("C+ a+b x#y é++", "c a b x y epp e"),
         ("Bahnhof\u00adstrasse Donau\u200bdampf \ufeffmark \u2066x\u2069y", "bahnhofstrasse donaudampf mark xy"),
         ("مي\u200cرود", "ميرود"),
         ("", ""),
