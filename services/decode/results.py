@@ -162,6 +162,10 @@ class Writer:
     def text(self) -> str:
         return "".join(self._parts)
 
+    def scratch(self) -> Writer:
+        """Return another one that ends at the same time."""
+        return Writer(max(0.0, self._until - time.monotonic()))
+
     def write(self, text: str) -> None:
         """Append text. Raises Enough."""
         self._parts.append(without_breaks(text[: self._left]))

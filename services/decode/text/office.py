@@ -8,7 +8,8 @@ import posixpath
 import re
 import urllib.parse
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from linckia.services.decode.results import NotDecoded, Writer
@@ -67,8 +68,8 @@ class Archive:
 
 
 def docx(archive: Archive, main: str, out: Writer) -> None:
-    """Write paragraphs, headings, lists and tables, then notes and comments; deleted text is omitted. `main` is the
-    member that contains the document."""
+    """Write paragraphs, headings, lists and tables, then notes and comments, and each header and footer once; deleted
+    text is omitted. `main` is the member that contains the document."""
     folder = posixpath.dirname(main)
     headings = _headings(archive, f"{folder}/styles.xml")
 
@@ -88,6 +89,20 @@ def docx(archive: Archive, main: str, out: Writer) -> None:
     reader.read(archive.pieces(main))
     for part in ("footnotes", "endnotes", "comments"):
         reader.read(archive.pieces(f"{folder}/{part}.xml"))
+    known = relations(archive, main).values()
+    margins = [member for part in ("header", "footer") for kind, member in known if kind == part]
+    _margins(dialect, out, (archive.pieces(member) for member in margins))
+
+
+def _margins(dialect: Dialect, out: Writer, parts: Iterable[Iterable[bytes]]) -> None:
+    """Write headers and footers. Those of first, left and right pages are often the same."""
+    seen: dict[str, None] = {}
+    for part in parts:
+        page = out.scratch()
+        XmlConverter(dialect, page).read(part)
+        seen |= dict.fromkeys(page.text.split("\n\n"))
+    for text in seen:
+        out.block(text)
 
 
 def _level(text: str) -> str | None:
@@ -172,6 +187,11 @@ _OPEN_DOCUMENT: Final = Dialect(
     skipped=frozenset({"tracked-changes", "sequence-decls"}),
 )  # fmt: skip
 
+_MASTER_PAGES: Final = replace(
+    _OPEN_DOCUMENT, skipped=_OPEN_DOCUMENT.skipped | {"styles", "automatic-styles", "font-face-decls"}
+)
+"""Where the headers and footers are."""
+
 
 def open_document(archive: Archive, out: Writer) -> None:
     """Write the text of an ODT or ODP file."""
@@ -179,6 +199,9 @@ def open_document(archive: Archive, out: Writer) -> None:
     if manifest:
         raise NotDecoded("it is password-protected")
     XmlConverter(_OPEN_DOCUMENT, out).read(archive.pieces("content.xml"))
+    if b"opendocument.text" in archive.read("mimetype")[:100]:
+        # Those of presentations hold placeholders.
+        _margins(_MASTER_PAGES, out, [archive.pieces("styles.xml")])
 
 
 _ABOUT: Final = Dialect(

@@ -1,7 +1,7 @@
 """Spreadsheets as text: each sheet under its name, rows as `a | b | c`, comments below.
 
-XLSX is read here, with numbers exactly as the file writes them. Other formats are read with calamine, which returns
-numbers as floating point and no comments; those of ODS are added.
+XLSX is read here, with numbers exactly as the file writes them, and the formulas of cells that were never calculated.
+Other formats are read with calamine, which returns numbers as floating point and no comments; those of ODS are added.
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ class _Sheet:
         self._type = ""
         self._style = ""
         self._value: list[str] = []
-        self._is_value = False
+        self._formula: list[str] = []
+        self._is_value = self._is_formula = False
         self._silent = 0
 
     def read(self, archive: Archive, member: str) -> None:
@@ -151,7 +152,9 @@ class _Sheet:
             match = _REFERENCE.fullmatch(given.get("r", ""))
             self._column = _number(match[1]) if match else self._column + 1
             self._type, self._style = given.get("t", "n"), given.get("s", "")
-            self._value = []
+            self._value, self._formula = [], []
+        elif name == "f":
+            self._is_formula = True
         elif name in ("v", "t"):
             self._is_value = not self._silent
         elif name == "rPh":
@@ -163,12 +166,18 @@ class _Sheet:
     def _characters(self, text: str) -> None:
         if self._is_value:
             self._value.append(text)
+        elif self._is_formula:
+            self._formula.append(text)
 
     def _end(self, name: str) -> None:
         if name in ("v", "t"):
             self._is_value = False
         elif name == "rPh":
             self._silent -= 1
+        elif name == "f":
+            self._is_formula = False
+        elif name == "c" and self._formula and not self._value:
+            self._cells[self._column] = "=" + " ".join("".join(self._formula).split())
         elif name == "c" and self._value:
             if text := " ".join(self._shown("".join(self._value)).split()):
                 self._cells[self._column] = text

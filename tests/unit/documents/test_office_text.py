@@ -13,7 +13,7 @@ from linckia.proto.ops.documents.find import DocumentsGrep
 from linckia.services.decode.text import sheets
 from linckia.services.decode.text.documents import text_of
 from tests.unit.documents import formats
-from tests.unit.documents.formats import S, W
+from tests.unit.documents.formats import D, S, W
 from tests.unit.documents.rig import documents, tree
 
 LIMIT_S = 60.0
@@ -178,6 +178,38 @@ def test_an_opendocument_sheet_has_exact_numbers_durations_and_notes() -> None:
     data = formats.zipped({"mimetype": kind, "META-INF/manifest.xml": manifest, "content.xml": ODS})
     made = text_of(data, LIMIT_S)
     assert made.text == "# Sums\n\n4111111111111111 | 30:15:00\n\nComments:\n\n- Ada please check\n\n"
+
+
+def test_headers_and_footers_are_text_once() -> None:
+    def part(kind: str, text: str) -> str:
+        return f"<w:{kind} {W}><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:{kind}>"
+
+    names = {"header_1": "header1.xml", "header_2": "header2.xml", "footer_1": "footer1.xml"}
+    letter = changed(formats.docx(), {
+        "word/_rels/document.xml.rels": formats.relations(**names),
+        "word/header1.xml": part("hdr", "Larch and Sons"), "word/header2.xml": part("hdr", "Larch and Sons"),
+        "word/footer1.xml": part("ftr", "IBAN DE89 3704"),
+    })  # fmt: skip
+    text = text_of(letter, LIMIT_S).text or ""
+    assert (text.count("Larch and Sons"), text.count("IBAN DE89 3704")) == (1, 1)
+    page = "".join(f"<style:{kind}><text:p>{text}</text:p></style:{kind}>" for kind, text in (
+        ("header", "Letterhead"), ("header-left", "Letterhead"), ("footer", "Foot"),
+    ))  # fmt: skip
+    styles = (
+        f'<office:document-styles {D} xmlns:style="urn:style"><office:styles><text:p>no</text:p></office:styles>'
+        f"<office:master-styles><style:master-page>{page}</style:master-page></office:master-styles>"
+        "</office:document-styles>"
+    )
+    text = text_of(changed(formats.odt(), {"styles.xml": styles}), LIMIT_S).text or ""
+    assert (text.count("Letterhead"), text.count("Foot"), "no" in text) == (1, 1, False)
+
+
+def test_a_cell_that_was_never_calculated_has_its_formula() -> None:
+    row = (
+        '<row r="1"><c r="A1"><v>1</v></c><c r="B1"><f>A1*2</f><v>2</v></c><c r="C1"><f>SUM(A1:B1)</f></c>'
+        '<c r="D1"><f>A1&amp;"x"</f><v></v></c><c r="E1"><f t="shared" si="0"/></c></row>'
+    )
+    assert '1 | 2 | =SUM(A1:B1) | =A1&"x"\n' in (text_of(book(row), LIMIT_S).text or "")
 
 
 async def test_all_of_it_is_found(tmp_path: Path) -> None:
