@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from linckia.services.knowledge.notes.files import Place
 from linckia.services.knowledge.notes.frontmatter import FrontMatter
-from linckia.services.knowledge.notes.properties import DESTINATION, WIKILINK, property_links
+from linckia.services.knowledge.notes.properties import ATTRIBUTE, DESTINATION, WIKILINK, property_links
 from linckia.services.knowledge.notes.spelling import nfc
 
 FRONT_MATTER_RELATIONS = ("references", "follows", "implements")
@@ -37,6 +37,7 @@ _HASHTAG = re.compile(
 _LEGACY_TAG = re.compile(r"(?<![\w/.#\[-])tag-(\w[\w-]*)", re.IGNORECASE)
 _TAG_COMMENT = re.compile(r"<!--[ \t]*tags:((?:[^<-]++|-(?!->)|<(?!!--[ \t]*tags:))*+)-->", re.IGNORECASE)
 _RELATION = re.compile(r"\[\s*([^\[\]:]+?)\s*:\s*([^\[\]]+?)\s*\]")
+_ITEMS = re.compile(r"^[ \t]*[\"']?tags[\"']?[ \t]*:[ \t]*(?:#[^\n]*)?(?:\n[ \t]*-|\[)", re.IGNORECASE | re.MULTILINE)
 _BETWEEN_RELATIONS = re.compile(r"\]\s*\[")
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 FRAGMENT = re.compile(r"#\S")
@@ -99,7 +100,7 @@ def pointers(
         code: ranges of lines of code in it, from 0, end exclusive.
     """
     references: list[Reference] = []
-    tags: list[str] = [tag for value in front.values.get("tags", ()) for tag in value.split(",")]
+    tags = [tag for value in front.values.get("tags", ()) for tag in _listed(value, front)]
     references += in_properties(front, place)
     text = without_code(body, code)
     found: list[tuple[int, str, Iterable[Reference]]] = []
@@ -117,14 +118,14 @@ def pointers(
         after = end
     text = "".join((*outside, text[after:]))
     found += [(match.start(), match[1], named("CITES", match[1], place)) for match in WIKILINK.finditer(text)]
-    for pattern in (DESTINATION, DEFINITION):
+    for pattern in (DESTINATION, DEFINITION, ATTRIBUTE):
         for match in pattern.finditer(text):
             destination = next(filter(None, match.groups()), "")
             found.append((match.start(), destination, linked(destination, place)))
     for match in _TAG.finditer(text):
         tags.append(match[1])
         found.append((match.start(), match[1], named("TAGGED_AS", match[1], place)))
-    tags += hashtags(text)
+    tags += hashtags(_without_comments(text))
     for match in _LEGACY_TAG.finditer(text):
         name = name_key(match[1].rstrip("-_"))
         found.append((match.start(), name, [Reference("EXEMPLIFIES", name, f"tag-{name}")]))
@@ -134,6 +135,12 @@ def pointers(
         references += (replace(reference, written=written, line=line) for reference in each)
     unique = dict.fromkeys(reference for reference in references if reference.key)
     return tuple(unique), clean_tags(tags)
+
+
+def _listed(value: str, front: FrontMatter) -> list[str]:
+    """Return the tags in a value of `tags`. If that is one text, white space separates them, as commas do."""
+    is_text = not any(key == "tags" for key, _, _ in front.flows) and not _ITEMS.search(front.source)
+    return value.replace(",", " ").split() if is_text else value.split(",")
 
 
 def in_properties(front: FrontMatter, place: Place) -> Iterator[Reference]:
@@ -201,6 +208,16 @@ def linked(destination: str, place: Place) -> Iterator[Reference]:
 def _folder(path: str, place: Place) -> str:
     """Return the base folder of a path in a note."""
     return place.root if path.startswith("/") else os.path.join(place.root, os.path.dirname(place.path))
+
+
+def _without_comments(text: str) -> str:
+    """Return a text without its HTML comments. One that is never closed is none."""
+    kept: list[str] = []
+    at = 0
+    while (start := text.find("<!--", at)) >= 0 and (end := text.find("-->", start + 4)) >= 0:
+        kept += (text[at:start], " ")
+        at = end + 3
+    return "".join((*kept, text[at:]))
 
 
 def tag_comments(text: str) -> Iterator[tuple[int, int, str]]:

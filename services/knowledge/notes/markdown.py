@@ -15,7 +15,7 @@ from linckia.services.runtime.models.measure import Measure
 from linckia.services.runtime.text.cutting import Part, Section, cut, without_data
 from linckia.services.runtime.text.markdown import Outline, outline
 
-VERSION = 6
+VERSION = 7
 """Increment when the same text would yield a different note; all notes are then read again."""
 
 MAX_INDEXED_CHARS = 4 * 1024 * 1024

@@ -14,8 +14,15 @@ from typing import NamedTuple
 
 from linckia.services.knowledge.notes.frontmatter import FrontMatter, Scalar
 
-WIKILINK = re.compile(r"\[\[([^\[\]\n|]+)(?:\|[^\[\]\n]*)?\]\]")
+WIKILINK = re.compile(r"(?<!\\)(?:\\\\)*+\[\[([^\[\]\n|]+)(?:\|[^\[\]\n]*)?\]\]")
+"""A bracket after a backslash is a bracket."""
 DESTINATION = re.compile(r"\]\(\s*(?:<([^<>\n]*)>|([^\s()<>]*(?:\([^\s()<>]*\)[^\s()<>]*)*))")
+ATTRIBUTE = re.compile(
+    r"<(?:a|img|source|video|audio|embed|iframe|object|track)\b[^<>]*?\s(?:src|href|data)\s*=\s*"
+    r"""(?:"([^"<>\n]*)"|'([^'<>\n]*)')""",
+    re.IGNORECASE,
+)
+"""The destination of an HTML element."""
 
 BARE = ""
 """The style of an unquoted link."""

@@ -13,15 +13,17 @@ import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from linckia.services.knowledge.notes import frontmatter, links
 from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.notes.properties import DESTINATION, WIKILINK, encoded, property_links
+from linckia.services.knowledge.notes.properties import ATTRIBUTE, DESTINATION, WIKILINK, encoded, property_links
 from linckia.services.knowledge.writing.editing import MARK, flat
 from linckia.services.runtime.text.markdown import outline
 
 _PLAIN_YAML = re.compile(r"[^\W\d_][\w ./-]*(?<! )")
 _ENCODED = re.compile(r"[\s()<>%#?\\\[\]]")
+_UNENCLOSED = re.compile(r"[<>\\\n#?%]")
 UNNAMEABLE = re.compile(r"[\[\]|#^\"\\<>\x00-\x1f\x7f]")
 """Characters in a file name that a wikilink cannot contain."""
 
@@ -75,7 +77,7 @@ def tokens(text: str) -> Iterator[Token]:
     seen = links.without_code(body, outline(body).code)
     for match in WIKILINK.finditer(seen):
         yield _named(match[1], range(match.start(1) + start, match.end(1) + start + 1))
-    for pattern in (DESTINATION, links.DEFINITION):
+    for pattern in (DESTINATION, links.DEFINITION, ATTRIBUTE):
         for match in pattern.finditer(seen):
             group = 2 if match[1] is None else 1
             yield _pathed(match[group], range(match.start(group) + start, match.end(group) + start + 1))
@@ -123,6 +125,9 @@ def _fitting(new: str, token: Token, text: str) -> str | None:
     """Encode a name or path to replace a token; None if that is impossible."""
     if token.is_scalar:
         return _as_yaml(new, text[token.start])
+    if token.is_path and text[token.start - 1 : token.start] == "<" and not _UNENCLOSED.search(plain := unquote(new)):
+        # In angle brackets, a path may have spaces.
+        return plain
     return new if token.style is None else encoded(new, token.style)
 
 

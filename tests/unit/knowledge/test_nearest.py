@@ -166,9 +166,9 @@ async def test_paths_from_the_root_and_definitions_are_links_and_renamed(tmp_pat
         await bench.call(RenameNote(id="old-one", to="New two.md"))
         after = (root / "n/a.md").read_text()
         assert after == (
-            "[a](/deep/New%20two.md#x) [b](</deep/New%20two.md>) [[/deep/New two]] ![c](/deep/New%20two.md)\n\n"
-            "[r]: <../deep/New%20two.md> 'title'\n[s]: /deep/New%20two.md\n> [t]: </deep/New%20two.md>\n"
-            "\n[u]:\n  <../deep/New%20two.md>\n"
+            "[a](/deep/New%20two.md#x) [b](</deep/New two.md>) [[/deep/New two]] ![c](/deep/New%20two.md)\n\n"
+            "[r]: <../deep/New two.md> 'title'\n[s]: /deep/New%20two.md\n> [t]: </deep/New two.md>\n"
+            "\n[u]:\n  <../deep/New two.md>\n"
         )
 
 

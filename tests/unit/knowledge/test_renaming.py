@@ -39,7 +39,7 @@ follows: [New name, "New name.md"]
 up: "[[New name]]"
 ---
 [[New name]], [[New name|alias]], ![[New name#Part]], [[deep/New name]] | a [[New name\\|cell]] |
-[text](deep/New%20name.md#part "title"), <!-- [[New name]] -->[angle](<./deep/New%20name.md>), [x](other.md) [[other]] [[Its title]]
+[text](deep/New%20name.md#part "title"), <!-- [[New name]] -->[angle](<./deep/New name.md>), [x](other.md) [[other]] [[Its title]]
 `[[old]]` \\[[older]]
 
     [[old]] as code
