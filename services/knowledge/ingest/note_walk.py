@@ -66,7 +66,7 @@ class Walk:
                     self._fail(entry.path, f"cannot be examined: {error.strerror}")
 
     def _enters(self, folder: Folder, name: str) -> bool:
-        if name.startswith(".") or name in SKIPPED_FOLDERS or os.path.join(folder.path, name) in self._roots:
+        if not enters(name) or os.path.join(folder.path, name) in self._roots:
             return False
         return folder.rules is None or not folder.rules.ignores(folder.below + name, is_folder=True)
 
@@ -127,6 +127,11 @@ class Walk:
     def _fail(self, path: str, problem: str) -> None:
         self.unreadable.append(path)
         self.problems[printable(path)] = problem
+
+
+def enters(name: str) -> bool:
+    """Return whether folders with this name may hold notes."""
+    return not name.startswith(".") and name not in SKIPPED_FOLDERS
 
 
 def look(roots: Roots, files: Iterable[str], folders: Iterable[str]) -> Walk:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import trio
 
-from linckia.services.knowledge.ingest.note_walk import SKIPPED_FOLDERS
+from linckia.services.knowledge.ingest.note_walk import enters
 from linckia.services.knowledge.notes.links import name_key
 from linckia.services.knowledge.notes.spelling import as_on_disk
 from linckia.services.runtime.roots import Roots
@@ -35,16 +35,12 @@ def there(keys: Iterable[str], roots: Roots) -> frozenset[str]:
             trio.from_thread.check_cancelled()
             if time.monotonic() > until:
                 return frozenset(found.union(*(each for name, each in wanted.items() if "." in name)))
-            folders[:] = [each for each in folders if _enters(each.name) and each.path not in roots]
+            folders[:] = [each for each in folders if enters(each.name) and each.path not in roots]
             for name in (name_key(entry.name) for entry in others):
                 if (sought := wanted.get(name)) is not None:
                     path = name_key(folder.below + name)
                     found.update(key for key in sought if key == path or path.endswith(f"/{key}"))
     return frozenset(found)
-
-
-def _enters(name: str) -> bool:
-    return not name.startswith(".") and name not in SKIPPED_FOLDERS
 
 
 def _is_file(key: str, roots: Roots) -> bool:

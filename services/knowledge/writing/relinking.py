@@ -43,16 +43,18 @@ class Token(NamedTuple):
 
 @dataclass(slots=True)
 class Changed:
-    """Links to rewrite in one file, as old to new text; `stuck` if one cannot be written."""
+    """Links to rewrite in one file, as old to new text; `files` are those of a canvas's cards; `stuck` if one cannot be
+    written."""
 
     names: dict[str, str] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
     stuck: bool = False
 
     @property
     def chained(self) -> bool:
         """Whether a new text equals another old one, so that rewriting is not idempotent."""
-        return any(new in each for each in (self.names, self.paths) for new in each.values())
+        return any(new in each for each in (self.names, self.paths, self.files) for new in each.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from linckia.services.knowledge import edges, ids
 from linckia.services.knowledge.nodes import Node
 from linckia.services.knowledge.notes.files import Place
 from linckia.services.knowledge.notes.links import name_key, slug
+from linckia.services.knowledge.writing import canvases
 from linckia.services.knowledge.writing.editing import decoded
 from linckia.services.knowledge.writing.relinking import UNNAMEABLE, Move, relinked
 from linckia.services.runtime.keyed import Record
@@ -39,6 +40,14 @@ class Relink(msgspec.Struct, frozen=True):
     names: dict[str, str]
     paths: dict[str, str]
     only: str = ""
+    files: dict[str, str] = {}
+    """Of the cards of a canvas."""
+
+    def apply(self, text: str) -> tuple[str, int]:
+        """Return the text of the file with its links rewritten, and their number."""
+        if canvases.is_canvas(self.path):
+            return canvases.relinked(text, self.names, self.paths, self.files)
+        return relinked(text, self.names, self.paths)
 
 
 class Renaming(msgspec.Struct, frozen=True):
@@ -56,11 +65,14 @@ class _Entry(NamedTuple):
     name: str
 
 
-def plan_move(db: apsw.Connection, node: Node, new: Place, title: str, roots: Roots) -> tuple[Move, list[Place]]:
-    """Plan how a move affects the links in all notes.  Returns the move, and the other notes with affected links.
+def plan_move(
+    db: apsw.Connection, node: Node, new: Place, title: str, roots: Roots,
+    beyond: Mapping[Place, Collection[tuple[str, str]]],
+) -> tuple[Move, list[Place]]:  # fmt: skip
+    """Plan how a move affects the links in all notes.  Returns the move, and the other files with affected links.
 
-    `title` is the note's title in its new place. A link to another note is affected too if it would lead to this note
-    or a third one afterwards.
+    `title` is the note's title in its new place, and `beyond` are the references of files that are no notes. A link to
+    another note is affected too if it would lead to this note or a third one afterwards.
     """
     there = {Place(root, path): id_ for id_, root, path in db.execute("SELECT id, root, path FROM node")}
     wanted = ids.ids_of([new, *(place for place in there if place != node.place)], roots)
@@ -93,8 +105,10 @@ def plan_move(db: apsw.Connection, node: Node, new: Place, title: str, roots: Ro
 
     moving: dict[Place, dict[tuple[str, str], tuple[str, ...]]] = {}
     linking: dict[Place, None] = {}
-    for src, key, other_key in _concerned(db, node.id, {key for key, _ in own} | others.keys() | set(others.values())):
-        source = node.place if src == node.id else places[src]
+    concerned = _concerned(db, node.id, {key for key, _ in own} | others.keys() | set(others.values()))
+    asked = [(node.place if src == node.id else places[src], src, key, other) for src, key, other in concerned]
+    asked += [(place, "", key, other) for place, each in beyond.items() for key, other in each]
+    for source, src, key, other_key in asked:
         leads_to = before.target(key, other_key, source)
         if leads_to is None:
             continue
@@ -102,8 +116,9 @@ def plan_move(db: apsw.Connection, node: Node, new: Place, title: str, roots: Ro
             linking[source] = None
         by = key if before.target(key, "", source) == node.id else other_key
         lost = leads_to == node.id and by in by_place and by not in by_new_place
-        if lost or after.target(key, other_key, places[src]) != leads_to:
-            moving.setdefault(source, {})[key, other_key] = names(leads_to, places[src])
+        later = new if src == node.id else source
+        if lost or after.target(key, other_key, later) != leads_to:
+            moving.setdefault(source, {})[key, other_key] = names(leads_to, later)
             linking[source] = None
     return Move(node.place, new, moving), [place for place in linking if place != node.place]
 
@@ -194,7 +209,7 @@ def _relinked(relink: Relink, roots: Roots) -> bool:
     def change(data: bytes) -> bytes:
         if relink.only and content_hash(data) != relink.only:
             return data
-        return relinked(decoded(data), relink.names, relink.paths)[0].encode()
+        return relink.apply(decoded(data))[0].encode()
 
     try:
         rewrite(relink.path, roots, change)

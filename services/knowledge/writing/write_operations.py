@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import apsw
 import trio
@@ -22,9 +23,9 @@ from linckia.services.knowledge.nodes import Node
 from linckia.services.knowledge.notes import files, markdown, tags
 from linckia.services.knowledge.notes.files import Place
 from linckia.services.knowledge.notes.spelling import as_on_disk
-from linckia.services.knowledge.writing import relinking
+from linckia.services.knowledge.writing import canvases, relinking
 from linckia.services.knowledge.writing.editing import Merge, decoded, edited, with_front_matter
-from linckia.services.knowledge.writing.relinking import UNNAMEABLE, Changed, Move, relinked
+from linckia.services.knowledge.writing.relinking import UNNAMEABLE, Move
 from linckia.services.knowledge.writing.renaming import Journal, Relink, Renaming, plan_move, renamed, renaming_steps
 from linckia.services.runtime import keyed
 from linckia.services.runtime.database import Database
@@ -161,6 +162,8 @@ class WriteOperations:
                     id_ = await self._index_current(answer.path)
                     answer = structs.replace(answer, id=id_, indexed=bool(id_))
                     for path in rewritten:
+                        if canvases.is_canvas(path):
+                            continue
                         await self._index_current(path)
                 return answer
             finally:
@@ -279,8 +282,13 @@ class WriteOperations:
     async def _planned(self, node: Node, new: Place) -> _Plan:
         data = await trio.to_thread.run_sync(read_whole, node.place.absolute, self._roots, limiter=self._writing)
         title = markdown.own_title(files.decode(data)) or markdown.stem(new.path)
-        move, linking = await self._database.read(lambda db: plan_move(db, node, new, title, self._roots))
-        return await trio.to_thread.run_sync(_plan, move, linking, self._roots, limiter=self._writing)
+        seen = await trio.to_thread.run_sync(_canvases, node.place.root, self._roots, limiter=self._writing)
+        move, linking = await self._database.read(
+            lambda db: plan_move(db, node, new, title, self._roots, seen.references)
+        )
+        # The file of a card is a path, which the plan does not know.
+        linking = [*dict.fromkeys((*linking, *seen.references))]
+        return await trio.to_thread.run_sync(_plan, move, linking, seen.unseen, self._roots, limiter=self._writing)
 
 
 def _constant(answer: NoteRenamed, _: apsw.Connection) -> NoteRenamed:
@@ -329,25 +337,48 @@ def _written(path: str, roots: Roots, text: str, params: ops.WriteNote) -> tuple
     return rewrite(path, roots, change, answer=_answered), False
 
 
-def _plan(move: Move, linking: Iterable[Place], roots: Roots) -> _Plan:
+class _Canvases(NamedTuple):
+    """The references of canvases, and what could not be looked through."""
+
+    references: dict[Place, frozenset[tuple[str, str]]]
+    unseen: list[str]
+
+
+def _canvases(root: str, roots: Roots) -> _Canvases:
+    """Look for the canvases below a root.  Blocks."""
+    found, is_all = canvases.find(root, roots)
+    seen = _Canvases({}, [] if is_all else [os.path.join(root, f"**/*{canvases.SUFFIX}")])
+    for place in found:
+        try:
+            text = files.decode(read_whole(place.absolute, roots))
+            seen.references[place] = frozenset(canvases.references(text, place))
+        except (OSError, OutsideRoots, files.TooLarge):
+            seen.unseen.append(place.absolute)
+    return seen
+
+
+def _plan(move: Move, linking: Iterable[Place], unseen: Sequence[str], roots: Roots) -> _Plan:
     """Plan the changes in each file.  Blocks."""
     plan = _Plan(Renaming(move.old, move.new, []))
+    plan.left += unseen
     for place in (move.old, *linking):
         own = place == move.old
         path = (move.new if own else place).absolute
         try:
             data = read_whole(place.absolute, roots)
             text = files.decode(data)
-            changed = relinking.changed(text, place, move)
-            after, count = relinked(text, changed.names, changed.paths)
+            look = canvases.changed if canvases.is_canvas(path) else relinking.changed
+            changed = look(text, place, move)
+            only = content_hash(data) if own or changed.chained else ""
+            relink = Relink(path, changed.names, changed.paths, only, changed.files)
+            after, count = relink.apply(text)
             if changed.stuck or (count and not _may_write(place, data, roots)):
                 plan.left.append(place.absolute)
         except (OSError, OutsideRoots, files.TooLarge):
-            changed, count = Changed(), 0
+            count = 0
             plan.left.append(place.absolute)
         if count and _may_write(place, data, roots):
-            only = content_hash(data) if own or changed.chained else ""
-            plan.renaming.relinks.append(Relink(path, changed.names, changed.paths, only))
+            plan.renaming.relinks.append(relink)
             plan.texts[path] = text, after
             plan.links += count
     return plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -203,3 +204,53 @@ def test_links_rewritten_twice_are_as_after_once() -> None:
     once, count = relinked(LINKS, names, paths)
     assert count
     assert relinked(once, names, paths) == (once, 0)
+
+
+CANVAS = {
+    "nodes": [
+        {"id": "1", "type": "file", "file": "notes/Old.md", "subpath": "#Part"},
+        {"id": "2", "type": "text", "text": 'see [[Old|"it"]], [[notes/old]]\nand [x](notes/Old.md), `[[old]]`'},
+        {"id": "3", "type": "file", "file": "other.md"},
+        {"id": "4", "type": "link", "url": "https://example.org/notes/Old.md", "label": "file"},
+    ],
+    "edges": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", ["", "boards/"])
+async def test_canvases_follow_and_only_what_changes_is_written(tmp_path: Path, root: Path, folder: str) -> None:
+    write(root, "notes/Old.md", "# Old")
+    write(root, "other.md", "# Other")
+    source = json.dumps(CANVAS, indent="\t", ensure_ascii=False).replace(
+        '"edges"', '"ähnlich": "\\ud83d\\ude00", "edges"'
+    )
+    canvas = write(root, f"{folder}Board.canvas", source)
+    write(root, "broken.canvas", '{"nodes": [{"file": "notes/Old.md"')
+    write(root, ".obsidian/hidden.canvas", source)
+    async with notes_service(tmp_path, root) as bench:
+        await settled(bench, 2)
+        dry = await bench.call(RenameNote(path="notes/Old.md", to="deep/New name.md", dry_run=True))
+        assert canvas.read_text() == source
+        done = await bench.call(RenameNote(path="notes/Old.md", to="deep/New name.md"))
+    paths = "deep/New%20name.md" if not folder else "notes/Old.md"
+    expected = (
+        source.replace('"file": "notes/Old.md"', '"file": "deep/New name.md"').replace("[[Old|", "[[New name|")
+        .replace("[[notes/old]]", "[[deep/New name]]").replace("(notes/Old.md)", f"({paths})")
+    )  # fmt: skip
+    assert canvas.read_text() == expected
+    assert str(canvas) in done.files
+    assert "Board.canvas" in dry.diff
+    assert (root / "broken.canvas").read_text() == '{"nodes": [{"file": "deep/New name.md"'
+    assert (root / ".obsidian/hidden.canvas").read_text() == source
+
+
+async def test_a_canvas_that_cannot_be_written_is_named(tmp_path: Path, root: Path) -> None:
+    write(root, "Old.md", "# Old")
+    canvas = write(root, "a.canvas", '{"nodes": [{"type": "text", "text": "[[Old]] \\u00e9"}]}')
+    other = write(root, "b.canvas", "")
+    other.write_bytes(b'{"nodes": [{"file": "Old.md", "x": "\xff"}]}')
+    async with notes_service(tmp_path, root) as bench:
+        await settled(bench, 1)
+        done = await bench.call(RenameNote(path="Old.md", to="New.md"))
+    assert (done.files, done.left) == ([str(canvas)], [str(other)])
+    assert canvas.read_text() == '{"nodes": [{"type": "text", "text": "[[New]] \\u00e9"}]}'
