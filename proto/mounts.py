@@ -44,6 +44,10 @@ UPDATED: Final = "mcp.mount_resource_updated"
 
 TOOLS_CALL: Final = "tools/call"
 
+ACTIVITY: Final = "activity"
+"""Key in the `info` of a mount's service: whether the server is busy or silent, once calls have been in flight for a
+while."""
+
 MAX_NAME_CHARS: Final = 4096
 """Longer names of tools, prompts and URIs are cut in `MountRequest.name`."""
 
@@ -117,6 +121,9 @@ class MountSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     `stateful`."""
     max_instances: Annotated[int, Meta(ge=1, le=256)] = 16
     """Maximum number of processes with `share = "client"`; the one unused for longest ends first."""
+    extra_instances: Annotated[int, Meta(ge=0, le=8)] = 0
+    """Processes that may be started beside the one that all clients share, for calls that would wait behind it while it
+    gives no sign of life."""
     start: Literal["eager", "lazy"] = "lazy"
     """Whether it starts with Linckia or with its first call."""
     rest_after_s: Annotated[float, Meta(ge=0)] | None = None
@@ -276,6 +283,10 @@ def settings_of(name: str, table: Layer) -> MountSettings:
         raise ValueError(f"mcp.{name}: {error}") from None
     if sum(map(bool, (settings.command, settings.url, settings.url_from))) != 1:
         raise ValueError(f"mcp.{name}: set either `command` or `url` (or `url_from`)")
+    if settings.extra_instances and (settings.is_remote or settings.stateful or not settings.is_shared):
+        raise ValueError(
+            f"mcp.{name}.extra_instances: only for a `command` that all clients share and that is not `stateful`"
+        )
     if settings.url and not is_url(settings.url):
         raise ValueError(f"mcp.{name}.url: expected an address that starts with http:// or https://")
     return settings

@@ -18,7 +18,7 @@ from linckia.kernel.mount_settings import problem_of
 from linckia.proto.control.client import CallFailed, Client, NoKernel
 from linckia.proto.json_types import JsonObject, Layer
 from linckia.proto.launch import FREE_ATTRIBUTES, NO_ATTRIBUTES, NO_SIGNAL_SCOPE
-from linckia.proto.mounts import PREFIX, REGISTRY, TABLE, MountSettings, service_of
+from linckia.proto.mounts import ACTIVITY, PREFIX, REGISTRY, TABLE, MountSettings, service_of
 
 _HEADERS = ("NAME", "STATE", "CONFINED", "TOOLS", "FLAGS", "COMMAND OR URL")
 
@@ -116,7 +116,9 @@ def _remarks(found: JsonObject) -> list[Cell]:
         return [f"{name} needs a login: open this address in a browser: {found['login']}"]
     if found["tools"] is None and found["last_death"]:
         return [f"{name} has not started: {found['last_death']}; see: linckia mcp logs {name}"]
-    return [f"{name} {meaning}; see: linckia doctor" for gap, meaning in _GAPS.items() if gap in found["confined"]]
+    remarks: list[Cell] = [f"{name} is {found['activity']}"] if found["activity"] else []
+    gaps = [meaning for gap, meaning in _GAPS.items() if gap in found["confined"]]
+    return remarks + [f"{name} {meaning}; see: linckia doctor" for meaning in gaps]
 
 
 def _statuses(client: Client | None) -> dict[str, JsonObject]:
@@ -149,6 +151,7 @@ def _described(client: Client | None, name: str, table: Layer, status: JsonObjec
         "last_death": (status or {}).get("last_death") or "",
         "login": login,
         "confine": _is_confined(client, name, table, status),
+        "activity": (status or {}).get("info", {}).get(ACTIVITY, ""),
         "confined": (status or {}).get("info", {}).get("confined", ""),
         "tools": len(offered["definitions"].get("tools", ())) if offered.get("version") else None,
         "flags": list(dict.fromkeys(flags)),

@@ -22,6 +22,7 @@ from linckia.kernel.cli.terminal import (
 )
 from linckia.proto.gpu import GPU, GpuFigures
 from linckia.proto.json_types import JsonObject
+from linckia.proto.mounts import ACTIVITY
 
 HEADERS = ("SERVICE", "STATE", "GEN", "PID", "UP", "RESTARTS", "RECOVERY", "MEMORY", "BUSY", "")
 
@@ -111,6 +112,7 @@ def _short_note(service: Mapping[str, Any]) -> str:
     parts = [service.get("reason") or ""]
     if (retry := service.get("retry_in_s")) is not None:
         parts.append(f"next try in {duration(retry)}")
+    parts.append((service.get("info") or {}).get(ACTIVITY, ""))
     parts += [f"{name}: {_backlog(held)}" for name, held in (service.get("backlogs") or {}).items()]
     if service.get("deaths"):
         parts.append(f"last death: {service.get('last_death')}")

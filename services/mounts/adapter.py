@@ -92,6 +92,8 @@ async def _opened(env: Environment) -> Servers:
         timeout_s=settings.timeout,
         start_s=settings.start_timeout,
         roots=tuple(settings.roots),
+        # Calls go to another process instead.
+        patient=not settings.extra_instances,
     )
     connects = _connects(settings, remembered.state.mark, env)
     servers = Servers(env, settings, connects, limits, remembered, is_local=bool(settings.command))

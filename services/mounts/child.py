@@ -49,6 +49,7 @@ class Child:
     Attributes:
         pid: of the server, which leads a process group and session of its own.
         guardian_pid: of the guardian; all processes below it are the server's.
+        heard_at: when the server last wrote anything to its stderr, on trio's clock.
         ended: set once the server has ended, or its guardian has.
         cause: how it ended; empty while it runs.
     """
@@ -57,6 +58,7 @@ class Child:
         self.pid = 0
         self.guardian_pid = process.pid
         self.cause = ""
+        self.heard_at = 0.0
         self.ended = trio.Event()
         self.stdin = trio.lowlevel.FdStream(pipes[0])
         self.stdout = trio.lowlevel.FdStream(pipes[1])
@@ -104,6 +106,7 @@ class Child:
         rest = b""
         try:
             while data := await self.stderr.receive_some(65_536):
+                self.heard_at = trio.current_time()
                 *lines, rest = (rest + data).split(b"\n")
                 rest = rest[:LINE_BYTES]
                 for line in lines:

@@ -44,6 +44,11 @@ class Connection:
         """Wait until the process ends or cannot be reached any more; forever if it runs elsewhere."""
         await trio.sleep_forever()
 
+    @property
+    def heard_at(self) -> float:
+        """When the server last gave a sign of life other than a message, on trio's clock."""
+        return 0.0
+
     def end_now(self) -> None:
         """Have the server killed instead of asked to end when the connection closes."""
 
@@ -77,6 +82,10 @@ class ChildConnection(Connection):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait, self.child.ended)
             nursery.start_soon(wait, self.pipes.is_deaf)
+
+    @property
+    def heard_at(self) -> float:
+        return max(self.pipes.heard_at, self.child.heard_at)
 
     def end_now(self) -> None:
         self.is_patient = False

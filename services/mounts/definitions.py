@@ -12,7 +12,7 @@ from linckia.proto.mounts import Definitions
 from linckia.services.mounts import messages
 from linckia.services.mounts.handshake import Greeting
 from linckia.services.mounts.messages import JsonObject, Message
-from linckia.services.mounts.peer import NoReply
+from linckia.services.mounts.peer import BadReply, NoReply
 
 PAGES_MOST = 1000
 PAGE_S = 60.0
@@ -65,6 +65,9 @@ async def _whole(server: Server, method: str, member: str) -> list[Raw]:
             reply = await server.ask(method, {} if cursor is None else {"cursor": cursor}, limit_s=PAGE_S)
         except NoReply:
             _log.warning("%s: no answer within %g s", method, PAGE_S)
+            return found
+        except BadReply as error:
+            _log.warning("%s: the reply cannot be read: %s", method, error)
             return found
         said = messages.members(reply.result)
         if reply.result is UNSET:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -36,10 +36,16 @@ def session_key(ctx: Context) -> str:
     return ctx.session or f"call {ctx.id}"
 
 
+def what_is_called(request: MountRequest) -> str:
+    """Return the method of a request and the tool, prompt or URI, for messages."""
+    return f"{request.method} {request.name}".strip()
+
+
 class Exchange:
     """One call on a server.
 
     Attributes:
+        since: when it was sent, on trio's clock.
         questions: the server's open questions to the client, by a name that nobody can guess.
     """
 
@@ -48,6 +54,7 @@ class Exchange:
         self.request = request
         self.pending = pending
         self.session = session_key(ctx)
+        self.since = 0.0
         self.questions: dict[str, Id] = {}
         self.parked_at: float | None = None
         self.key = ctx.session
@@ -141,15 +148,19 @@ class Turns:
         self._waiting_since = 0.0
 
     @asynccontextmanager
-    async def turn(self, session: str) -> AsyncIterator[None]:
-        """Wait for the turn, and have it while this context is active."""
+    async def turn(self, session: str, wait: Callable[[trio.Event], Awaitable[None]]) -> AsyncIterator[None]:
+        """Wait for the turn, and have it while this context is active.
+
+        Args:
+            wait: waits for an event; may raise.
+        """
         if not self._may_enter(session):
             entry = (session, trio.Event())
             self._waiting_since = self._waiting_since if self._waiting else trio.current_time()
             self._waiting.append(entry)
             try:
-                await entry[1].wait()
-            except trio.Cancelled:
+                await wait(entry[1])
+            except BaseException:
                 if entry in self._waiting:
                     self._waiting.remove(entry)
                 else:

@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw
 
 from linckia.services.mounts import messages
 from linckia.services.mounts.messages import JsonObject, Message
-from linckia.services.mounts.peer import Lost, NoReply, Peer
+from linckia.services.mounts.peer import BadReply, Lost, NoReply, Peer
 
 HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MODERN_VERSIONS: Final = ("2026-07-28",)
@@ -160,7 +160,10 @@ async def _negotiate(peer: Peer) -> Greeting:
 
 async def _discover(peer: Peer, version: str) -> Greeting | Message:
     """Return the greeting of a modern server, or its refusal."""
-    reply = await peer.request("server/discover", {"_meta": _meta(version)}, limit_s=float("inf"))
+    try:
+        reply = await peer.request("server/discover", {"_meta": _meta(version)}, limit_s=float("inf"))
+    except BadReply:
+        return Message()
     said = messages.members(reply.result)
     versions = messages.value(said.get("supportedVersions", UNSET))
     common = [each for each in MODERN_VERSIONS if isinstance(versions, list) and each in versions]
@@ -191,7 +194,10 @@ def _named(refusal: object) -> str:
 async def _initialize(peer: Peer) -> Greeting:
     """Do the handshake. Raises Refused or Lost."""
     offer = {"protocolVersion": HANDSHAKE_VERSIONS[-1], "capabilities": CAPABILITIES, "clientInfo": client_info()}
-    reply = await peer.request("initialize", offer, limit_s=float("inf"))
+    try:
+        reply = await peer.request("initialize", offer, limit_s=float("inf"))
+    except BadReply as error:
+        raise Refused(f"the server's reply to `initialize` cannot be read: {error}") from None
     if reply.result is UNSET:
         raise Refused(f"the server refuses to initialize: {messages.error_of(reply)[1]}", reply)
     said = messages.members(reply.result)

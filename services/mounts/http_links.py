@@ -32,15 +32,16 @@ from mcp.shared.inbound import (
     x_mcp_header_map,
 )
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
-from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, jsonrpc_message_adapter
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, PARSE_ERROR, jsonrpc_message_adapter
 from msgspec import UNSET
+from pydantic import ValidationError
 
 from linckia.services.mounts import messages
 from linckia.services.mounts.connections import Connect, Connection
 from linckia.services.mounts.environment import AdapterSettings, Secrets, headers_of, secret_of, url_of
 from linckia.services.mounts.handshake import MODERN_VERSIONS
 from linckia.services.mounts.links import Begun, LinkEnded
-from linckia.services.mounts.messages import Message
+from linckia.services.mounts.messages import Message, NotJson, Received, Unreadable, number_of
 
 CONNECT_S: Final = 30.0
 SESSION_HEADER: Final = "mcp-session-id"
@@ -48,6 +49,8 @@ SESSION_HEADER: Final = "mcp-session-id"
 _OLDER: Final = (400, 404, 405)
 """Statuses with which servers answer that know only the older transport."""
 
+_PINGS: Final = frozenset({"ping", "server/discover"})
+_ACCEPTED: Final = 202
 _FAILED: Final = 599
 """Status in place of a response that never came."""
 
@@ -60,38 +63,50 @@ Streams = tuple[Any, Any]
 
 class _Identified(msgspec.Struct):
     id: int | str | None = None
+    method: str = ""
+
+    @property
+    def number(self) -> int:
+        """The id of a request of ours; -1 in anything else, such as a reply to a request of the server."""
+        return self.id if isinstance(self.id, int) and self.method else -1
 
 
 class _Outcome(msgspec.Struct):
-    """The end of a request that got no reply from the server."""
+    """The end of a request that got no reply from the server, or none that can be read."""
 
     cause: str
     begun: bool
     ends_link: bool
+    unreadable: bool = False
+    ignored: bool = False
 
 
 class Watch(httpx2.AsyncBaseTransport):
-    """Notes the outcome of each request, by its JSON-RPC id."""
+    """Notes the outcome of each request, by its JSON-RPC id.
+
+    A ping that fails ends nothing: other requests of the same session may get their replies. `greeted` says whether the
+    server is known, so that requests without effect are pings.
+    """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, host: str) -> None:
         self._inner = inner
         self._host = host
         self.outcomes: dict[int, _Outcome] = {}
         self.status = 0
+        self.greeted = False
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        number = _number(request)
+        asked = _asked(request)
+        number, is_ping = asked.number, self.greeted and asked.method in _PINGS
         try:
             response = await self._inner.handle_async_request(request)
         except httpx2.TransportError as error:
             if request.method != "POST":
                 raise
-            not_delivered = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
-            what = "cannot connect" if not_delivered else "lost the connection"
-            cause = f"{what} to {self._host}: {_reason(error)}"
-            self._note(number, _Outcome(cause, begun=not not_delivered, ends_link=True))
-            return httpx2.Response(_FAILED, request=request)
+            return self._lost(request, number, error, is_ping=is_ping)
         self.status = response.status_code
+        if is_ping:
+            return response
         if response.status_code >= 400 and request.method == "POST":
             has_session = SESSION_HEADER in request.headers
             if response.status_code == 404 and has_session:
@@ -101,7 +116,37 @@ class Watch(httpx2.AsyncBaseTransport):
             else:
                 reason = f"{self._host} answers HTTP {response.status_code} {response.reason_phrase}".strip()
                 self._note(number, _Outcome(reason, begun=response.status_code >= 500, ends_link=False))
+        elif number >= 0 and _has_reply(response):
+            return await self._with_reply(request, response, number)
         return response
+
+    def _lost(
+        self, request: httpx2.Request, number: int, error: httpx2.TransportError, *, is_ping: bool = False
+    ) -> httpx2.Response:
+        not_delivered = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
+        what = "cannot connect" if not_delivered else "lost the connection"
+        cause = f"{what} to {self._host}: {_reason(error)}"
+        self._note(number, _Outcome(cause, begun=not not_delivered, ends_link=not is_ping, ignored=is_ping))
+        return httpx2.Response(_FAILED, request=request)
+
+    async def _with_reply(self, request: httpx2.Request, response: httpx2.Response, number: int) -> httpx2.Response:
+        """Return a response with the reply to the request, or with an error if the body is no reply to it.
+
+        The SDK has the last word on JSON: it reads NaN, for example.
+        """
+        problem = ""
+        try:
+            body = await _body(response)
+            body, problem = _reply(body, number)
+        except httpx2.TransportError as error:
+            return self._lost(request, number, error)
+        except NotJson as error:
+            problem = str(error)
+            body = messages.error(number, PARSE_ERROR, problem)
+        if problem:
+            self._note(number, _Outcome(problem, begun=True, ends_link=False, unreadable=True))
+        headers = {name: value for name, value in response.headers.items() if name.lower() not in _OF_THE_BODY}
+        return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
 
     def _note(self, number: int, outcome: _Outcome) -> None:
         self.outcomes[number] = outcome
@@ -110,12 +155,57 @@ class Watch(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-def _number(request: httpx2.Request) -> int:
+def _asked(request: httpx2.Request) -> _Identified:
     try:
-        found = msgspec.json.decode(request.content, type=_Identified).id
+        return msgspec.json.decode(request.content, type=_Identified)
     except (msgspec.DecodeError, httpx2.RequestNotRead):
-        return -1
-    return found if isinstance(found, int) else -1
+        return _Identified()
+
+
+_OF_THE_BODY: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+
+
+def _has_reply(response: httpx2.Response) -> bool:
+    """Whether the body should be one reply."""
+    is_json = response.headers.get("content-type", "").lower().startswith("application/json")
+    return is_json and response.is_success and response.status_code != _ACCEPTED
+
+
+async def _body(response: httpx2.Response) -> bytes:
+    """Return the body of a response. Raises NotJson if it is too long."""
+    body = bytearray()
+    try:
+        async with contextlib.aclosing(response.aiter_bytes()) as parts:
+            async for data in parts:
+                body += data
+                if len(body) > messages.MAX_BYTES:
+                    raise NotJson(f"it has more than {messages.MAX_BYTES >> 20} MiB")
+    finally:
+        await response.aclose()
+    return bytes(body)
+
+
+def _reply(body: bytes, number: int) -> tuple[bytes, str]:
+    """Return what to read as the reply to a request, and why that may not be possible.
+
+    Raises NotJson if the body certainly is no reply to it.
+    """
+    try:
+        found = messages.parse(body)[0]
+    except NotJson as error:
+        return body, str(error)
+    except IndexError:
+        return body, "it is an empty list"
+    if isinstance(found, Unreadable):
+        return body, found.problem
+    if found.method is not UNSET:
+        raise NotJson("it is a request or notification instead of the reply")
+    if found.id is None and found.error is not UNSET:
+        # The server could not read the id of the request.
+        return messages.encode(Message("2.0", id=number, error=found.error)), ""
+    if number_of(found.id) != number:
+        raise NotJson(f"it replies to request {found.id!r:.40} instead of {number}")
+    return body, ""
 
 
 def _reason(error: BaseException) -> str:
@@ -142,7 +232,7 @@ class HttpLink:
         self._ended_by = ""
         """Why the link ends, while other requests in flight may still get their own replies."""
         self._settle_until = math.inf
-        self._into, self._received = trio.open_memory_channel[Message](0)
+        self._into, self._received = trio.open_memory_channel[Received](0)
         self._write: Any = None
 
     async def run(
@@ -161,6 +251,8 @@ class HttpLink:
                     async for item in read:
                         if isinstance(item, SessionMessage):
                             await self._into.send(_from_sdk(item))
+                        elif isinstance(item, ValidationError):
+                            await self._into.send(_refused(item))
         except* (
             httpx2.HTTPError,
             OAuthFlowError,
@@ -173,10 +265,11 @@ class HttpLink:
         if not is_open:
             task_status.started()
 
-    async def send(self, message: bytes, begun: Begun) -> None:
+    async def send(self, message: bytes, begun: Begun) -> int:
         if self._write is None or self._ended_by:
             raise LinkEnded(self._ended_by or self._cause)
         sent = messages.parse(message)[0]
+        assert isinstance(sent, Message)
         if isinstance(sent.id, int) and sent.method is not UNSET:
             self._begun[sent.id] = begun
             if sent.method == "tools/list":
@@ -191,6 +284,10 @@ class HttpLink:
             )
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             raise LinkEnded(self._cause) from None
+        return 0
+
+    def is_unread(self, position: int) -> bool:
+        return False
 
     def _headers(self, message: Message) -> dict[str, str]:
         if not self._version:
@@ -221,7 +318,7 @@ class HttpLink:
             if schema is not None and find_invalid_x_mcp_header(schema) is None:
                 self._mirrored[tool.get("name")] = x_mcp_header_map(schema)
 
-    async def receive(self) -> list[Message]:
+    async def receive(self) -> list[Received]:
         while True:
             if self._ended_by and not self._begun:
                 raise LinkEnded(self._ended_by)
@@ -235,8 +332,12 @@ class HttpLink:
             if found := self._take(message):
                 return found
 
-    def _take(self, message: Message) -> list[Message]:
+    def _take(self, message: Received) -> list[Received]:
         """Return the message as the client gets it; an empty list if it ends the link."""
+        if isinstance(message, Unreadable):
+            self._begun.pop(message.id, None)
+            self._lists.discard(message.id)
+            return [message]
         number = message.id if isinstance(message.id, int) and message.method is UNSET else -1
         begun = self._begun.pop(number, None)
         if number in self._lists:
@@ -245,8 +346,16 @@ class HttpLink:
         outcome = self._watch.outcomes.pop(number, None)
         code, text = messages.error_of(message)
         if outcome is None and code == CONNECTION_CLOSED and text.startswith("SSE stream "):
+            if text.endswith(" byte limit."):
+                return [Unreadable(number, f"it has more than {messages.MAX_BYTES >> 20} MiB")]
             outcome = _Outcome(f"lost the connection: {text}", begun=True, ends_link=True)
+        if code == PARSE_ERROR and text.startswith("Failed to parse SSE message: "):
+            return [Unreadable(number, "it is not a JSON-RPC message")]
         if outcome is not None and message.error is not UNSET:
+            if outcome.ignored:
+                return []
+            if outcome.unreadable and code == PARSE_ERROR:
+                return [Unreadable(number, outcome.cause)]
             if outcome.ends_link:
                 if begun is not None:
                     begun(outcome.begun)
@@ -260,9 +369,21 @@ class HttpLink:
 
     def negotiated(self, version: str) -> None:
         self._version = version
+        self._watch.greeted = True
 
 
-def _from_sdk(item: SessionMessage) -> Message:
+def _refused(error: ValidationError) -> Unreadable:
+    """Return what the SDK could not read; over the older transport it does not say what that replies to."""
+    problem = "it is not a JSON-RPC message"
+    given = error.errors(include_url=False, include_context=False)[0]["input"]
+    written = given.encode() if isinstance(given, str) else messages.encode(given) if isinstance(given, dict) else b""
+    try:
+        return messages.unreadable(written, problem)
+    except NotJson:
+        return Unreadable(messages.UNKNOWN, problem)
+
+
+def _from_sdk(item: SessionMessage) -> Received:
     written = msgspec.json.encode(item.message.model_dump(by_alias=True, mode="json", exclude_unset=True))
     return messages.parse(written)[0]
 

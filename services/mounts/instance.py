@@ -7,6 +7,7 @@ flight then raise `peer.Lost`; their makers decide what follows.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -29,15 +30,17 @@ from linckia.services.mounts.handshake import (
     passed_capabilities,
 )
 from linckia.services.mounts.links import LinkEnded
+from linckia.services.mounts.liveness import LOOK_S, Behind, Liveness
 from linckia.services.mounts.messages import Message
-from linckia.services.mounts.peer import Lost, NoReply, Peer
+from linckia.services.mounts.peer import BadReply, Lost, NoReply, Peer
 from linckia.services.mounts.questions import Questions, input_rounds
 from linckia.services.runtime.handlers import Context
 
-LOOK_S = 1.0
-"""Interval of looks at memory and state of the processes."""
 STOPPED_S = 2.0
 IDLE_PING_S, IDLE_ANSWER_S, HUNG_ANSWER_S = 30.0, 10.0, 5.0
+
+STRAY_CHARS = 300
+"""How much of the description of an unexpected reply goes to the log."""
 
 REQUEST_LEVEL = "info"
 """Level of the log messages that servers without a handshake are asked for, with each request."""
@@ -56,6 +59,9 @@ class Listener(Protocol):
 
     def on_updated(self, uri: str) -> None: ...
 
+    def on_look(self) -> None:
+        """Calls have been in flight for a while; called regularly."""
+
     def on_asks(self) -> None:
         """The server asked something while calls of several sessions were in flight."""
 
@@ -67,6 +73,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float
     start_s: float
     roots: tuple[str, ...] = ()
+    patient: bool = True
+    """Whether calls wait for a while behind a silent server; otherwise they are refused at once."""
 
 
 class Instance:
@@ -79,6 +87,7 @@ class Instance:
         in_use: number of calls in flight.
         is_dying: whether it takes no more calls.
         was_closed: whether it was ended in order.
+        is_extra: set by its owner, if it runs beside the one that all clients share.
         removed: set by its owner, once a new one may replace it.
         ended_while_greeting: whether it ended when it was asked for its revision.
     """
@@ -89,10 +98,12 @@ class Instance:
         self.exchanges = Exchanges()
         self.turns = Turns(strict=strict)
         self.ended = trio.Event()
-        self.is_dying = self.was_closed = False
+        self.is_dying = self.was_closed = self.is_extra = False
         self.removed = trio.Event()
         self.used_at = trio.current_time()
         self.in_use = 0
+        self._left_at = self.used_at
+        """When the last call that was sent has ended."""
         self._unused = trio.Event()
         self.ended_while_greeting = False
         self._connect = connect
@@ -100,6 +111,7 @@ class Instance:
         self._listener = listener
         self._scope = trio.CancelScope()
         self.peer: Peer
+        self.liveness: Liveness
         self.greeting: Greeting
         self._connection: Connection
         self._questions: Questions
@@ -121,6 +133,7 @@ class Instance:
                     self.peer = Peer(connection.link, self)
                     async with trio.open_nursery() as self._nursery:
                         self._questions = Questions(self, self._nursery, self._limits.roots)
+                        self.liveness = Liveness(self, self.exchanges, self._nursery, patient=self._limits.patient)
                         self._nursery.start_soon(self._receive)
                         self._nursery.start_soon(self._wait_ended)
                         self._nursery.start_soon(self._watch)
@@ -184,7 +197,7 @@ class Instance:
     async def call(self, request: MountRequest, ctx: Context) -> Written:
         """Make a client's request, or go on with an earlier one whose question the client has answered.
 
-        Raises Lost, or Timeout if the server neither answers nor reports progress.
+        Raises Lost, BadReply, Behind, or Timeout if the server neither answers nor reports progress.
         """
         resumed = self.exchanges.resumed(ctx, request)
         if resumed is None:
@@ -196,7 +209,10 @@ class Instance:
         self.used_at = trio.current_time()
         self.in_use += 1
         try:
-            async with self.turns.turn(exchange.session):
+            async with self.turns.turn(exchange.session, partial(self.liveness.patiently, exchange)):
+                if resumed is None and self.liveness.is_in_doubt():
+                    await self.liveness.until_heard(exchange)
+                exchange.since = trio.current_time()
                 self.exchanges.running[exchange.pending.number] = exchange
                 if resumed is not None:
                     for name, answer in answers.items():
@@ -208,8 +224,8 @@ class Instance:
                 self._unused.set()
                 self._unused = trio.Event()
             self.used_at = trio.current_time()
-            if exchange.ctx is ctx:
-                self.exchanges.running.pop(exchange.pending.number, None)
+            if exchange.ctx is ctx and self.exchanges.running.pop(exchange.pending.number, None) is not None:
+                self._left_at = self.used_at
 
     async def _exchange(self, exchange: Exchange, *, is_new: bool) -> Message:
         """Wait for the reply of the server; afterwards it is forgotten, unless the client was asked."""
@@ -239,6 +255,9 @@ class Instance:
                 with trio.CancelScope(shield=True), trio.move_on_after(1.0):
                     await self._withdraw(exchange, "cancelled by the client")
             raise
+        except Behind:
+            await self._withdraw(exchange, "it was not read in time")
+            raise
         except BaseException:
             self.peer.close(pending)
             raise
@@ -263,7 +282,7 @@ class Instance:
         self._nursery.start_soon(self._withdraw, exchange, "the client did not answer")
 
     async def repeat(self, exchange: Exchange, params: bytes) -> Message:
-        """Make the request of a call again, with other parameters. Raises NoReply or Lost."""
+        """Make the request of a call again, with other parameters. Raises NoReply, BadReply or Lost."""
         number = exchange.pending.number
         self.exchanges.running.pop(number, None)
         self.peer.close(exchange.pending)
@@ -274,14 +293,14 @@ class Instance:
         return await self.peer.wait(pending)
 
     async def ask(self, method: str, params: dict[str, Any], *, limit_s: float) -> Message:
-        """Make a request of this client's own. Raises NoReply or Lost."""
+        """Make a request of this client's own. Raises NoReply, BadReply or Lost."""
         return await self.peer.request(method, {**params, **self._own_meta()}, limit_s=limit_s)
 
     def _own_meta(self) -> dict[str, Any]:
         return {"_meta": self.greeting.meta()} if self.greeting.modern else {}
 
     async def listen(self, method: str, params: dict[str, Any], *, limit_s: float) -> Message:
-        """Make a request, and notify the server if it is cancelled. Raises NoReply or Lost."""
+        """Make a request, and notify the server if it is cancelled. Raises NoReply, BadReply or Lost."""
         pending = self.peer.open(limit_s)
         try:
             await self.peer.send(pending, method, messages.encode({**params, **self._own_meta()}))
@@ -338,6 +357,9 @@ class Instance:
             case "notifications/prompts/list_changed":
                 self._listener.on_list_changed(self, "prompts")
 
+    def on_stray(self, what: str) -> None:
+        _log.warning("the server sent a reply to no request: %s", self._connection.redact(what[:STRAY_CHARS]))
+
     async def reply(self, message: bytes) -> None:
         """Send a reply to a request of the server."""
         await self.peer.post(message)
@@ -346,6 +368,7 @@ class Instance:
 
     async def _watch(self) -> None:
         stopped_since: float | None = None
+        has_activity = False
         while True:
             await trio.sleep(LOOK_S)
             now = trio.current_time()
@@ -358,25 +381,44 @@ class Instance:
                 stopped_since = (stopped_since or now) if stopped else None
                 if stopped_since is not None and now - stopped_since >= STOPPED_S:
                     self.fail("the server was stopped (SIGSTOP)")
-                idle_since = max(self.peer.heard_at, self.used_at)
-                if hasattr(self, "greeting") and not self.in_use and now - idle_since >= IDLE_PING_S:
+                # Calls that wait for a sign of life do not make it busy.
+                idle_since = max(self.peer.heard_at, self._left_at)
+                is_idle = hasattr(self, "greeting") and not self.exchanges.running
+                if is_idle and now - idle_since >= IDLE_PING_S:
                     await self._require_answer(IDLE_ANSWER_S)
+            if hasattr(self, "greeting") and (self.in_use or has_activity):
+                self.liveness.look()
+                self._listener.on_look()
+                has_activity = self.liveness.activity() is not None
 
     def _look(self) -> tuple[bool, int]:
         limit = self._limits.memory_bytes
         guardian = self._connection.guardian_pid
         return processes.are_stopped(self.pid), processes.memory_bytes(guardian, limit)
 
+    @property
+    def heard_at(self) -> float:
+        """When the server last gave a sign of life, on trio's clock."""
+        return max(self.peer.heard_at, self._connection.heard_at)
+
+    @property
+    def _ping(self) -> str:
+        """The method of a request that costs the server nothing; later revisions have no `ping`."""
+        return "server/discover" if self.greeting.modern else "ping"
+
+    async def ping(self, *, limit_s: float) -> Message:
+        """Ask the server for a reply. Raises NoReply, BadReply or Lost."""
+        return await self.ask(self._ping, {}, limit_s=limit_s)
+
     async def _require_answer(self, limit_s: float) -> None:
         """End the server if it does not answer at all."""
-        method = "server/discover" if self.greeting.modern else "ping"
         heard_at = self.peer.heard_at
         try:
-            await self.ask(method, {}, limit_s=limit_s)
+            await self.ping(limit_s=limit_s)
         except NoReply:
             if self.peer.heard_at == heard_at:
-                self.fail(f"hung: the server did not answer `{method}` within {limit_s:g} s")
-        except Lost:
+                self.fail(f"hung: the server did not answer `{self._ping}` within {limit_s:g} s")
+        except (BadReply, Lost):
             return
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from typing import Any, TypeAlias
 
 import msgspec
@@ -30,28 +31,138 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     error: Raw | UnsetType = UNSET
 
 
-class NotJson(Exception):
-    """A line is not a JSON-RPC message."""
+class Unreadable(msgspec.Struct, frozen=True):
+    """A reply that cannot be read, although it names its request; without one, its id is UNKNOWN."""
 
+    id: int
+    problem: str
+
+
+class NotJson(Exception):
+    """A line is not a JSON-RPC message, and names no request."""
+
+
+Received: TypeAlias = Message | Unreadable
+
+UNKNOWN = -1
+"""The number of a request that a reply does not name."""
+
+HEAD_BYTES, TAIL_BYTES = 64 * 1024, 64
+"""How much of the beginning and the end of an unreadable line is searched for the id of its request."""
+
+ID_DIGITS = 15
+"""More than any id of a request here has."""
+
+PROBLEM_CHARS = 300
+"""Longer descriptions of what is wrong with a reply are cut: some quote it."""
+
+_TOKEN = re.compile(rb'\s*("[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+)', re.DOTALL)
+_NUMBER = re.compile(rb'"?(\d{1,15})"?')
+_LAST = re.compile(rb'"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*"?(\d{1,15})"?\s*\}\s*\Z')
+"""How replies of servers end that write the id last, as the SDK for TypeScript does."""
 
 _message = msgspec.json.Decoder(Message)
-_batch = msgspec.json.Decoder(list[Message])
+_batch = msgspec.json.Decoder(list[Raw])
 _members = msgspec.json.Decoder(dict[str, Raw])
 encode = msgspec.json.Encoder().encode
 
 
-def parse(line: bytes) -> list[Message]:
+def parse(line: bytes) -> list[Received]:
     """Return the messages in a line: one, or those of a batch. Raises NotJson."""
+    if line.lstrip()[:1] != b"[":
+        return [_parsed(line)]
+    try:
+        batch = _batch.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise NotJson(str(error)) from None
+    return [_parsed_or_unknown(bytes(each)) for each in batch]
+
+
+def _parsed_or_unknown(line: bytes) -> Received:
+    try:
+        return _parsed(line)
+    except NotJson as error:
+        # The rest of its batch can be read.
+        return Unreadable(UNKNOWN, str(error))
+
+
+def _parsed(line: bytes) -> Received:
     try:
         if not line.isascii():
             # Members that are passed on unread must be valid text, too.
             codecs.utf_8_decode(line)
-        found = _batch.decode(line) if line.lstrip()[:1] == b"[" else [_message.decode(line)]
+        message = _message.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise NotJson(str(error)) from None
-    if any(each.method is UNSET and each.id is UNSET for each in found):
+        return unreadable(line, f"it is not a JSON-RPC message: {error}")
+    if message.method is not UNSET:
+        return message
+    if message.id is UNSET:
         raise NotJson("neither a request nor a reply")
+    return checked(message)
+
+
+def checked(reply: Message) -> Received:
+    """Return the reply if it is one of JSON-RPC as MCP uses it: with an object as its result or error."""
+    if _is_object(reply.result):
+        if isinstance(reply.error, Raw) and not _is_object(reply.error):
+            # Some servers write both members, and null for the one that they do not mean.
+            return Message(reply.jsonrpc, id=reply.id, result=reply.result)
+        return reply
+    if _is_object(reply.error):
+        return reply
+    if reply.result is UNSET and reply.error is UNSET:
+        problem = "it has neither a result nor an error"
+    else:
+        problem = f"its {'error' if reply.result is UNSET else 'result'} is not a JSON object"
+    return Unreadable(number_of(reply.id), problem)
+
+
+def _is_object(json: Raw | UnsetType) -> bool:
+    return isinstance(json, Raw) and bytes(memoryview(json)[:1]) == b"{"
+
+
+def unreadable(line: bytes, problem: str) -> Unreadable:
+    """Return what an unreadable line was meant to be. Raises NotJson unless it names a request that it replies to."""
+    number = _replied_to(line[:HEAD_BYTES])
+    if number == UNKNOWN and (last := _LAST.search(line[-TAIL_BYTES:])) is not None:
+        number = int(last[1])
+    if number == UNKNOWN:
+        raise NotJson(problem)
+    return Unreadable(number, problem if len(problem) <= PROBLEM_CHARS else f"{problem[: PROBLEM_CHARS - 1]}…")
+
+
+def _replied_to(head: bytes) -> int:
+    """Return the id in the outermost object of a line that begins like a reply, or UNKNOWN."""
+    depth = at = 0
+    found, key, value_follows = UNKNOWN, b"", False
+    while (token := _TOKEN.match(head, at)) is not None:
+        text, at = token[1], token.end()
+        if text in b"{[":
+            depth += 1
+        elif text in b"}]":
+            depth -= 1
+        elif depth == 1 and text == b":":
+            if value_follows:
+                break
+            value_follows = True
+            if key == b'"method"':
+                return UNKNOWN
+        elif depth == 1 and text == b",":
+            key, value_follows = b"", False
+        elif depth == 1 and not value_follows:
+            key = text
+        elif depth == 1 and key == b'"id"' and (number := _NUMBER.fullmatch(text)) is not None:
+            found = int(number[1])
+        if depth < 1:
+            break
     return found
+
+
+def number_of(token: object) -> int:
+    """Return the number in an id, or UNKNOWN; some servers turn it into a text."""
+    if isinstance(token, int) and not isinstance(token, bool):
+        return token
+    return int(token) if isinstance(token, str) and len(token) <= ID_DIGITS and token.isdecimal() else UNKNOWN
 
 
 def one_line(json: bytes) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Protocol
@@ -12,7 +11,7 @@ from msgspec import UNSET
 
 from linckia.services.mounts import messages
 from linckia.services.mounts.links import Link, LinkEnded
-from linckia.services.mounts.messages import JsonObject, Message
+from linckia.services.mounts.messages import JsonObject, Message, Received, Unreadable, number_of
 
 Progressed = Callable[[JsonObject], None]
 
@@ -33,12 +32,19 @@ class Lost(Exception):
         self.begun = begun
 
 
+class BadReply(Exception):
+    """The server replied, but its reply cannot be read; the message says why."""
+
+
 class Receiver(Protocol):
     """Takes what a server sends by itself; must not block."""
 
     def on_request(self, message: Message) -> None: ...
 
     def on_notification(self, message: Message) -> None: ...
+
+    def on_stray(self, what: str) -> None:
+        """The server sent a reply that belongs to no request, or not to any that can be known."""
 
 
 class Pending:
@@ -47,13 +53,17 @@ class Pending:
     Attributes:
         number: its id, which is also its progress token.
         begun: whether the server may have received it.
-        reply: the server's; None before `done` is set, and if the link ended.
+        reply: the server's; None before `done` is set, if the link ended, and if there is an `error`.
+        error: why there is no reply, and none will be waited for.
+        position: where it ends in all that was sent (`Link.send`).
     """
 
     def __init__(self, number: int, limit_s: float, on_progress: Progressed | None) -> None:
         self.number = number
         self.begun = False
         self.reply: Message | None = None
+        self.error: Exception | None = None
+        self.position = 0
         self.done = trio.Event()
         self.on_progress = on_progress
         self._limit_s = limit_s
@@ -88,27 +98,33 @@ class Pending:
         self.reply = reply
         self.done.set()
 
+    def fail(self, error: Exception) -> None:
+        """Finish it without a reply: `Peer.wait` raises the error."""
+        self.error = error
+        self.done.set()
+
 
 class Peer:
     """Speaks JSON-RPC over a link. `run` must run.
 
     Attributes:
         heard_at: when the last message arrived, on trio's clock.
+        asked_at: when the last request was sent.
     """
 
     def __init__(self, link: Link, receiver: Receiver) -> None:
         self.link = link
-        self.heard_at = trio.current_time()
+        self.heard_at = self.asked_at = trio.current_time()
         self._receiver = receiver
-        self._numbers = itertools.count(1)
+        self._opened = 0
         self._pending: dict[int, Pending] = {}
         self._ended = ""
 
     async def run(self) -> None:
         """Receive until the link ends. Raises LinkEnded; `end` must follow."""
         while True:
-            for message in await self.link.receive():
-                self._accept(message)
+            for received in await self.link.receive():
+                self._accept(received)
 
     def end(self, cause: str) -> None:
         """Wake all requests: no reply will come."""
@@ -116,30 +132,42 @@ class Peer:
         for pending in self._pending.values():
             pending.finish(None)
 
-    def _accept(self, message: Message) -> None:
+    def _accept(self, message: Received) -> None:
         self.heard_at = trio.current_time()
-        if message.method is not UNSET:
+        if isinstance(message, Unreadable):
+            if (pending := self._pending.get(message.id)) is not None:
+                pending.fail(BadReply(message.problem))
+            elif not self._was_opened(message.id):
+                self._receiver.on_stray(message.problem)
+        elif message.method is not UNSET:
             if message.id is not UNSET:
                 self._receiver.on_request(message)
             elif message.method == "notifications/progress":
                 self._progress(message)
             else:
                 self._receiver.on_notification(message)
-        elif (pending := self._pending.get(_number(message.id))) is not None:
+        elif (pending := self._pending.get(number := number_of(message.id))) is not None:
             pending.finish(message)
+        elif not self._was_opened(number):
+            self._receiver.on_stray(f"it has the id {message.id!r}")
+
+    def _was_opened(self, number: int) -> bool:
+        """Whether this is the number of a request: what comes after its end is only late."""
+        return 0 < number <= self._opened
 
     def _progress(self, message: Message) -> None:
         params = messages.value(message.params)
         if not isinstance(params, dict):
             return
-        if (pending := self._pending.get(_number(params.get("progressToken")))) is not None:
+        if (pending := self._pending.get(number_of(params.get("progressToken")))) is not None:
             pending.touch()
             if pending.on_progress is not None:
                 pending.on_progress(params)
 
     def open(self, limit_s: float, on_progress: Progressed | None = None) -> Pending:
         """Allocate a request; `wait` or `close` must follow."""
-        pending = Pending(next(self._numbers), limit_s, on_progress)
+        self._opened += 1
+        pending = Pending(self._opened, limit_s, on_progress)
         self._pending[pending.number] = pending
         return pending
 
@@ -147,30 +175,44 @@ class Peer:
         """Send an opened request. Raises NoReply or Lost."""
         if self._ended:
             raise Lost(self._ended, begun=False)
+        self.asked_at = trio.current_time()
         try:
             with pending.clock() as scope:
-                await self.link.send(messages.request(pending.number, method, params), pending.begin)
+                sent = messages.request(pending.number, method, params)
+                pending.position = await self.link.send(sent, pending.begin)
         except LinkEnded as error:
             raise Lost(str(error), begun=False) from None
         if scope.cancelled_caught:
             raise NoReply
 
     async def wait(self, pending: Pending) -> Message:
-        """Wait for the reply; may be called again after a cancellation. Raises NoReply or Lost."""
+        """Wait for the reply; may be called again after a cancellation.
+
+        Raises NoReply, BadReply, Lost, or what the request was failed with.
+        """
         with pending.clock():
             await pending.done.wait()
         if not pending.done.is_set():
             raise NoReply
+        if pending.error is not None:
+            raise pending.error
         if pending.reply is None:
             raise Lost(self._ended, begun=pending.begun)
         return pending.reply
+
+    def is_unread(self, pending: Pending) -> bool:
+        """Whether the server has certainly not read a request that was sent."""
+        return self.link.is_unread(pending.position)
 
     def close(self, pending: Pending) -> None:
         """Forget a request; a late reply is dropped."""
         self._pending.pop(pending.number, None)
 
     async def request(self, method: str, params: JsonObject | None = None, *, limit_s: float) -> Message:
-        """Send a request and return the reply. Raises NoReply or Lost. Nothing is sent when it is cancelled."""
+        """Send a request and return the reply. Raises NoReply, BadReply or Lost.
+
+        Nothing is sent when it is cancelled.
+        """
         pending = self.open(limit_s)
         try:
             await self.send(pending, method, messages.encode(params or {}))
@@ -184,10 +226,3 @@ class Peer:
             await self.link.send(message, lambda _: None)
         except LinkEnded:
             return
-
-
-def _number(token: object) -> int:
-    """Return the number in an id; some servers turn it into a text. -1 without one."""
-    if isinstance(token, int) and not isinstance(token, bool):
-        return token
-    return int(token) if isinstance(token, str) and token.isdecimal() else -1

@@ -1,7 +1,8 @@
 """The servers of a mount: one for all clients, or one for each; and the fate of calls when one dies.
 
 A server that all clients share, and that is a process here, takes the adapter with it: the kernel then starts the next
-generation and decides about the calls in flight. All others are replaced here. A request that the server certainly has
+generation and decides about the calls in flight. While it is silent, calls may go to further processes
+(`extra_instances`). All others are replaced here. A request that the server certainly has
 not acted on is then sent again, and so is one that changes nothing or may be repeated, once. For all others, the client
 learns that they may have been executed. If the server keeps state, nothing is sent again.
 """
@@ -15,17 +16,19 @@ from typing import Final
 import msgspec
 import trio
 
-from linckia.proto.errors import LinckiaError, MaybeExecuted, OperationError, Overloaded, Unavailable
+from linckia.proto.errors import LinckiaError, MaybeExecuted, OperationError, Overloaded, Timeout, Unavailable
 from linckia.proto.frames import Written
 from linckia.proto.launch import EXIT_OUT_OF_MEMORY, EXIT_PROGRAM_KILLED
-from linckia.proto.mounts import CHANGE, UPDATED, MountRequest, MountResourceUpdated
+from linckia.proto.mounts import ACTIVITY, CHANGE, READ, UPDATED, MountRequest, MountResourceUpdated
 from linckia.proto.ops.mounts import MountsPut
 from linckia.services.mounts import subscriptions
 from linckia.services.mounts.connections import Connect
 from linckia.services.mounts.definitions import definitions_of
 from linckia.services.mounts.environment import AdapterSettings
+from linckia.services.mounts.exchange import what_is_called
 from linckia.services.mounts.instance import Instance, Limits, StartFailed
-from linckia.services.mounts.peer import Lost, NoReply
+from linckia.services.mounts.liveness import Behind
+from linckia.services.mounts.peer import BadReply, Lost, NoReply
 from linckia.services.mounts.remembered import Remembered
 from linckia.services.runtime.ending import EXIT_FAILED, ProgramEnded
 from linckia.services.runtime.handlers import Context, Environment
@@ -38,9 +41,14 @@ PUT_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 FLUSH_S: Final = 1.0
 
+BEHIND_RETRY_MS: Final = 10_000
+"""When a call may be tried again that was not sent to a silent server."""
+
 SHARED: Final = ""
 SPARE: Final = "\0"
 """Key of the server that was started for its lists, until a client takes it."""
+EXTRA: Final = "\0extra"
+"""Begin of the keys of processes beside the shared one, for calls that would wait behind it."""
 WITH_HANDSHAKE: Final = "\0handshake"
 """End of the keys of second connections, for clients with a handshake."""
 SUBSCRIBING: Final = frozenset({"resources/subscribe", "resources/unsubscribe"})
@@ -57,6 +65,12 @@ def _ended_by(cause: str) -> ProgramEnded:
     if _FROM_OUTSIDE.match(cause):
         return ProgramEnded(cause, EXIT_PROGRAM_KILLED)
     return ProgramEnded(cause, EXIT_OUT_OF_MEMORY if cause.startswith(_MEMORY) else EXIT_FAILED)
+
+
+def _unreadable(bad: BadReply, kind: str, request: MountRequest) -> LinckiaError:
+    """Return the failure of a call that the server has answered, with a reply that cannot be read."""
+    what = f"the server's reply to {what_is_called(request)} cannot be read: {bad}"
+    return OperationError(what) if kind == READ else MaybeExecuted(what)
 
 
 class Starting:
@@ -98,6 +112,7 @@ class Servers:
         self._dies_with = is_local and settings.is_shared
         # Assumed of a server without a handshake, until a handshake fails.
         self._has_two_kinds = True
+        self._extra_keys = tuple(f"{EXTRA}{number}" for number in range(settings.extra_instances))
         self._instances: dict[str, Instance] = {}
         self._starting: dict[str, Starting] = {}
         self._opening = trio.Lock()
@@ -128,7 +143,8 @@ class Servers:
         """Serve a client's request. Raises LinckiaError."""
         has_retried = False
         while True:
-            instance = await self._get(ctx.session, with_handshake=self._with_handshake(request))
+            first = self._shared(request) if self._settings.is_shared else ctx.session
+            instance = await self._get(first, with_handshake=self._with_handshake(request))
             if self._settings.stateful:
                 if self._remembered.tell(ctx.session):
                     raise OperationError(
@@ -139,12 +155,48 @@ class Servers:
             try:
                 reply = await self._on(instance, request, ctx)
             except Lost as lost:
-                await self._after(lost, kind, request, has_retried=has_retried)
+                await self._after(lost, kind, request, instance, has_retried=has_retried)
                 has_retried = True
+            except Behind as behind:
+                if behind.begun:
+                    raise Timeout(str(behind)) from None
+                if self._extra_keys and self._shared(request) != SHARED:
+                    continue
+                raise Unavailable(str(behind), retry_after_ms=BEHIND_RETRY_MS) from None
+            except BadReply as bad:
+                raise _unreadable(bad, kind, request) from None
             else:
                 return reply
             finally:
+                if instance.is_extra:
+                    self._close_extras()
                 self.show()
+
+    def _shared(self, request: MountRequest) -> str:
+        """Return the key of the process for a request to a server that all clients share.
+
+        It is another than the shared one while that is silent, and if such a process waits for an answer of a client.
+        """
+        if not self._extra_keys or request.method in SUBSCRIBING:
+            return SHARED
+        if request.answers:
+            asking = (key for key in self._extra_keys if key in self._instances and self._instances[key].is_parked)
+            return next(asking, SHARED)
+        for key in (SHARED, *self._extra_keys):
+            instance = self._instances.get(key)
+            if instance is None or not (instance.is_dying or instance.liveness.is_silent):
+                return key
+        return SHARED
+
+    def _close_extras(self) -> None:
+        """End the processes beside the shared one that are not in use, unless that is silent."""
+        shared = self._instances.get(SHARED)
+        if shared is None or shared.liveness.is_silent:
+            return
+        for key in self._extra_keys:
+            extra = self._instances.get(key)
+            if extra is not None and not (extra.in_use or extra.is_parked):
+                extra.close()
 
     def _with_handshake(self, request: MountRequest) -> bool:
         """Whether a request should reach the server over a connection with a handshake, as its client has.
@@ -164,12 +216,14 @@ class Servers:
             case _:
                 return await instance.call(request, ctx)
 
-    async def _after(self, lost: Lost, kind: str, request: MountRequest, *, has_retried: bool) -> None:
+    async def _after(
+        self, lost: Lost, kind: str, request: MountRequest, instance: Instance, *, has_retried: bool
+    ) -> None:
         """Return if a call whose server died may be made again. Raises LinckiaError otherwise."""
-        what = f"{request.method} {request.name}".strip()
+        what = what_is_called(request)
         if self._settings.stateful:
             raise MaybeExecuted(f"{lost}; its state is lost, and {what} was not repeated")
-        if self._dies_with:
+        if self._dies_with and not instance.is_extra:
             # This process ends, and the kernel decides.
             await trio.sleep_forever()
         if has_retried or (lost.begun and kind == CHANGE):
@@ -179,8 +233,7 @@ class Servers:
 
     # Servers
 
-    async def _get(self, session: str, *, with_handshake: bool) -> Instance:
-        first = SHARED if self._settings.is_shared else session
+    async def _get(self, first: str, *, with_handshake: bool) -> Instance:
         while True:
             key = f"{first}{WITH_HANDSHAKE}" if with_handshake and self._has_two_kinds else first
             if (instance := self._instances.get(key)) is not None:
@@ -195,11 +248,17 @@ class Servers:
                 async with self._opening:
                     if key in self._starting or key in self._instances:
                         continue
-                    await self._make_room()
+                    if key not in self._extra_keys:
+                        await self._make_room()
                     self._begin(key)
             try:
                 await self._start(key)
             except StartFailed as error:
+                if key in self._extra_keys:
+                    _log.warning("no process beside the silent one can be started: %s", error)
+                    self._extra_keys = ()
+                    first = SHARED
+                    continue
                 if key != first:
                     self._has_two_kinds = False
                     continue
@@ -248,7 +307,8 @@ class Servers:
             del self._starting[key]
             if starting.failure:
                 starting.done.set()
-        if key.endswith(WITH_HANDSHAKE):
+        instance.is_extra = key in self._extra_keys
+        if instance.is_extra or key.endswith(WITH_HANDSHAKE):
             await self._run_second(key, instance, starting)
             return
         self._instances[key] = instance
@@ -268,8 +328,9 @@ class Servers:
             instance.removed.set()
 
     async def _run_second(self, key: str, instance: Instance, starting: Starting) -> None:
-        """Wait for the end of a second connection to a server elsewhere, the one with a handshake."""
-        if instance.greeting.modern:
+        """Wait for the end of a second connection to a server elsewhere, the one with a handshake, or of a process
+        beside the shared one."""
+        if instance.greeting.modern and not instance.is_extra:
             self._has_two_kinds = False
             instance.close()
         else:
@@ -278,6 +339,8 @@ class Servers:
         await instance.ended.wait()
         if self._instances.get(key) is instance:
             del self._instances[key]
+        if not instance.was_closed and not self._env.ending.is_set():
+            _log.warning("a server ended: %s", instance.cause)
         instance.removed.set()
 
     async def _started(self, *, with_handshake: bool) -> Instance:
@@ -332,6 +395,11 @@ class Servers:
     def on_updated(self, uri: str) -> None:
         self._env.publish(UPDATED, MountResourceUpdated(mount=self._settings.mount, uri=uri))
 
+    def on_look(self) -> None:
+        self._env.info(**{ACTIVITY: self._activity()})
+        if self._extra_keys:
+            self._close_extras()
+
     def on_asks(self) -> None:
         if not self._remembered.state.asks:
             self._remembered.state.asks = True
@@ -342,6 +410,14 @@ class Servers:
         """Say whether the adapter may end while it is not called."""
         busy = self._remembered.state.subscriptions or any(each.is_parked for each in self._instances.values())
         self._env.info(rests="no" if busy else "yes")
+
+    def _activity(self) -> str:
+        """Return what the server does that gives the least sign of life."""
+        count = len(self._instances)
+        found = [activity for each in self._instances.values() if (activity := each.liveness.activity()) is not None]
+        if not found:
+            return ""
+        return f"{max(found).text}{f' ({len(found)} of {count} processes)' if count > 1 else ''}"
 
     async def _send_definitions(self) -> None:
         """Send what the server offers to the registry, now and after each change."""

@@ -17,7 +17,7 @@ from linckia.proto.frames import Written
 from linckia.proto.mounts import MountRequest
 from linckia.services.mounts import messages
 from linckia.services.mounts.instance import Instance
-from linckia.services.mounts.peer import Lost, NoReply
+from linckia.services.mounts.peer import BadReply, Lost, NoReply
 from linckia.services.mounts.remembered import Remembered
 from linckia.services.runtime.handlers import Context
 
@@ -80,6 +80,8 @@ class Listening:
                     await self._listen()
                 else:
                     await self._subscribe()
+            except BadReply as error:
+                _log.warning("subscriptions are not renewed: the server's reply cannot be read: %s", error)
             except (Lost, NoReply):
                 # The end of the server is handled elsewhere.
                 return

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,26 @@ def mcp(kernel: RunningKernel, *argv: str) -> subprocess.CompletedProcess[str]:
 def states(kernel: RunningKernel) -> dict[str, tuple[str, int | None]]:
     listed = json.loads(mcp(kernel, "list", "--json").stdout)
     return {each["name"]: (each["state"], each["tools"]) for each in listed}
+
+
+def test_a_server_that_gives_no_sign_of_life_is_shown_as_silent_until_it_goes_on(
+    kernel: RunningKernel, tmp_path: Path
+) -> None:
+    assert mcp(kernel, "add", "stuck", *SMALL).returncode == 0
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(call, kernel, "stuck", "read", path=str(fifo))
+        try:
+            wait_until(lambda: "stuck is silent for " in mcp(kernel, "list").stdout)
+            assert " s, 1 call in flight" in linckia(kernel.data_dir, "status").stdout
+            assert kernel.service("mcp_stuck")["info"]["activity"].startswith("silent for ")
+        finally:
+            fifo.write_text("words")
+        assert reading.result() == "words"
+    wait_until(lambda: "activity" not in kernel.service("mcp_stuck")["info"])
+    assert kernel.service("mcp_stuck")["deaths"] == {}
+    assert mcp(kernel, "remove", "stuck").returncode == 0
 
 
 def test_a_server_is_served_as_soon_as_it_is_added_until_it_is_removed(kernel: RunningKernel) -> None:

@@ -39,7 +39,8 @@ def test_a_system_without_namespaces_is_noted(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_the_list_says_what_a_confined_server_lacks(confined: str, said: list[str]) -> None:
-    found: dict[str, Any] = {"name": "one", "login": "", "tools": 3, "last_death": "", "confined": confined}
+    found: dict[str, Any] = {"name": "one", "login": "", "tools": 3, "last_death": "", "activity": ""}
+    found["confined"] = confined
     remarks = [str(each) for each in mcp._remarks(found)]
     assert len(remarks) == len(said)
     assert all(part in remark and "linckia doctor" in remark for part, remark in zip(said, remarks, strict=True))

@@ -1,14 +1,17 @@
 """MCP servers over HTTP, for tests. Run as a script: `http_server.py legacy|sse|sdk PORT`.
 
 `legacy` is written by hand: Streamable HTTP of 2025-06-18 with sessions. Its tools: `echo`, `forget` (ends all
-sessions), `headers`, `drop` (closes the connection without a reply), `pid`, `grants`. With the
-variable OAUTH, it issues tokens, and requires them. `sdk` is a server of the SDK with the tools
-`add` and `pid`; `sse` the same over the older transport.
+sessions), `headers`, `drop` (closes the connection without a reply), `pid`, `grants`, `reply` (sends the given
+body as the given `type`, with `$id` replaced, and `$ff` by that byte), `halt` (closes it within the body), `block`
+(waits for a file `until`). Pings are answered as the variable PING says: `drop` (not at all), `refuse`, or once
+the file of this name exists. With the variable OAUTH, it issues tokens, and requires them. `sdk` is a server of the SDK
+with the tools `add` and `pid`; `sse` the same over the older transport.
 """
 
 import json
 import os
 import sys
+import time
 import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Annotated, Any
@@ -19,6 +22,11 @@ ENDPOINTS = (("authorization", "authorize"), ("token", "token"), ("registration"
 sessions: set[str] = set()
 issued: set[str] = set()
 grants: list[str] = []
+
+
+def wait_for(path: str) -> None:
+    while not os.path.exists(path):
+        time.sleep(0.02)
 
 
 def message_of(body: str) -> dict[str, Any]:
@@ -79,6 +87,8 @@ class Legacy(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
         message = {} if body[:1] != "{" else json.loads(body)
         number, method = message.get("id"), message.get("method")
+        if method == "ping" and self.bars_ping():
+            return
         if self.path in {"/token", "/register"}:
             self.issue(message_of(body))
         elif os.environ.get("OAUTH") and self.headers.get("Authorization") not in issued:
@@ -100,12 +110,39 @@ class Legacy(BaseHTTPRequestHandler):
             self.reply(404, {"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": "Session not found"}})
         elif number is None:
             self.reply(202)
+        elif method == "ping":
+            self.reply(200, {"jsonrpc": "2.0", "id": number, "result": {}})
         elif method == "tools/list":
             self.reply(
                 200, {"jsonrpc": "2.0", "id": number, "result": {"tools": [{"name": "echo", "inputSchema": {}}]}}
             )
         else:
             self.tool(number, message["params"])
+
+    def bars_ping(self) -> bool:
+        """Do with a ping what PING says. Returns whether that was all."""
+        match os.environ.get("PING", ""):
+            case "drop":
+                self.close_connection = True
+                return True
+            case "refuse":
+                self.reply(
+                    404, {"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": "Session not found"}}
+                )
+                return True
+            case path if path:
+                wait_for(path)
+        return False
+
+    def write(self, given: dict[str, str], number: Any, missing: int = 0) -> None:
+        body = given["body"].replace("$id", str(number)).encode().replace(b"$ff", b"\xff")
+        if given["type"] == "text/event-stream":
+            body = b"data: " + body + b"\n\n"
+        self.send_response(200)
+        self.send_header("Content-Type", given["type"])
+        self.send_header("Content-Length", str(len(body) + missing))
+        self.end_headers()
+        self.wfile.write(body)
 
     def tool(self, number: Any, params: dict[str, Any]) -> None:
         match params["name"]:
@@ -119,6 +156,16 @@ class Legacy(BaseHTTPRequestHandler):
             case "grants":
                 said = json.dumps(grants)
             case "drop":
+                self.close_connection = True
+                return
+            case "block":
+                wait_for(params["arguments"]["until"])
+                said = "unblocked"
+            case "reply":
+                self.write(params["arguments"], number)
+                return
+            case "halt":
+                self.write({"type": "application/json", "body": '{"jsonrpc":'}, number, missing=10)
                 self.close_connection = True
                 return
             case _:

@@ -2,7 +2,9 @@
 
 Tools: `echo`, `pid`, `raw` (a result with unusual members), `crash`, `stop`, `hang`, `garbage`, `big`, `progress`,
 `ask` (elicitation), `roots`, `grow`, `change_list`, `touch` (a resource), `count`, `slow` (waits for `release`),
-`deafen` (stdin is closed).
+`deafen` (stdin is closed),
+`block` (the only thread waits for a file `until`; with `chat`, it logs meanwhile),
+`reply` (writes the given line, with `$id` replaced, and `$ff` by that byte).
 """
 
 from __future__ import annotations
@@ -11,11 +13,13 @@ import json
 import os
 import signal
 import sys
+import time
 from typing import Any
 
 TOOLS = [
     "echo", "pid", "raw", "crash", "stop", "hang", "garbage", "big", "progress", "ask", "roots", "grow", "change_list",
-    "touch", "count", "slow", "release", "env", "seen", "deafen",
+    "touch", "count", "slow", "release", "env", "seen", "deafen", "reply",
+    "block",
 ]  # fmt: skip
 PAGE = 7
 kept: list[bytearray] = []
@@ -76,6 +80,17 @@ def tool(number: Any, params: dict[str, Any]) -> None:  # noqa: C901, PLR0912, P
             os.close(0)
             text(number, "deaf")
             signal.pause()
+        case "block":
+            send({"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}})
+            while not os.path.exists(arguments["until"]):
+                time.sleep(0.02)
+                if arguments.get("chat"):
+                    print("still at it", file=sys.stderr, flush=True)
+            text(number, "unblocked")
+        case "reply":
+            line = arguments["line"].replace("$id", str(number)).encode().replace(b"$ff", b"\xff")
+            sys.stdout.buffer.write(line + b"\n")
+            sys.stdout.flush()
         case "garbage":
             sys.stdout.write("Listening on port 1\n{broken\n[1,2]\n\n\x1b[0m\n")
             text(number, "still here")
@@ -129,7 +144,7 @@ def handle(message: dict[str, Any]) -> None:
                 "capabilities": {"tools": {"listChanged": True}, "resources": {"subscribe": True}, "logging": {}},
                 "instructions": "Be kind.",
             }})  # fmt: skip
-        case "ping":
+        case "ping" if not os.environ.get("IGNORE_PING"):
             send({"id": number, "result": {}})
         case "tools/list":
             start = int(params.get("cursor", 0))
@@ -143,7 +158,7 @@ def handle(message: dict[str, Any]) -> None:
             send({"id": number, "result": {}})
         case "tools/call":
             tool(number, params)
-        case _ if number is not None:
+        case _ if number is not None and method != "ping":
             if os.environ.get("STRICT"):
                 sys.exit("expected initialize")
             send({"id": number, "error": {"code": -32601, "message": f"no {method}", "data": {"x": 1}}})

@@ -56,13 +56,13 @@ async def test_parameters_arrive_as_the_client_wrote_them(tmp_path: Path) -> Non
 async def test_all_pages_of_lists_are_sent_to_the_registry_and_again_once_after_changes(tmp_path: Path) -> None:
     async with hand(tmp_path) as running:
         found = await running.until_put(1)
-        assert len(found.tools) == 20
+        assert len(found.tools) == 22
         assert b'"vendor":1.5' in bytes(found.tools[0]) or b'"vendor": 1.5' in bytes(found.tools[0])
         assert len(found.resources) == 1
         assert (found.protocol_version, found.instructions) == ("2025-06-18", "Be kind.")
         assert found.server_info == {"name": "hand", "version": "1", "more": [1]}
         await running.tool("change_list")
-        assert len((await running.until_put(2)).tools) == 21
+        assert len((await running.until_put(2)).tools) == 23
 
 
 async def test_progress_and_log_reach_the_client_of_the_call(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ const memory = (row) => row.pss_bytes ?? row.rss_bytes;
 const deaths = (row) => Object.values(row.deaths).reduce((sum, count) => sum + count, 0);
 
 function note(row) {
-  const parts = [row.reason, row.mode];
+  const parts = [row.reason, row.mode, row.info.activity];
   if (row.retry_in_s != null) parts.push(`next try in ${span(row.retry_in_s)}`);
   if (row.last_death) parts.push(`last death: ${row.last_death}`);
   return parts.filter(Boolean).join("; ");
