@@ -90,6 +90,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     services: dict[str, Layer] = {}
     mounts: dict[str, Layer] = {}
     """The tables of the mounted MCP servers that are enabled, with real paths."""
+    disabled_mounts: list[str] = []
     only_mounts: bool = False
     warnings: tuple[str, ...] = ()
     """What was ignored in files of MCP clients."""
@@ -188,6 +189,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         cluster=_cluster(cluster),
         services=services,
         mounts=merged,
+        disabled_mounts=mounts.disabled(),
         warnings=tuple(warnings),
         flags=flags,
         **prompts,

@@ -62,6 +62,10 @@ class Mounts:
                 raise ConfigError(f"{self._origins[name]}: {error}") from None
         return enabled
 
+    def disabled(self) -> list[str]:
+        """Return the names of the mounts that are not enabled."""
+        return [name for name, table in self._tables.items() if not table.get("enabled", True)]
+
     def _check_name(self, name: str, origin: str) -> None:
         problem = problem_of(name)
         other = self._names.get(service_of(name), name)

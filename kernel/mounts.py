@@ -59,7 +59,8 @@ class LiveMounts:
         if version == self._version:
             with trio.move_on_after(POLL_S):
                 await self._changed.park()
-        return MountTable(version=self._version, mounts=[_for_fronts(entry) for entry in self.entries.values()])
+        mounts = [_for_fronts(entry) for entry in self.entries.values()]
+        return MountTable(version=self._version, mounts=mounts, disabled=self.config.disabled_mounts)
 
     async def reload(self) -> MountsReloaded:
         """Read the settings again and apply what changed; returns before the servers have started or ended.
@@ -76,6 +77,9 @@ class LiveMounts:
         removed = [name for name in old if name not in new]
         added = [name for name in new if name not in old]
         changed = [name for name in new if name in old and new[name] != old[name]]
+        if config.disabled_mounts != self.config.disabled_mounts:
+            self.config.disabled_mounts[:] = config.disabled_mounts
+            self._tell_fronts()
         if not (removed or added or changed):
             return MountsReloaded()
         table = Table((*self.own.values(), *operations(new, config)))
@@ -91,11 +95,14 @@ class LiveMounts:
             self.launched[entry.spec.name] = entry
             self.router.add(entry.service, limits_of(entry))
             (self.supervisor.add if name in added else self.supervisor.replace)(entry.spec)
-        self._version += 1
-        self._changed.unpark_all()
+        self._tell_fronts()
         reloaded = MountsReloaded(added=added, removed=removed, changed=changed)
         _log.info("mounted servers: %s", msgspec.json.encode(reloaded).decode())
         return reloaded
+
+    def _tell_fronts(self) -> None:
+        self._version += 1
+        self._changed.unpark_all()
 
 
 def mounted(config: Config) -> dict[str, ServiceEntry]:

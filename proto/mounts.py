@@ -8,7 +8,7 @@ after a death.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Raw, UnsetType
@@ -205,27 +205,74 @@ class Definitions(msgspec.Struct, frozen=True, kw_only=True):
     resources: list[Raw] = []
     templates: list[Raw] = []
     prompts: list[Raw] = []
+    problems: list[str] = []
+    """What was wrong with its lists, for the registry, which turns this into flags."""
 
 
 class Flag(msgspec.Struct, frozen=True, kw_only=True):
     """Something suspicious in a definition."""
 
-    kind: Literal["hidden_characters", "overlong", "look_alike", "dropped"]
-    """`dropped`: not a definition at all (no object, no name, or a name twice), so clients do not see it."""
+    kind: Literal["hidden_characters", "overlong", "cut", "look_alike", "collision", "dropped"]
+    """`dropped`: not a definition at all (no object, no name, or a name twice), or a list that the server did not
+    return as the protocol requires, so clients do not see it."""
     where: str
     """What it is in, such as `tool create_issue: description`."""
     detail: str = ""
 
 
 class Offered(msgspec.Struct, frozen=True, kw_only=True):
-    """The definitions of a mount that clients may see: the approved ones if `pin` is set, otherwise the latest."""
+    """The definitions of a mount that clients may see: the approved ones if `pin` is set, otherwise the latest. Hidden
+    characters are removed, and long descriptions are cut."""
 
     version: str = ""
-    """Hash of `definitions`; empty if the server has never started."""
+    """Hash of the definitions as the server wrote them; empty if it has never started."""
     definitions: Definitions = Definitions()
+    own_names: dict[str, dict[str, str]] = {}
+    """The server's own names of tools and prompts with hidden characters, by list and the name in `definitions`."""
     flags: list[Flag] = []
     held_back: bool = False
     """Whether the server now offers something else, which has not been approved."""
+
+
+NameKind: TypeAlias = Literal["tools", "prompts"]
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who has a name beside Linckia's own: a tool or prompt of a mount, by its server's own name."""
+
+    mount: str
+    own: str
+    wanted: str = ""
+    """The name that it has not got, since that belongs to another."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """A name that a tool or prompt of a mount wants to have beside Linckia's own."""
+
+    kind: NameKind
+    mount: str
+    own: str
+    name: str
+    other: str
+    """The name that it has if `name` belongs to another."""
+    is_taken: bool = False
+    """Whether `name` is one of Linckia's own."""
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """A name and who has it."""
+
+    kind: NameKind
+    name: str
+    holder: Holder
+
+
+class MountNames(msgspec.Struct, frozen=True, kw_only=True):
+    """Names beside Linckia's own, and who has them; `refused` have none, since others have both of theirs."""
+
+    tools: dict[str, Holder] = {}
+    prompts: dict[str, Holder] = {}
+    refused: list[Wanted] = []
 
 
 class MountChanged(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,6 +302,8 @@ class MountTable(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = 0
     mounts: list[Mount] = []
+    disabled: list[str] = []
+    """Names of mounts that are in the settings, and disabled."""
 
 
 def service_of(mount: str) -> str:

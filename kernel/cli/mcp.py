@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from linckia.kernel.cli import Failed, Usage
@@ -28,6 +28,12 @@ _GAPS = {
     NO_SIGNAL_SCOPE: "can signal other processes of its user",
 }
 """What it means for a confined server that the system lacks a wall; `linckia doctor` says which."""
+
+_CHANGING = ("collision", "hidden_characters", "cut", "dropped")
+"""Kinds of flags of what clients see otherwise than the server wrote it, or not at all."""
+_CHANGES = 5
+"""How many of them `list` shows of each server."""
+_CHANGE_CHARS = 300
 
 _LATER = "from the next start of Linckia"
 
@@ -118,7 +124,23 @@ def _remarks(found: JsonObject) -> list[Cell]:
         return [f"{name} has not started: {found['last_death']}; see: linckia mcp logs {name}"]
     remarks: list[Cell] = [f"{name} is {found['activity']}"] if found["activity"] else []
     gaps = [meaning for gap, meaning in _GAPS.items() if gap in found["confined"]]
-    return remarks + [f"{name} {meaning}; see: linckia doctor" for meaning in gaps]
+    remarks += [f"{name} {meaning}; see: linckia doctor" for meaning in gaps]
+    return [*remarks, *_changes(name, found["suspicious"])]
+
+
+def _changes(name: str, flags: Sequence[JsonObject]) -> Iterator[Cell]:
+    """Yield lines about definitions that clients do not see as the server wrote them."""
+    changed = [flag for flag in flags if flag["kind"] in _CHANGING]
+    for flag in changed[:_CHANGES]:
+        line = f"{name}: {_flagged(flag)}"
+        yield line if len(line) <= _CHANGE_CHARS else f"{line[:_CHANGE_CHARS]}…"
+    if (more := len(changed) - _CHANGES) > 0:
+        yield f"{name}: {more} more; see: linckia mcp diff {name}"
+
+
+def _flagged(flag: Mapping[str, str]) -> str:
+    detail = f" ({flag['detail']})" if flag.get("detail") else ""
+    return f"{flag['where']}: {flag['kind'].replace('_', ' ')}{detail}"
 
 
 def _statuses(client: Client | None) -> dict[str, JsonObject]:
@@ -155,6 +177,7 @@ def _described(client: Client | None, name: str, table: Layer, status: JsonObjec
         "confined": (status or {}).get("info", {}).get("confined", ""),
         "tools": len(offered["definitions"].get("tools", ())) if offered.get("version") else None,
         "flags": list(dict.fromkeys(flags)),
+        "suspicious": offered.get("flags", []),
         "server": server_of(table),
     }
 
@@ -220,8 +243,7 @@ def _diff(arguments: argparse.Namespace, data_dir: Path) -> int:
     for each in found["changes"]:
         say(*_difference(each))
     for flag in found["flags"]:
-        detail = f" ({flag['detail']})" if flag.get("detail") else ""
-        say(f"suspicious: {flag['where']}: {flag['kind'].replace('_', ' ')}{detail}")
+        say(f"suspicious: {_flagged(flag)}")
     if found["changes"]:
         say(f"`linckia mcp approve {name}` approves this.")
     elif not found["flags"]:

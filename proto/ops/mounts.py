@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from linckia.proto.front import SERVICE as FRONT
-from linckia.proto.mounts import PREFIX, REGISTRY, Flag, MountName, Offered
+from linckia.proto.mounts import PREFIX, REGISTRY, Flag, MountName, MountNames, Offered, Taken, Wanted
 from linckia.proto.operation import OPERATOR, Family, Params, Role
 
 
@@ -50,6 +50,16 @@ class MountsOffered(Params[Offered], frozen=True, kw_only=True):
     """Return what clients may see of a mount."""
 
     mount: MountName
+
+
+@Family(REGISTRY, role=Role.INTERNAL, callers=(FRONT,)).write("mounts_name", idempotent=True, deadline_s=30)
+class MountsName(Params[MountNames], frozen=True, kw_only=True):
+    """Give the tools and prompts of all mounts names beside Linckia's own. A name belongs to whoever had it first; if
+    nobody had it, to the first in `wanted`."""
+
+    wanted: list[Wanted] = []
+    released: list[Taken] = []
+    """Names that nobody keeps any more."""
 
 
 class MountDifference(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,7 +55,7 @@ def parse(data: bytes) -> Parsed:
 
 def checked(given: Definitions) -> Parsed:
     """Leave out entries that are not definitions, with a flag for each."""
-    flags: list[Flag] = []
+    flags = [Flag(kind="dropped", where=where, detail=visible(said)[:1000]) for where, said in _problems(given)]
     kept: dict[str, list[Raw]] = {}
     items: dict[str, dict[str, Any]] = {}
     for name, key in LISTS.items():
@@ -74,8 +74,14 @@ def checked(given: Definitions) -> Parsed:
         if beyond := exceeded(canonical(value)):
             flags.append(Flag(kind="dropped", where=name.replace("_", " "), detail=f"it has {beyond}"))
             objects[name] = {}
-    clean = msgspec.structs.replace(given, **kept, **objects)
+    clean = msgspec.structs.replace(given, problems=[], **kept, **objects)
     return Parsed(clean, items, clean.server_info, flags)
+
+
+def _problems(given: Definitions) -> Iterator[tuple[str, str]]:
+    for problem in given.problems:
+        method, _, said = problem.partition(": ")
+        yield method, said
 
 
 def _item(raw: Raw, key: str) -> tuple[dict[str, Any], str]:

@@ -6,16 +6,20 @@ import logging
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import UNSET, Raw
+import trio
+from msgspec import UNSET, Raw, UnsetType
 
 from linckia.proto.mounts import Definitions
-from linckia.services.mounts import messages
+from linckia.services.mounts import messages, shapes
+from linckia.services.mounts.canonical import MAX_BYTES
 from linckia.services.mounts.handshake import Greeting
 from linckia.services.mounts.messages import JsonObject, Message
 from linckia.services.mounts.peer import BadReply, NoReply
 
 PAGES_MOST = 1000
 PAGE_S = 60.0
+LIST_S = 300.0
+"""How long all pages of a list may take."""
 
 _LISTS = (
     ("tools", "tools/list", "tools", "tools"),
@@ -37,16 +41,20 @@ class Server(Protocol):
 
 
 async def definitions_of(server: Server) -> Definitions:
-    """Return what a server offers. A list that it fails to return is empty. Raises Lost."""
+    """Return what a server offers. A list that it fails to return is empty, or ends there. Raises Lost."""
     greeting = server.greeting
+    problems: list[str] = []
     lists = {
-        field: await _whole(server, method, member) for can, method, member, field in _LISTS if can in greeting.can
+        field: await _whole(server, method, member, problems)
+        for can, method, member, field in _LISTS
+        if can in greeting.can
     }
     return Definitions(
         protocol_version=greeting.version,
         server_info=_object(greeting.info),
         capabilities=_object(greeting.capabilities),
         instructions=greeting.instructions,
+        problems=problems,
         **lists,
     )
 
@@ -56,35 +64,47 @@ def _object(raw: Raw) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-async def _whole(server: Server, method: str, member: str) -> list[Raw]:
+async def _whole(server: Server, method: str, member: str, problems: list[str]) -> list[Raw]:
+    """Return all pages of a list, up to the first that is missing or wrong; what was wrong is added to `problems`."""
     found: list[Raw] = []
-    cursor: str | None = None
-    seen: set[str] = set()
-    for _ in range(PAGES_MOST):
-        try:
-            reply = await server.ask(method, {} if cursor is None else {"cursor": cursor}, limit_s=PAGE_S)
-        except NoReply:
-            _log.warning("%s: no answer within %g s", method, PAGE_S)
-            return found
-        except BadReply as error:
-            _log.warning("%s: the reply cannot be read: %s", method, error)
-            return found
-        said = messages.members(reply.result)
-        if reply.result is UNSET:
-            code, text = messages.error_of(reply)
-            # Servers with resources often lack templates.
-            if code != messages.METHOD_NOT_FOUND:
-                _log.warning("%s: error %d: %s", method, code, text)
-            return found
-        try:
+
+    def problem(said: str) -> list[Raw]:
+        problems.append(f"{method}: {said}")
+        _log.warning("%s: %s", method, said)
+        return found
+
+    with trio.move_on_after(LIST_S):
+        cursor: str | None = None
+        seen: set[str] = set()
+        size = 0
+        for _ in range(PAGES_MOST):
+            try:
+                reply = await server.ask(method, {} if cursor is None else {"cursor": cursor}, limit_s=PAGE_S)
+            except NoReply:
+                return problem(f"no answer within {PAGE_S:g} s")
+            except BadReply as error:
+                return problem(f"the reply cannot be read: {error}")
+            if isinstance(reply.result, UnsetType):
+                code, text = messages.error_of(reply)
+                # Servers with resources often lack templates.
+                return found if code == messages.METHOD_NOT_FOUND else problem(f"error {code}: {text}")
+            try:
+                shapes.check(method, reply.result, modern=server.greeting.modern)
+            except shapes.Disallowed as error:
+                return problem(f"the server answered in a way that MCP does not allow: {error}")
+            said = messages.members(reply.result)
+            # A result of another type than `complete` has no list.
             page = msgspec.json.decode(said.get(member, b"[]"), type=list[Raw])
-        except msgspec.DecodeError as error:
-            _log.warning("%s: %s", method, error)
-            return found
-        found += [Raw(messages.one_line(bytes(each))) for each in page]
-        following = messages.value(said.get("nextCursor", UNSET))
-        if not isinstance(following, str) or following in seen:
-            return found
-        cursor = following
-        seen.add(cursor)
-    return found
+            size += sum(len(memoryview(each)) for each in page)
+            if size > MAX_BYTES:
+                return problem(f"more than {MAX_BYTES >> 20} MiB; the rest is left out")
+            found += [Raw(messages.one_line(bytes(each))) for each in page]
+            following = messages.value(said.get("nextCursor", UNSET))
+            if not isinstance(following, str):
+                return found
+            if following in seen:
+                return problem("the server gave a cursor twice, so this list has no end")
+            cursor = following
+            seen.add(cursor)
+        return problem(f"more than {PAGES_MOST} pages; the rest is left out")
+    return problem(f"not complete within {LIST_S:g} s; the rest is left out")

@@ -15,6 +15,7 @@ from linckia.proto.operation import CLIENT
 from linckia.services.mounts import lookalikes
 from linckia.services.mounts.canonical import SINGULAR, Parsed
 from linckia.services.mounts.hidden import found_in, visible
+from linckia.services.mounts.shown import CUT, MAX_DESCRIPTION, cut_bytes, parts, shown
 
 MAX_TEXT: Final = 8_000
 """Characters of a text beyond which it is overlong."""
@@ -31,7 +32,7 @@ _DATA: Final = ("icons", "_meta")
 
 def flags_of(parsed: Parsed) -> list[Flag]:
     """Return the flags of a server's definitions by themselves."""
-    found = [*parsed.flags, *_of_names(parsed), *_of_texts(parsed)]
+    found = [*parsed.flags, *shown(parsed).flags, *_of_names(parsed), *_of_texts(parsed)]
     return found[:MAX_FLAGS]
 
 
@@ -77,37 +78,43 @@ def _of_names(parsed: Parsed) -> Iterator[Flag]:
 
 
 def _of_texts(parsed: Parsed) -> Iterator[Flag]:
-    yield from _in_text("instructions", parsed.definitions.instructions)
+    yield from _in_text("instructions", parsed.definitions.instructions, is_cut=True)
     yield from _in_value("server info", parsed.server_info)
     for kind, items in parsed.items.items():
         for name, item in items.items():
             where = _where(kind, name)
-            for member, value in item.items():
+            for member, value, named, given in parts(item):
                 if not (member == "name" and kind in ("tools", "prompts")):
-                    yield from _in_member(f"{where}: ", member, value)
+                    yield from _in_member(f"{where}: ", member, value, named=named, given=given)
 
 
-def _in_value(where: str, value: object) -> Iterator[Flag]:
+def _in_value(where: str, value: object, *, named: bool = False, given: bool = False) -> Iterator[Flag]:
     if isinstance(value, str):
         yield from _in_text(where, value)
     elif isinstance(value, dict):
-        for member, each in value.items():
-            yield from _in_member(f"{where}.", member, each)
+        for member, each, is_named, is_given in parts(value, named=named, given=given):
+            yield from _in_member(f"{where}.", member, each, named=is_named, given=is_given)
     elif isinstance(value, list):
         for number, each in enumerate(value):
-            yield from _in_value(f"{where}[{number}]", each)
+            yield from _in_value(f"{where}[{number}]", each, given=given)
 
 
-def _in_member(where: str, member: str, value: object) -> Iterator[Flag]:
-    shown = f"{where}{visible(member)[:_SHOWN]}"
+def _in_member(where: str, member: str, value: object, *, named: bool = False, given: bool = False) -> Iterator[Flag]:
+    there = f"{where}{visible(member)[:_SHOWN]}"
     if found := found_in(member):
-        yield Flag(kind="hidden_characters", where=shown, detail="; ".join(found)[:1000])
-    if member not in _DATA:
-        yield from _in_value(shown, value)
+        yield Flag(kind="hidden_characters", where=there, detail="; ".join(found)[:1000])
+    if isinstance(value, str) and member in CUT and not given:
+        yield from _in_text(there, value, is_cut=True)
+    elif member in _DATA:
+        yield from (flag for flag in _in_value(there, value, given=True) if flag.kind != "overlong")
+    else:
+        yield from _in_value(there, value, named=named, given=given)
 
 
-def _in_text(where: str, text: str) -> Iterator[Flag]:
-    if len(text) > MAX_TEXT:
+def _in_text(where: str, text: str, *, is_cut: bool = False) -> Iterator[Flag]:
+    if is_cut and (size := cut_bytes(text)):
+        yield Flag(kind="cut", where=where, detail=f"{MAX_DESCRIPTION} of {size} bytes are shown")
+    elif len(text) > MAX_TEXT:
         yield Flag(kind="overlong", where=where, detail=f"{len(text)} characters")
     if found := found_in(text):
         yield Flag(kind="hidden_characters", where=where, detail="; ".join(found)[:1000])

@@ -16,6 +16,7 @@ import trio
 from msgspec import UNSET, Raw
 
 from linckia.services.mounts import messages
+from linckia.services.mounts.hidden import without
 from linckia.services.mounts.messages import JsonObject, Message
 from linckia.services.mounts.peer import BadReply, Lost, NoReply, Peer
 
@@ -37,6 +38,9 @@ LOG_LEVEL: Final = _META + "logLevel"
 CLIENT_CAPABILITIES: Final = _META + "clientCapabilities"
 
 _PASSED: Final = (*CAPABILITIES, "extensions", "experimental")
+
+
+_TITLE_CHARS: Final = 200
 
 
 class Refused(Exception):
@@ -71,7 +75,7 @@ class Greeting(msgspec.Struct, frozen=True, kw_only=True):
         """The server's name and version, for `status`."""
         found = messages.value(self.info)
         named = found if isinstance(found, dict) else {}
-        return f"{named.get('name', '')} {named.get('version', '')}".strip()
+        return without(f"{named.get('name', '')} {named.get('version', '')}".strip())[:_TITLE_CHARS]
 
     def meta(self) -> JsonObject:
         """The members of `_meta` that each request must have."""
@@ -203,7 +207,7 @@ async def _initialize(peer: Peer) -> Greeting:
     said = messages.members(reply.result)
     version = messages.value(said.get("protocolVersion", UNSET))
     if version not in HANDSHAKE_VERSIONS:
-        raise Refused(f"the server speaks MCP {version}, which is not known here")
+        raise Refused(f"the server speaks MCP {without(str(version))[:_TITLE_CHARS]}, which is not known here")
     peer.link.negotiated(version)
     await peer.post(messages.notification("notifications/initialized"))
     instructions = messages.value(said.get("instructions", UNSET))

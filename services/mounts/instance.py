@@ -16,8 +16,8 @@ from msgspec import Raw
 
 from linckia.proto.errors import Timeout
 from linckia.proto.frames import Written
-from linckia.proto.mounts import MountRequest
-from linckia.services.mounts import messages, processes
+from linckia.proto.mounts import TOOLS_CALL, MountRequest
+from linckia.services.mounts import messages, processes, shapes
 from linckia.services.mounts.child import NotStarted
 from linckia.services.mounts.connections import Connect, Connection
 from linckia.services.mounts.exchange import Exchange, Exchanges, Turns, log_line
@@ -29,10 +29,11 @@ from linckia.services.mounts.handshake import (
     greet,
     passed_capabilities,
 )
+from linckia.services.mounts.hidden import found_in, without
 from linckia.services.mounts.links import LinkEnded
 from linckia.services.mounts.liveness import LOOK_S, Behind, Liveness
 from linckia.services.mounts.messages import Message
-from linckia.services.mounts.peer import BadReply, Lost, NoReply, Peer
+from linckia.services.mounts.peer import BadReply, Lost, NoReply, Peer, Pending
 from linckia.services.mounts.questions import Questions, input_rounds
 from linckia.services.runtime.handlers import Context
 
@@ -53,7 +54,13 @@ class StartFailed(Exception):
 
 
 class Listener(Protocol):
-    """What an instance reports to its owner."""
+    """What an instance reports to its owner.
+
+    Attributes:
+        mount: the server's name in the settings, for messages.
+    """
+
+    mount: str
 
     def on_list_changed(self, instance: Instance, which: str) -> None: ...
 
@@ -142,7 +149,7 @@ class Instance:
                         task_status.started()
                         await trio.sleep_forever()
         except NotStarted as error:
-            self.cause = f"the server cannot be started: {error}"
+            self.cause = without(f"the server cannot be started: {error}")
         finally:
             self.cause = self.cause or "the server was ended"
             if hasattr(self, "peer"):
@@ -168,7 +175,8 @@ class Instance:
         """End the server at once because of `cause`; the first cause counts."""
         if not self.cause:
             self.is_dying = True
-            self.cause = cause
+            # Some causes quote the server.
+            self.cause = cause = without(cause)
             self._connection.end_now()
             self.peer.end(cause)
             self._scope.cancel()
@@ -197,7 +205,8 @@ class Instance:
     async def call(self, request: MountRequest, ctx: Context) -> Written:
         """Make a client's request, or go on with an earlier one whose question the client has answered.
 
-        Raises Lost, BadReply, Behind, or Timeout if the server neither answers nor reports progress.
+        A reply that the protocol does not allow becomes an error. Raises Lost, BadReply, Behind, or Timeout if the
+        server neither answers nor reports progress.
         """
         resumed = self.exchanges.resumed(ctx, request)
         if resumed is None:
@@ -218,6 +227,8 @@ class Instance:
                     for name, answer in answers.items():
                         await self._questions.answer(exchange, name, answer)
                 return written(await self._exchange(exchange, is_new=resumed is None))
+        except shapes.Disallowed as error:
+            return self._refused(request.method, error)
         finally:
             self.in_use -= 1
             if not self.in_use:
@@ -233,7 +244,7 @@ class Instance:
         try:
             if is_new:
                 await self.peer.send(pending, request.method, self._params(exchange))
-            reply = await self.peer.wait(pending)
+            reply = await self._reply(pending, request.method)
             if self.greeting.modern and not request.modern:
                 reply = await input_rounds(self, exchange, reply)
         except NoReply:
@@ -290,7 +301,32 @@ class Instance:
         self.exchanges.running[pending.number] = exchange
         exchange.request = msgspec.structs.replace(exchange.request, params=params)
         await self.peer.send(pending, exchange.request.method, self._params(exchange))
-        return await self.peer.wait(pending)
+        return await self._reply(pending, exchange.request.method)
+
+    async def _reply(self, pending: Pending, method: str) -> Message:
+        """Wait for the reply. Raises NoReply, BadReply or Lost, or Disallowed if the protocol does not allow it."""
+        reply = await self.peer.wait(pending)
+        if isinstance(reply.error, Raw):
+            return self._readable(reply, method, shapes.check_error(reply.error))
+        assert isinstance(reply.result, Raw)
+        shapes.check(method, reply.result, modern=self.greeting.modern)
+        return reply
+
+    def _readable(self, reply: Message, method: str, text: str) -> Message:
+        """Return an error without hidden characters in its message."""
+        if (said := without(text)) == text:
+            return reply
+        _log.warning("hidden characters in the message of an error to %s: %s", method, "; ".join(found_in(text)))
+        error = {**messages.members(reply.error), "message": said}
+        return msgspec.structs.replace(reply, error=Raw(messages.encode(error)))
+
+    def _refused(self, method: str, error: shapes.Disallowed) -> Written:
+        """Return the reply to a client in place of one that the protocol does not allow."""
+        said = f"the server {self._listener.mount} answered {method} in a way that MCP does not allow: {error}"
+        _log.error("%s", said)
+        if method == TOOLS_CALL:
+            said += ". It may have done what it was called for; the call was not repeated"
+        return Written(b'{"error":' + messages.encode({"code": messages.INTERNAL_ERROR, "message": said}) + b"}")
 
     async def ask(self, method: str, params: dict[str, Any], *, limit_s: float) -> Message:
         """Make a request of this client's own. Raises NoReply, BadReply or Lost."""

@@ -16,10 +16,11 @@ import trio
 
 from linckia.proto import frames
 from linckia.proto.errors import Forbidden, InvalidParams, OperationError
-from linckia.proto.mounts import CHANGED, Definitions, Flag, MountChanged, Offered, is_name, service_of
+from linckia.proto.mounts import CHANGED, Definitions, Flag, MountChanged, MountNames, Offered, is_name, service_of
 from linckia.proto.ops import mounts as ops
 from linckia.services.mounts import flags
 from linckia.services.mounts.canonical import Parsed, canonical, changed_lists, checked, differences, parse
+from linckia.services.mounts.names import Names
 from linckia.services.mounts.store import Kept, Store
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 
@@ -32,7 +33,8 @@ Change = Callable[[Kept | None], Kept | None]
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Open the service; ready once all files have been read."""
-    yield Handlers(Registry(env, await trio.to_thread.run_sync(Store, env.data_dir)))
+    store = await trio.to_thread.run_sync(Store, env.data_dir)
+    yield Handlers(Registry(env, store, await trio.to_thread.run_sync(Names, env.data_dir)))
 
 
 def warm_up() -> None:
@@ -43,9 +45,11 @@ def warm_up() -> None:
 class Registry:
     """The handlers. Changes of one mount wait for one another; a change that has begun is finished."""
 
-    def __init__(self, env: Environment, store: Store) -> None:
+    def __init__(self, env: Environment, store: Store, names: Names) -> None:
         self._env = env
         self._store = store
+        self._names = names
+        self._naming = trio.Lock()
         self._changing: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._nothing = checked(Definitions())
         self._warn()
@@ -84,6 +88,8 @@ class Registry:
             before = self._store.kept.get(mount)
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._store.forget, mount)
+                async with self._naming:
+                    await trio.to_thread.run_sync(self._names.forget, mount)
             self._tell(mount, before.seen if before else self._nothing, self._nothing)
 
     @handles(ops.MountsOffered)
@@ -92,8 +98,22 @@ class Registry:
         if kept is None:
             return _written(Offered())
         found = await self._flags(params.mount, kept.seen, kept.flags)
-        definitions = kept.seen.definitions
-        return _written(Offered(version=kept.version, definitions=definitions, flags=found, held_back=kept.held_back))
+        return _written(
+            Offered(
+                version=kept.version,
+                definitions=kept.shown.definitions,
+                own_names=kept.shown.own_names,
+                flags=found,
+                held_back=kept.held_back,
+            )
+        )
+
+    @handles(ops.MountsName)
+    async def name(self, params: ops.MountsName, ctx: Context) -> MountNames:
+        async with self._naming:
+            with trio.CancelScope(shield=True):
+                found = await trio.to_thread.run_sync(self._names.give, params.wanted, params.released)
+            return found
 
     @handles(ops.MountsDiff)
     async def diff(self, params: ops.MountsDiff, ctx: Context) -> ops.MountDifferences:
@@ -131,7 +151,8 @@ class Registry:
     async def _flags(self, mount: str, shown: Parsed, own: list[Flag]) -> list[Flag]:
         others = {name: kept.seen.items["tools"] for name, kept in dict(self._store.kept).items() if name != mount}
         tools = shown.items["tools"]
-        found = await trio.to_thread.run_sync(lambda: [*own, *flags.flags_among(mount, tools, others)])
+        collisions = list(self._names.flags_of(mount))
+        found = await trio.to_thread.run_sync(lambda: [*collisions, *own, *flags.flags_among(mount, tools, others)])
         return found[: flags.MAX_FLAGS]
 
     def _warn(self) -> None:
@@ -159,7 +180,10 @@ def _checked(mount: str) -> str:
 
 def _differ(before: Parsed, after: Parsed) -> bool:
     return (
-        bool(changed_lists(before, after)) or before.server_info != after.server_info or _rest(before) != _rest(after)
+        bool(changed_lists(before, after))
+        or before.server_info != after.server_info
+        or _rest(before) != _rest(after)
+        or before.flags != after.flags
     )
 
 

@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from linckia.services.mounts.hidden import without
+
 MAX_BYTES = 256 * 1024 * 1024
 """Largest message of a server; more cannot be passed on."""
 
@@ -29,6 +31,11 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     params: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
+
+
+_ESCAPES = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
+)
 
 
 class Unreadable(msgspec.Struct, frozen=True):
@@ -87,12 +94,15 @@ def _parsed_or_unknown(line: bytes) -> Received:
 
 
 def _parsed(line: bytes) -> Received:
+    """Return the message in a line. A lone surrogate, which JSON can write and no text can contain, becomes U+FFFD."""
     try:
         if not line.isascii():
             # Members that are passed on unread must be valid text, too.
             codecs.utf_8_decode(line)
         message = _message.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if (mended := _ESCAPES.sub(_mended, line)) != line:
+            return _parsed(mended)
         return unreadable(line, f"it is not a JSON-RPC message: {error}")
     if message.method is not UNSET:
         return message
@@ -156,6 +166,10 @@ def _replied_to(head: bytes) -> int:
         if depth < 1:
             break
     return found
+
+
+def _mended(escape: re.Match[bytes]) -> bytes:
+    return b"\\ufffd" if escape["lone"] else escape[0]
 
 
 def number_of(token: object) -> int:
@@ -222,9 +236,9 @@ def error(number: Id, code: int, text: str, data: JsonObject | None = None) -> b
 
 
 def error_of(reply: Message) -> tuple[int, str]:
-    """Return the code and text of an error; (0, "") for any other reply."""
+    """Return the code and text of an error, without hidden characters; (0, "") for any other reply."""
     found = value(reply.error)
     if not isinstance(found, dict):
         return 0, ""
     code = found.get("code")
-    return code if isinstance(code, int) else INTERNAL_ERROR, str(found.get("message", ""))
+    return code if isinstance(code, int) else INTERNAL_ERROR, without(str(found.get("message", "")))

@@ -120,7 +120,7 @@ class Questions:
 async def input_rounds(server: Server, exchange: Exchange, reply: Message) -> Message:
     """Ask a client with a handshake what a server without one needs, until that returns its result.
 
-    Raises OperationError, NoReply, Lost, or what asking the client raises.
+    Raises OperationError, NoReply, Lost, Disallowed, or what asking the client raises.
     """
     original = messages.members(exchange.request.params)
     for _ in range(MOST_ROUNDS):

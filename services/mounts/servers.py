@@ -16,7 +16,15 @@ from typing import Final
 import msgspec
 import trio
 
-from linckia.proto.errors import LinckiaError, MaybeExecuted, OperationError, Overloaded, Timeout, Unavailable
+from linckia.proto.errors import (
+    InvalidParams,
+    LinckiaError,
+    MaybeExecuted,
+    OperationError,
+    Overloaded,
+    Timeout,
+    Unavailable,
+)
 from linckia.proto.frames import Written
 from linckia.proto.launch import EXIT_OUT_OF_MEMORY, EXIT_PROGRAM_KILLED
 from linckia.proto.mounts import ACTIVITY, CHANGE, READ, UPDATED, MountRequest, MountResourceUpdated
@@ -438,6 +446,10 @@ class Servers:
         while not self._changed.is_set():
             try:
                 await self._env.call(params)
+            except InvalidParams as error:
+                # The same would be refused again.
+                _log.error("the definitions cannot be stored: %s", error)
+                return
             except LinckiaError as error:
                 pause_s = PUT_PAUSES_S[min(tries, len(PUT_PAUSES_S) - 1)]
                 if tries >= len(PUT_PAUSES_S):

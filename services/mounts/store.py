@@ -16,6 +16,7 @@ from linckia.proto.durable import replace_file, sync_folder
 from linckia.proto.mounts import Definitions, Flag, is_name
 from linckia.services.mounts.canonical import Parsed, checked, needs_approval, version_of
 from linckia.services.mounts.flags import flags_of
+from linckia.services.mounts.shown import shown
 from linckia.services.runtime.storage import disk_full
 
 _SUFFIX, _DAMAGED = ".json", ".json.damaged"
@@ -41,7 +42,9 @@ class Kept:
         self.approved = approved if self.needs_approval else latest
         self.held_back = pin and self.needs_approval
         self.seen = approved if self.held_back else latest
-        """The definitions that clients see."""
+        """The definitions that are offered."""
+        self.shown = shown(self.seen)
+        """What clients see of them."""
         self.version = version_of(self.seen)
         self.flags = flags_of(self.seen)
         self.latest_flags = self.flags if self.seen is latest else flags_of(latest)

@@ -141,3 +141,13 @@ async def test_a_call_of_a_removed_server_says_so(tmp_path: Path) -> None:
         await live_.reload()
         with pytest.raises(Exception, match="the server a was removed"):
             await live_.router.call(operation, MountRequest(method="tools/list"))
+
+
+async def test_fronts_know_which_servers_are_disabled_and_learn_of_their_removal(tmp_path: Path) -> None:
+    async with live(tmp_path) as live_:
+        await live_.reload(a={}, b={"enabled": False})
+        table = await live_.mounts.after(-1)
+        assert ([mount.name for mount in table.mounts], table.disabled) == (["a"], ["b"])
+        assert await live_.reload(a={}) == MountsReloaded()
+        later = await live_.mounts.after(table.version)
+        assert (later.version > table.version, later.disabled) == (True, [])

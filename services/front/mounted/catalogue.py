@@ -24,15 +24,18 @@ from linckia.proto.mounts import (
     UPDATED,
     Mount,
     MountChanged,
+    MountNames,
     MountRequest,
     MountResourceUpdated,
     MountTable,
     Offered,
+    Taken,
+    Wanted,
     operations_of,
 )
 from linckia.proto.operation import Params, operation_of
 from linckia.proto.ops.kernel import KernelMounts
-from linckia.proto.ops.mounts import MountsOffered
+from linckia.proto.ops.mounts import MountsName, MountsOffered
 
 R = TypeVar("R")
 
@@ -61,6 +64,8 @@ class Catalogue:
         self._changes = trio.Lock()
         self.mounts: dict[str, Mount] = {}
         self.offered: dict[str, Offered] = {}
+        self.disabled: frozenset[str] = frozenset()
+        """Names of mounts that are in the settings, and disabled."""
         self.loaded = trio.Event()
         """Set once the mounts are known for the first time, with what they offered last."""
         self._learning: trio.Nursery | None = None
@@ -102,7 +107,8 @@ class Catalogue:
             for name in changed:
                 if name in mounts and not self.offered[name].version and self._learning is not None:
                     self._learning.start_soon(self._learn, name)
-            if changed:
+            before_disabled, self.disabled = self.disabled, frozenset(table.disabled)
+            if changed or before_disabled != self.disabled:
                 await self._receiver.mounts_changed(dict.fromkeys(changed, ALL_LISTS))
             self._refreshed.unpark_all()
 
@@ -152,6 +158,14 @@ class Catalogue:
             if is_new:
                 await self._receiver.mounts_changed({name: lists})
             self._refreshed.unpark_all()
+
+    async def named(self, wanted: list[Wanted], released: list[Taken]) -> MountNames | None:
+        """Give names beside Linckia's own; None if the registry is not available."""
+        try:
+            return await self._ask(MountsName(wanted=wanted, released=released))
+        except LinckiaError as error:
+            _log.warning("names of mounted tools cannot be stored yet: %s", error)
+            return None
 
     async def known(self, name: str) -> None:
         """Wait until a mount's server has started once, so that its definitions are known, or the mount is gone."""

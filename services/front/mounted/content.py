@@ -16,9 +16,13 @@ _encode = msgspec.json.Encoder().encode
 def bounded(operation: Operation[Any], params: Params[Any], value: JsonObject, max_tokens: int | None) -> JsonObject:
     """Return the result of a tool with its text shortened; images and the like stay whole.
 
-    The structured content of a shortened result is left out, since its text says the same.
+    The structured content of a shortened result is left out, since its text says the same. A result of a type that is
+    not known here stays whole.
     """
-    blocks = [block for block in value.get("content", ()) if isinstance(block, dict)]
+    content = value.get("content", [])
+    if not isinstance(content, list):
+        return value
+    blocks = [block for block in content if isinstance(block, dict)]
     texts = [text for block in blocks if (text := _text(block)) is not None]
     others = [block for block in blocks if _text(block) is None]
     structured = value.get("structuredContent")

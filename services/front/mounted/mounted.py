@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 import trio
 
 from linckia.proto.dispatch import Dispatcher
 from linckia.proto.mcp import ListChanged, ResourceUpdated
+from linckia.proto.mounts import Mount, MountNames, Offered, Wanted
 from linckia.proto.operation import ALL, CLIENT, CORE, REFERENCES, Operation
 from linckia.proto.ops import Table
 from linckia.proto.surfaces.surface import Surface
@@ -26,6 +28,8 @@ services."""
 COMPLETE_S = 2.0
 """How long a list waits for what the mounted servers offered last, which takes milliseconds unless the system is just
 starting."""
+
+_log = logging.getLogger("linckia.gateway")
 
 Publish = Callable[[ListChanged | ResourceUpdated, Collection[str] | None], Awaitable[None]]
 
@@ -45,6 +49,11 @@ class Mounted:
         self._publish = publish
         self._taken = _taken(own)
         self._tools: list[Operation[object]] = []
+        self._held = MountNames()
+        """Who had which name when the registry was last asked."""
+        self._named: tuple[list[Wanted], set[str]] | None = ([], set())
+        """What it was asked; None if it did not answer."""
+        self._collisions: set[tuple[str, ...]] = set()
         self.names = MountedNames()
         self.surfaces: dict[str, MountSurface] = {}
         """Surfaces of mounts, by name; those of removed mounts stay, for clients that still use them."""
@@ -73,8 +82,8 @@ class Mounted:
                 self.surfaces[name].show(mounts[name], offered[name])
             elif name in mounts:
                 self.surfaces[name] = MountSurface(mounts[name], offered[name])
-        self.names.update(mounts, offered, self._taken)
-        if self._tools != self.names.tools:
+        await self._name(mounts, offered)
+        if renamed := self._tools != self.names.tools:
             self._tools = list(self.names.tools)
             table = Table([*self._own.values(), *self._tools], self._own.endpoints)
             for surface in self._own_surfaces.values():
@@ -83,11 +92,41 @@ class Mounted:
         if not self.is_complete():
             # Clients have seen nothing else yet.
             return
-        every = {each for lists in changed.values() for each in lists}
+        every = {each for lists in changed.values() for each in lists} | ({"tools"} if renamed else set())
         for name in LISTS:
             concerned = {mount for mount, lists in changed.items() if name in lists}
             if name in every:
                 await self._publish(ListChanged(list=name), concerned | {ALL} | ({CORE} if name != "tools" else set()))
+
+    async def _name(self, mounts: Mapping[str, Mount], offered: Mapping[str, Offered]) -> None:
+        """Give names to everything that mounts offer."""
+        wanted = self.names.want(mounts, offered, self._taken)
+        known = {*mounts, *self.catalogue.disabled}
+        if (wanted, known) != self._named:
+            held = await self.catalogue.named(wanted, []) if wanted else MountNames()
+            if held is not None and (released := self.names.released(held, known)):
+                held = await self.catalogue.named(wanted, released)
+            if held is not None:
+                self._report(held, wanted)
+                self._held = held
+            self._named = (wanted, known) if held is not None else None
+        self.names.give(self._held, is_current=self._named is not None)
+
+    def _report(self, held: MountNames, wanted: Sequence[Wanted]) -> None:
+        """Log the collisions that are new."""
+        found: set[tuple[str, ...]] = set()
+        for each in wanted:
+            table = held.tools if each.kind == "tools" else held.prompts
+            holder = table.get(each.name)
+            if each.is_taken or (holder is not None and (holder.mount, holder.own) != (each.mount, each.own)):
+                whose = "Linckia" if each.is_taken or holder is None else f"the server {holder.mount}"
+                found.add((each.kind, each.mount, each.own, each.name, whose))
+        for kind, mount, own, name, whose in sorted(found - self._collisions):
+            what = kind.removesuffix("s")
+            _log.error(
+                "the %s %r of the server %s cannot be called %s: that belongs to %s", what, own, mount, name, whose
+            )
+        self._collisions = found
 
     async def mount_resource_updated(self, mount: str, uri: str) -> None:
         await self._publish(ResourceUpdated(uri=uri), {mount})

@@ -58,6 +58,8 @@ _PREFIX = "io.modelcontextprotocol/"
 _STATE = "linckia:"
 """Prefix of our own request states; all others belong to mounted servers."""
 
+_NULL = Raw(b"null")
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -171,6 +173,8 @@ class MountedRequests:
             if tool is None:
                 raise unknown_tool(name, surface)
             return _Passed(tool.route, method, {**params, "name": _json(tool.tool)}, tool.tool, tool)
+        if prompts := surface.offered.own_names.get("prompts"):
+            params = _with_own_name(method, params, prompts)
         name = _text(params, "uri") or _text(params, "name")
         return _Passed(route, method, params, name)
 
@@ -286,7 +290,7 @@ class MountedRequests:
     def _result(self, request: Request, members: dict[str, Raw], whole: Raw | None = None) -> Answer:
         """Return a result with what the client's revision requires; `whole` is its JSON, if it is unchanged so far."""
         if request.session.modern:
-            meta = msgspec.json.decode(members["_meta"], type=dict[str, Raw]) if "_meta" in members else {}
+            meta = msgspec.json.decode(members.get("_meta", _NULL), type=dict[str, Raw] | None) or {}
             stamp = self._served.surface.server_info or self._served.info
             meta.setdefault(SERVER_INFO, Raw(_encode(stamp)))
             members = {"resultType": Raw(b'"complete"'), **members, "_meta": Raw(_encode(meta))}
@@ -332,6 +336,17 @@ def _message(error: bytes) -> str:
         return msgspec.json.decode(error, type=_Error).message
     except (msgspec.DecodeError, UnicodeDecodeError):
         return "malformed error"
+
+
+def _with_own_name(method: str, params: dict[str, Raw], prompts: Mapping[str, str]) -> dict[str, Raw]:
+    """Return the parameters with the server's own name of a prompt, whose name has hidden characters."""
+    if method == "prompts/get" and (own := prompts.get(_text(params, "name"))) is not None:
+        return {**params, "name": _json(own)}
+    if method == "completion/complete" and "ref" in params:
+        ref = msgspec.json.decode(params["ref"])
+        if isinstance(ref, dict) and ref.get("type") == "ref/prompt" and ref.get("name") in prompts:
+            return {**params, "ref": _json({**ref, "name": prompts[ref["name"]]})}
+    return params
 
 
 def _json(value: object) -> Raw:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -107,12 +106,13 @@ def named(definitions: Iterable[Raw], key: str = "name") -> dict[str, JsonObject
 def tools_of(mount: Mount, offered: Offered) -> list[MountedTool]:
     """Return the tools of a mount that clients may see, named for its own surface and, provisionally, for `all`."""
     routes = operations_of(mount.name)
+    own_names = offered.own_names.get("tools", {})
     definitions = named(offered.definitions.tools)
     tools: dict[str, MountedTool] = {}
     for name in chosen(mount, definitions):
         own = mount.tools.rename.get(name, name)
         if own not in tools:
-            tools[own] = _tool(mount, own, name, definitions[name], routes)
+            tools[own] = _tool(mount, own, own_names.get(name, name), definitions[name], routes)
     return list(tools.values())
 
 
@@ -163,17 +163,6 @@ def _marked(plain: str, name: str) -> str:
     return f"{plain[: MAX_NAME - _DIGEST - 1]}_{digest}"
 
 
-def unique(tools: Iterable[MountedTool], taken: Collection[str]) -> list[MountedTool]:
-    """Return the tools with names that differ from each other and from `taken`.
-
-    Whether a name changes does not depend on the order of the mounts: all tools that want the same name get a digest.
-    """
-    tools = list(tools)
-    wanted = Counter(tool.name for tool in tools)
-    renamed = []
-    for tool in tools:
-        name = tool.name
-        if name in taken or wanted[name] > 1:
-            name = _marked(name, f"{tool.service}\0{tool.own}")
-        renamed.append(msgspec.structs.replace(tool, name=name, step=name))
-    return renamed
+def other_name(name: str, service: str, own: str) -> str:
+    """Return a name with a digest of what it is for, which does not depend on what else there is."""
+    return _marked(name, f"{service}\0{own}")

@@ -40,7 +40,20 @@ def test_a_system_without_namespaces_is_noted(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_the_list_says_what_a_confined_server_lacks(confined: str, said: list[str]) -> None:
     found: dict[str, Any] = {"name": "one", "login": "", "tools": 3, "last_death": "", "activity": ""}
-    found["confined"] = confined
+    found |= {"confined": confined, "suspicious": []}
     remarks = [str(each) for each in mcp._remarks(found)]
     assert len(remarks) == len(said)
     assert all(part in remark and "linckia doctor" in remark for part, remark in zip(said, remarks, strict=True))
+
+
+def test_the_list_says_what_clients_see_otherwise_than_the_server_wrote_it() -> None:
+    flags = [{"kind": kind, "where": f"tool {kind}", "detail": "d"} for kind in ("overlong", "look_alike", "dropped")]
+    flags += [{"kind": "cut", "where": f"tool {number}: description", "detail": "d"} for number in range(9)]
+    found: dict[str, Any] = {
+        "name": "one", "login": "", "tools": 3, "last_death": "", "activity": "", "confined": "", "suspicious": flags,
+    }  # fmt: skip
+    assert mcp._remarks(found) == [
+        "one: tool dropped: dropped (d)",
+        *(f"one: tool {number}: description: cut (d)" for number in range(4)),
+        "one: 5 more; see: linckia mcp diff one",
+    ]

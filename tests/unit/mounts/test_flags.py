@@ -69,11 +69,17 @@ def test_hidden_characters_are_flagged_wherever_a_model_reads() -> None:
 
 def test_overlong_texts_and_names_are_flagged_but_no_icons() -> None:
     icon = {"src": "data:image/png;base64," + "A" * 20_000}
-    assert flags({"name": "a", "description": "d" * 8_000, "icons": [icon]}) == []
-    found = flags({"name": "a" * 129, "description": "d" * 8_001})
+    assert flags({"name": "a", "description": "d" * 4_096, "icons": [icon], "note": "n" * 8_000}) == []
+    found = flags({"name": "a" * 129, "description": "d" * 4_097, "note": "n" * 8_001}, instructions="é" * 3_000)
     assert [(flag.kind, flag.detail) for flag in found] == [
-        ("overlong", "a name of 129 characters"), ("overlong", "8001 characters"),
+        ("overlong", "a name of 129 characters"), ("cut", "4096 of 6000 bytes are shown"),
+        ("cut", "4096 of 4097 bytes are shown"), ("overlong", "8001 characters"),
     ]  # fmt: skip
+
+
+def test_hidden_characters_of_icons_and_metadata_are_flagged() -> None:
+    found = flags({"name": "a", "icons": [{"src": "data:\u200b"}], "_meta": {"x": "\u200b"}})
+    assert [flag.where for flag in found] == ["tool a: icons[0].src", "tool a: _meta.x"]
 
 
 def test_names_that_look_like_others_of_the_server_are_flagged() -> None:

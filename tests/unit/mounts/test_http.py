@@ -30,9 +30,11 @@ def free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def server(kind: str, port: int, **variables: str) -> AsyncIterator[subprocess.Popen[bytes]]:
+async def server(
+    kind: str, port: int, *, script: Path = SERVER, **variables: str
+) -> AsyncIterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(  # noqa: ASYNC220  # it starts in a millisecond
-        [sys.executable, str(SERVER), kind, str(port)], env={**os.environ, **variables}, stderr=subprocess.DEVNULL
+        [sys.executable, str(script), kind, str(port)], env={**os.environ, **variables}, stderr=subprocess.DEVNULL
     )
     try:
         with trio.fail_after(LIMIT_S):

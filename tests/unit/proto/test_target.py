@@ -54,7 +54,7 @@ def test_every_operation_that_changes_something_says_what_it_is_about() -> None:
     for op in ops.load(()).values():
         if op.access is not Access.READ:
             named = [field.encode_name for field in msgspec.structs.fields(op.params) if names(field.encode_name)]
-            nested = {"renames", "moves", "groups", "nodes", "operations"}
+            nested = {"renames", "moves", "groups", "nodes", "operations", "wanted"}
             assert named or nested.intersection(op.params.__struct_fields__) or op.name in NAMELESS, op.name
 
 

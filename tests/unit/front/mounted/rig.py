@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any, Unpack
 
 import msgspec
@@ -13,7 +15,7 @@ from msgspec import Raw
 from linckia.kernel import VERSION
 from linckia.proto import ops
 from linckia.proto.dispatch import CallOptions
-from linckia.proto.errors import LinckiaError, OperationError
+from linckia.proto.errors import LinckiaError, OperationError, Unavailable
 from linckia.proto.mounts import (
     CHANGED,
     Definitions,
@@ -27,8 +29,9 @@ from linckia.proto.mounts import (
 from linckia.proto.operation import Operation, Params
 from linckia.proto.ops import Table
 from linckia.proto.ops.kernel import KernelMounts
-from linckia.proto.ops.mounts import MountsOffered
+from linckia.proto.ops.mounts import MountsName, MountsOffered
 from linckia.services.front.gateway import Gateway, open_gateway
+from linckia.services.mounts.names import Names
 from tests.unit.front.inprocess import InProcess, in_process
 from tests.unit.front.operations import TABLE, open_service
 
@@ -64,6 +67,8 @@ class Mounts:
         self.offered: dict[str, Offered] = {}
         self.requests: list[tuple[str, MountRequest]] = []
         self.version = 0
+        self.disabled: list[str] = []
+        self.registry: Names | None = None
         self._changed = trio.lowlevel.ParkingLot()
         self.on_event, self.publish = others.on_event, others.publish
 
@@ -88,8 +93,13 @@ class Mounts:
         if isinstance(params, KernelMounts):
             while params.version == self.version:
                 await self._changed.park()
-            table = MountTable(version=self.version, mounts=list(self.mounts.values()))
+            table = MountTable(version=self.version, mounts=list(self.mounts.values()), disabled=self.disabled)
             return msgspec.to_builtins(table)
+        if isinstance(params, MountsName):
+            if self.registry is None:
+                raise operation.failure(Unavailable("the registry is away"))
+            await trio.lowlevel.checkpoint()
+            return Raw(msgspec.json.encode(self.registry.give(params.wanted, params.released)))
         if isinstance(params, MountsOffered):
             return Raw(msgspec.json.encode(self.offered[params.mount]))
         routed = operation.routed
@@ -112,15 +122,27 @@ async def refuse(kind: str, request: MountRequest, params: dict[str, Any]) -> An
 
 
 @contextlib.asynccontextmanager
-async def mounted_gateway(serve: Serve = refuse, **mounts: Offered) -> AsyncIterator[tuple[Gateway, Mounts]]:
-    """A gateway to the test's operations and the mounts."""
+async def mounted_gateway(
+    serve: Serve = refuse, kept: Path | None = None, **mounts: Offered
+) -> AsyncIterator[tuple[Gateway, Mounts]]:
+    """A gateway to the test's operations and the mounts; `kept` is the folder of the registry, if that goes on."""
     named = ("kernel_mounts", "mounts_offered", "query", "execute", "describe")
     table = Table([*TABLE.values(), *(op for op in ops.load().values() if op.name in named)])
-    async with in_process(open_service) as others:
-        dispatcher = Mounts(others, serve)
-        for name, each in mounts.items():
-            dispatcher.mount(Mount(name=name), each)
-        async with open_gateway(table, dispatcher, dispatcher, version=VERSION) as gateway:
-            await gateway.server("all")
-            await gateway.mounted.complete()
-            yield gateway, dispatcher
+    with tempfile.TemporaryDirectory() as folder:
+        registry = Names(kept or Path(folder))
+        async with in_process(open_service) as others, _gateway(table, others, serve, mounts, registry) as opened:
+            yield opened
+
+
+@contextlib.asynccontextmanager
+async def _gateway(
+    table: Table, others: InProcess, serve: Serve, mounts: dict[str, Offered], registry: Names
+) -> AsyncIterator[tuple[Gateway, Mounts]]:
+    dispatcher = Mounts(others, serve)
+    dispatcher.registry = registry
+    for name, each in mounts.items():
+        dispatcher.mount(Mount(name=name), each)
+    async with open_gateway(table, dispatcher, dispatcher, version=VERSION) as gateway:
+        await gateway.server("all")
+        await gateway.mounted.complete()
+        yield gateway, dispatcher

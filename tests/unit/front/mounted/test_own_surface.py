@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import trio
 import trio.testing
 
@@ -280,3 +281,34 @@ async def test_a_removed_mount_has_no_surface() -> None:
         mounts.unmount("x")
         await trio.testing.wait_all_tasks_blocked()
         assert gateway.mounted.find("x") is None
+
+
+async def test_tools_and_prompts_whose_names_lost_hidden_characters_are_called_by_their_own() -> None:
+    own = {"tools": {"echo": "ec\u200bho"}, "prompts": {"greet": "gr\u200beet"}}
+    shown = offered(tools=[ECHO, WRITE], prompts=[{"name": "greet"}, {"name": "part"}])
+    shown = msgspec.structs.replace(shown, own_names=own)
+    async with mounted_gateway(repeat, x=shown) as (gateway, mounts):
+        for surface, prefix in (("x", ""), ("all", "x_")):
+            async with connected(gateway, surface) as wire:
+                await wire.initialize()
+                for name in ("echo", "write"):
+                    await wire.call(f"{prefix}{name}")
+                    await wire.receive()
+                for name in ("greet", "part"):
+                    await ask(wire, "prompts/get", {"name": f"{prefix}{name}"})
+                ref = {"type": "ref/prompt", "name": f"{prefix}greet"}
+                await ask(wire, "completion/complete", {"ref": ref, "argument": {"name": "a", "value": ""}})
+            passed = [msgspec.json.decode(request.params) for _, request in mounts.requests]
+            assert [each.get("name") for each in passed] == ["ec\u200bho", "write", "gr\u200beet", "part", None]
+            assert passed[4]["ref"] == {"type": "ref/prompt", "name": "gr\u200beet"}
+            mounts.requests.clear()
+
+
+async def test_metadata_that_is_null_is_none() -> None:
+    async def serve(kind: str, request: MountRequest, params: dict[str, Any]) -> Any:
+        return {"content": [], "_meta": None}
+
+    async with mounted_gateway(serve, x=TOOLS) as (gateway, _), connected(gateway, "x") as wire:
+        await wire.open_modern()
+        await wire.call("echo", meta=META)
+        assert (await wire.receive())["result"]["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "theirs"
