@@ -33,6 +33,9 @@ MAX_WAIT_S = 600
 UNLIKELY = 0.05
 """Default least score of users' searches: of right answers among the first ten hits, one in a hundred scores less."""
 
+NEAREST = 3
+"""If no hit reaches `UNLIKELY`, so many are returned nevertheless: the reader judges better than a score."""
+
 DOUBTFUL = 0.2
 """If no hit reaches this score, nothing relevant was found."""
 
@@ -134,7 +137,8 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
         if self.best is None or self.best >= DOUBTFUL:
             return ""
         count = len(self.hits) + self.unlikely
-        return f"nothing relevant was found: the best of {count} scores {self.best:.2f}"
+        said = f"nothing relevant was found: the best of {count} scores {self.best:.2f}"
+        return f"{said}; these are the nearest" if self.hits and self.best < UNLIKELY else said
 
     hits: list[Hit] = []
     best: Annotated[float | None, Meta(description="Best score, even if it is not among the hits")] = None

@@ -29,7 +29,7 @@ IfMatch: TypeAlias = Annotated[str | None, Meta(description="Only if its SHA-256
 DryRun: TypeAlias = Annotated[bool, detail("Only return the diff")]
 Digest: TypeAlias = Annotated[str, Meta(description="SHA-256 of the file's bytes, hexadecimal, for `if_match`")]
 Above: TypeAlias = Annotated[str | None, Meta(description="Lines above the entry, without `#`; empty removes them")]
-YamlValue: TypeAlias = str | int | float | bool | list[Any] | dict[str, Any] | None
+YamlValue: TypeAlias = str | int | float | bool | None
 """A string is YAML text. Anything else is written as JSON, which is YAML too."""
 Beside: TypeAlias = Annotated[str | None, Meta(description="At the end of its line, without `#`; empty removes it")]
 
@@ -84,7 +84,7 @@ class PathEdit(msgspec.Struct, frozen=True, tag_field="op", forbid_unknown_field
 class SetEdit(PathEdit, frozen=True, tag="set"):
     """As `noyalib_set`."""
 
-    value: Annotated[YamlValue, Meta(description="The new value: YAML text, or a JSON value")]
+    value: Annotated[YamlValue, Meta(description="As YAML")]
 
 
 class DeleteEdit(PathEdit, frozen=True, tag="delete"):
@@ -94,7 +94,7 @@ class DeleteEdit(PathEdit, frozen=True, tag="delete"):
 class AppendEdit(PathEdit, frozen=True, tag="append"):
     """As `yaml_append`."""
 
-    value: Annotated[YamlValue, Meta(description="The new item: YAML text, or a JSON value")]
+    value: Annotated[YamlValue, Meta(description="As YAML")]
 
 
 class RenameEdit(PathEdit, frozen=True, tag="rename"):
@@ -138,7 +138,7 @@ class NoyalibSet(PathChange, frozen=True, kw_only=True):
     """Set a value in a YAML file (change a port, a version) by its path; comments and layout of all else stay byte for
     byte. Missing keys are made. Changes that would alter more are refused. Several: yaml_edit."""
 
-    value: Annotated[YamlValue, Meta(description='YAML text (`0.0.2`, `"hello"`, `[1, 2]`), or a JSON value')]
+    value: Annotated[YamlValue, Meta(description='As YAML: `0.0.2`, `"hello"`, `[1, 2]`')]
 
 
 @text_tool.destroy("yaml_delete", idempotent=False, deadline_s=30, title="Delete a YAML entry")
@@ -150,7 +150,7 @@ class YamlDelete(PathChange, frozen=True, kw_only=True):
 class YamlAppend(PathChange, frozen=True, kw_only=True):
     """Append an item to a list in a YAML file, in the list's own style. A key: noyalib_set."""
 
-    value: Annotated[YamlValue, Meta(description="The new item: YAML text, or a JSON value")]
+    value: Annotated[YamlValue, Meta(description="As YAML")]
 
 
 @text_tool.write("yaml_rename", idempotent=False, deadline_s=30, title="Rename a YAML key")

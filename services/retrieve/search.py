@@ -15,7 +15,7 @@ import trio
 
 from linckia.proto.errors import Kind, LinckiaError, Unavailable
 from linckia.proto.ops.embed import EmbedResult, EmbedTexts, TextKind
-from linckia.proto.ops.retrieve import Hit, RetrieveSearch, SearchResult
+from linckia.proto.ops.retrieve import NEAREST, UNLIKELY, Hit, RetrieveSearch, SearchResult
 from linckia.services.retrieve import fusion
 from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.item_store import ItemDetails
@@ -346,6 +346,8 @@ class _Search:
         there = [item for item, _ in candidates.best[: self.params.limit] if item in candidates.found]
         scores = self._scores(candidates, there, by_model=reranker is not None and reranker.stage == RERANK)
         likely = [item for item in there if scores[item] >= self.params.min_score]
+        if not likely and self.params.min_score <= UNLIKELY:
+            likely = there[:NEAREST]
         words = dict(self.lexical or ())
         return SearchResult(
             hits=[self._hit(candidates, item, scores[item], words.get(item)) for item in likely],

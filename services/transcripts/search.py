@@ -160,6 +160,8 @@ class Searching:
             kinds = {type(error) for error in errors}
             raise (kinds.pop() if len(kinds) == 1 else Unavailable)("; ".join(degraded), retry_after_ms=1000)
         hits = merged(found)
+        # What is nearest in a corpus that has nothing likely is noise beside what is likely in another.
+        hits = [hit for hit in hits if hit.score >= params.min_score] or hits
         turns = [hit.id for hit in hits if hit.corpus is Corpus.TRANSCRIPTS]
         # The search may still have recently deleted items.
         there: set[str] = set()

@@ -170,13 +170,13 @@ class Edited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @within.write("edit-file", surfaces=("files", "core"), idempotent=False, deadline_s=60)
 class EditFile(Params[Edited], frozen=True, kw_only=True):
-    """Edit a text file on disk: replace exact text or lines, all or none. YAML: yaml_edit."""
+    """Edit a file on disk: replace exact text or lines, all or none. YAML: yaml_edit."""
 
     path: AbsolutePath
     edits: Annotated[list[FileEdit], Meta(min_length=1, max_length=1000)]
     if_match: IfMatch = None
     dry_run: DryRun = False
-    encoding: Annotated[Encoding, detail("Of the file, if it is not recognized")] = ""
+    encoding: Annotated[Encoding, detail("Default: detected")] = ""
 
     def check(self) -> None:
         for number, edit in enumerate(self.edits):
@@ -201,8 +201,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @within.destroy("write-file", surfaces=("files", "core"), idempotent=True, deadline_s=60)
 class WriteFile(Params[Written], frozen=True, kw_only=True):
-    """Create a new file on disk with this content. An existing one needs `if_match` or `overwrite`, and goes to the
-    trash."""
+    """Create a file. An existing one needs `if_match` or `overwrite`, and goes to the trash."""
 
     path: AbsolutePath
     content: Annotated[Annotated[str, Meta(max_length=64_000_000)], detail("All of it")]

@@ -150,7 +150,9 @@ def test_what_fits_the_whole_schema_fits_the_listed_one(table: ops.Table) -> Non
         whole = json_schema(op.params)
         listed = jsonschema.Draft202012Validator(schemas.parameters(whole, {}, description="", detailed=False))
         for value in examples(whole, whole.get("$defs", {}), 0):
-            listed.validate(given(value))
+            # Lists have no nulls, which Gemini does not know; a required value may be null nevertheless.
+            if all(value.get(name) is not None for name in whole.get("required", ())):
+                listed.validate(given(value))
         if op.output_schema is not None:
             short = jsonschema.Draft202012Validator(schemas.result(op.output_schema))
             for value in examples(op.output_schema, op.output_schema.get("$defs", {}), 0):

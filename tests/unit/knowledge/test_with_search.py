@@ -47,6 +47,13 @@ async def test_notes_are_found_filtered_and_follow_their_files(tmp_path: Path) -
         assert await ids(path="guides/") == {"setup"}
         assert await ids(until="2026-01-17") == {"setup"}
         assert await ids(since="2026-01-18") == {"animals", "short"}
+        # Hardly any of the words: the nearest are shown, and said to be unlikely.
+        long = "zebra " + " ".join(f"quixotic{n}" for n in range(60))
+        unlikely = await bench.call(SearchDocuments(query=long))
+        assert {hit.id for hit in unlikely.results} == {"setup", "animals", "short"}
+        assert "nothing relevant was found" in unlikely.note
+        assert "these are the nearest" in unlikely.note
+        assert (await bench.call(SearchDocuments(query=long, min_score=0.1))).results == []
         answer = await bench.call(SearchDocuments(query="zebra installer", limit=1))
         (hit,) = answer.results
         assert (hit.id, hit.preview) == ("setup", "Guide")

@@ -236,7 +236,7 @@ def test_validation_refuses_what_would_not_end(file: Path, yaml: YamlFiles, sour
     ("value", "written"),
     [
         (9090, "9090"), (-1.5, "-1.5"), (True, "true"), (None, "null"), ("0.0.2", "0.0.2"), ("", None),
-        ([1, "a b"], '[1,"a b"]'), ({"x": None, "y": "no"}, '{"x":null,"y":"no"}'), ("'8080'", "'8080'"),
+        ("[1, a b]", "[1, a b]"), (10**20, "100000000000000000000"), ("'8080'", "'8080'"),
     ],
 )  # fmt: skip
 def test_a_value_is_yaml_text_or_any_json_value(tmp_path: Path, value: YamlValue, written: str | None) -> None:
