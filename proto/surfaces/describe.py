@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from linckia.proto.json_types import JsonObject
 from linckia.proto.operation import REFERENCES, Access, Operation
 from linckia.proto.suggestions import did_you_mean
+from linckia.proto.surfaces.finding import absent, is_mounted
 from linckia.proto.surfaces.steps import DESCRIBE, DOCUMENTS, QUERY, Steps
 
 FOUND = 12
@@ -24,9 +25,13 @@ def describe(steps: Steps, target: str | None, words: str = "", ranked: Sequence
         found_by_words = [
             (name, steps.find(name)) for name in (steps.index.ranked(words) if ranked is None else ranked)[:FOUND]
         ]
-        return {
-            "ops": [{"op": name, "in": step[0].value, "about": about(step[1])} for name, step in found_by_words if step]
-        }
+        said = absent(words)
+        ops = [
+            {"op": name, "in": step[0].value, "about": about(step[1])}
+            for name, step in found_by_words
+            if step and (not said or is_mounted(step[1]))
+        ]
+        return {"ops": ops, "note": said} if said else {"ops": ops}
     if target is None:
         listed: JsonObject = {f"{category}_ops": list(ops) for category, ops in steps.ops.items()}
         if steps.surface == DOCUMENTS:

@@ -106,10 +106,41 @@ progress, how far, how long -> progress
 abort, halt, kill, stop -> cancel stop
 everywhere, anywhere, all places, not sure where -> everywhere
 grew, grown, growth, shrank, bigger -> grew scans
+list files, list the files, files of, files in, contents of a folder, folder contents, in a folder, ls, dir,
+    what is in this folder, entries -> browse navigate list direct entries
+happened, happen, going on, did i miss, missed, while i was away, since i left, in my absence, what is new, activity,
+    news, since yesterday -> catch up events changed whom
+remind, reminder, alarm, timer, tomorrow, later today, in an hour, every day, every morning, daily, hourly, weekly,
+    at night, next week -> schedule later once cron
+know about me, know of me, about myself, about the user, who am i, my preferences, known of me, remember about ->
+    recall memory memories remember preferences
+task status, status of a task, status of my task, state of a task, long running, background task,
+    background job, job, is it done, done yet, finished yet -> task tasks ended result get
 document, documents -> stored documents
 source code, source file, source files, codebase, repository -> code files grep
 recently, latest, newest -> latest newest
 """
+
+
+_NO_FOLDER = "nothing makes an empty folder; write-file and move-files make the folders of their files"
+_ABSENT = (
+    (r"^(?:create|make|new)(?: (?:a|an|the|new|empty|another|my))* (?:sub)?(?:folder|directory|dir)\b", _NO_FOLDER),
+    (r"^mkdir\b", _NO_FOLDER),
+    (r"\b(?:send|write|compose) .*\b(?:e ?-?mail|mail|sms)\b", "nothing sends mail; a mounted server may"),
+    (
+        r"^(?:run|execute) .*\b(?:shell|command|terminal|bash|script|program|code)\b",
+        "nothing runs commands or code; the client or a mounted server may",
+    ),
+    (r"\b(?:search|google) .*\b(?:web|internet)\b", "nothing searches the web; download fetches an address"),
+    (r"^git (?:commit|push|pull|checkout|merge|rebase)\b", "nothing changes git repositories; a mounted server may"),
+)
+"""What people ask for that no operation of Linckia does, as patterns, and what to say."""
+
+
+def absent(words: str) -> str:
+    """Return what to say of a task that no operation does; empty if one may."""
+    asked = " ".join(words.lower().split())
+    return next((said for pattern, said in _ABSENT if re.search(pattern, asked)), "")
 
 
 def _terms(text: str) -> list[str]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from linckia.proto import ops
@@ -9,6 +13,7 @@ from linckia.proto.surfaces.describe import describe
 from linckia.proto.surfaces.finding import _SAID, _terms
 from linckia.proto.surfaces.steps import Steps
 
+CASES = Path(__file__).parents[4] / "shared/cases/reports/second/cases.json"
 TABLE = ops.load()
 STEPS = Steps("all", TABLE)
 EVERY = {name: op for group in STEPS.ops.values() for name, op in group.items()}
@@ -72,6 +77,33 @@ TASKS = [
 @pytest.mark.parametrize(("task", "wanted"), TASKS)
 def test_a_task_in_everyday_words_finds_its_operation(task: str, wanted: set[str]) -> None:
     assert wanted <= set(STEPS.index.ranked(task)[:SHOWN])
+
+
+REPORTED = [
+    *(json.loads(CASES.read_text())["describe"] if CASES.exists() else []),
+    {"words": "files in a directory", "first_three": ["navigate"]},
+    {"words": "what did I miss since yesterday", "first_three": ["events_read"]},
+    {"words": "set an alarm for every morning", "first_three": ["schedule"]},
+    {"words": "who am I", "first_three": ["recall", "list_memories"]},
+    {"words": "is my background job done yet", "first_three": ["task_get", "task_list"]},
+    {"words": "mkdir projects", "none": True},
+    {"words": "make a new directory", "none": True},
+    {"words": "send an email to Ana", "none": True},
+    {"words": "run a shell command", "none": True},
+    {"words": "write a new note in a folder", "first_three": ["write_note"]},
+    {"words": "add a folder to the documents", "first_three": ["add"]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("surface", ["core", "all", "compact"])
+@pytest.mark.parametrize("case", REPORTED, ids=lambda case: str(case["words"]))
+def test_one_of_the_first_three_is_the_one_or_it_says_that_there_is_none(surface: str, case: dict[str, Any]) -> None:
+    found = describe(Steps(surface, TABLE), None, case["words"])
+    if case.get("none"):
+        assert found["ops"] == []
+        assert found["note"].startswith("nothing ")
+    else:
+        assert set(case["first_three"]) & {each["op"] for each in found["ops"][:3]}, found["ops"][:5]
 
 
 @pytest.mark.parametrize("surface", ["core", "all", "compact"])
