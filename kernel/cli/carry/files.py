@@ -3,10 +3,14 @@ size of a request."""
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
+import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from linckia.kernel import manifests
 from linckia.kernel.cli import Failed
@@ -18,6 +22,9 @@ from linckia.proto.manifest import Export
 
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH = 500
+
+LINE_BYTES = 64 * 1024 * 1024
+"""Longest line of an export that is read: no request to the kernel may be longer."""
 
 T = TypeVar("T")
 
@@ -36,16 +43,42 @@ def write(file: Path, values: Iterable[object]) -> int:
     return count
 
 
+def opened(file: Path) -> BinaryIO:
+    """Open a file of an export, which may come from somebody else: no link, and nothing that blocks or never ends.
+
+    Raises Failed, FileNotFoundError.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        why = "it is a link" if isinstance(error, OSError) and error.errno == errno.ELOOP else str(error)
+        raise Failed(f"{file} cannot be read: {why}") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Failed(f"{file} cannot be read: it is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
 def lines(file: Path) -> Iterator[Any]:
     """Yield the JSON values in a file; none if it does not exist. Raises Failed."""
-    if not file.exists():
+    try:
+        source = opened(file)
+    except FileNotFoundError:
         return
-    with file.open(encoding="utf-8") as text:
-        for number, said in enumerate(text, 1):
+    with source:
+        for number in itertools.count(1):
+            said = source.readline(LINE_BYTES + 1)
+            if not said:
+                return
+            if len(said) > LINE_BYTES:
+                raise Failed(f"{file}, line {number}: it is longer than {LINE_BYTES} bytes")
             try:
-                yield json.loads(said)
-            except ValueError:
-                raise Failed(f"{file}, line {number}: this is not JSON") from None
+                value = json.loads(said)
+            except (ValueError, RecursionError):
+                raise Failed(f"{file}, line {number}: this is not JSON, or nested too deeply") from None
+            yield value
 
 
 def batched(items: Iterable[T], most: int = BATCH, length: Callable[[T], int] = lambda _: 0) -> Iterator[list[T]]:

@@ -10,13 +10,14 @@ import base64
 import contextlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.carry.export import FORMAT, content_folder, set_names
-from linckia.kernel.cli.carry.files import BATCH_BYTES, batched, declared, lines
+from linckia.kernel.cli.carry.files import BATCH_BYTES, batched, declared, lines, opened
 from linckia.kernel.cli.terminal import complain, connect, patiently, say
 from linckia.proto.control.client import CallFailed, Client
 from linckia.proto.json_types import JsonObject
@@ -24,6 +25,11 @@ from linckia.proto.manifest import Export
 
 INLINE_BYTES = PIECE_BYTES = 1024 * 1024
 """Contents up to this size are sent with their rows; larger ones are sent in pieces of this size."""
+
+_HASH = re.compile("[0-9a-f]{64}")
+
+HEAD_BYTES = 64 * 1024
+"""Maximum size of `export.json`."""
 
 LOOSE = "linckia-import/"
 """Path prefix of temporary documents that hold contents until the snapshot that refers to them exists."""
@@ -38,8 +44,9 @@ def take_in(arguments: argparse.Namespace) -> int:
 
             return take_original(client, arguments.origin, source, take_files)
         try:
-            found = json.loads((source / "export.json").read_bytes())["linckia_export"]
-        except (OSError, ValueError, KeyError, TypeError):
+            with opened(source / "export.json") as file:
+                found = json.loads(file.read(HEAD_BYTES))["linckia_export"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise Usage(f"{source} is not a Linckia export (no valid export.json); see --from") from None
         if found != FORMAT:
             raise Failed(f"{source} has format {found}; this version of Linckia reads {FORMAT}")
@@ -49,6 +56,8 @@ def take_in(arguments: argparse.Namespace) -> int:
             **{name: partial(_simple, exports) for name, exports in declared(client).items()},
         }  # fmt: skip
         for name, take in parts.items():
+            if (source / name).is_symlink():
+                raise Failed(f"{source / name} cannot be read: it is a link")
             if (source / name).is_dir():
                 try:
                     said, missing = take(client, source / name)
@@ -102,6 +111,8 @@ def _rows(client: Client, folder: Path, rows: Iterator[JsonObject], *, only_miss
     """
     changed = failed = 0
     for batch in batched(rows):
+        for row in batch:
+            _check_hash(folder, row["hash"])
         hashes = list(dict.fromkeys(row["hash"] for row in batch))
         missing = set(patiently(client, "documents_missing", {"hashes": hashes})["hashes"])
         documents: list[JsonObject] = []
@@ -119,7 +130,8 @@ def _rows(client: Client, folder: Path, rows: Iterator[JsonObject], *, only_miss
                 if size > INLINE_BYTES:
                     _upload(client, file, row)
                 else:
-                    contents.append(base64.b64encode(file.read_bytes()).decode())
+                    with opened(file) as content:
+                        contents.append(base64.b64encode(content.read(INLINE_BYTES)).decode())
                     held += size
             elif only_missing:
                 continue
@@ -131,6 +143,12 @@ def _rows(client: Client, folder: Path, rows: Iterator[JsonObject], *, only_miss
     return changed, failed
 
 
+def _check_hash(folder: Path, hash_: object) -> None:
+    """Raise Failed unless it can be a hash: it is part of a path."""
+    if not isinstance(hash_, str) or _HASH.fullmatch(hash_) is None:
+        raise Failed(f"{folder}: {repr(hash_)[:100]} is not the hash of a content (64 hexadecimal digits)")
+
+
 def _store(client: Client, documents: list[JsonObject], contents: list[str]) -> int:
     if not documents:
         return 0
@@ -139,8 +157,11 @@ def _store(client: Client, documents: list[JsonObject], contents: list[str]) -> 
 
 def _file(folder: Path, hash_: str) -> Path | None:
     home = content_folder(folder, hash_)
-    found = sorted(home.iterdir()) if home.is_dir() else []
-    return found[0] if found and found[0].is_file() and not found[0].is_symlink() else None
+    # A link would lead to files that are not part of the export.
+    if any(each.is_symlink() for each in (home, home.parent, home.parent.parent)) or not home.is_dir():
+        return None
+    found = next(home.iterdir(), None)
+    return found if found is not None and found.is_file() and not found.is_symlink() else None
 
 
 def _upload(client: Client, file: Path, row: JsonObject) -> None:
@@ -148,7 +169,7 @@ def _upload(client: Client, file: Path, row: JsonObject) -> None:
     begun = {"path": LOOSE + row["hash"], "name": row["name"], "mimeType": row.get("mime_type")}
     upload = patiently(client, "documents_put_begin", begun)["upload_id"]
     offset = 0
-    with file.open("rb") as content:
+    with opened(file) as content:
         while data := content.read(PIECE_BYTES):
             piece = {"upload_id": upload, "offset": offset, "data": base64.b64encode(data).decode()}
             patiently(client, "documents_put_piece", piece)
