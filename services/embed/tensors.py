@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from linckia.services.embed.encoder import Vectors
 from linckia.services.embed.weights import ModelFiles, first_position, prefix_of
-from linckia.services.runtime.models.checkpoint import Ids, ModelMissing
+from linckia.services.runtime.models.checkpoint import Ids, ModelMissing, tensor_headers
 
 _TOKENS_AT_ONCE = 512
 """The intermediate results of this many tokens fit into a core's cache; more are slower."""
@@ -80,18 +80,19 @@ def read_tensors(paths: Sequence[Path]) -> dict[str, StoredTensor]:
     """
     found = {}
     for path in paths:
+        begin, header = tensor_headers(path)
         try:
             whole = np.memmap(path, dtype=np.uint8, mode="r")
-            begin = 8 + int(whole[:8].view("<u8")[0])
-            header = msgspec.json.decode(bytes(whole[8:begin]), type=dict[str, dict[str, Any]])
             for name, said in header.items():
-                if (dtype := _TYPES.get(said.get("dtype", ""))) is not None:
-                    start, end = said["data_offsets"]
-                    values = whole[begin + start : begin + end].view(dtype).reshape(said["shape"])
-                    found[name] = StoredTensor(values, said["dtype"] == "BF16")
+                if (dtype := _TYPES.get(said.dtype)) is not None:
+                    start, end = said.data_offsets
+                    if not start <= end <= len(whole) - begin:
+                        raise ValueError(f"the data of {name[:100]!r} is not in it")
+                    values = whole[begin + start : begin + end].view(dtype).reshape(said.shape)
+                    found[name] = StoredTensor(values, said.dtype == "BF16")
         except OSError as error:
             raise ModelMissing(f"{path} cannot be read: {error.strerror}", field="model") from None
-        except (msgspec.DecodeError, ValueError, KeyError) as error:
+        except (ValueError, OverflowError) as error:
             raise ModelMissing(f"{path} is damaged, or not a safetensors file: {error}", field="model") from None
     return found
 

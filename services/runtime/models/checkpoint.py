@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 from tokenizers import Encoding, Tokenizer
 
+from linckia.proto import frames
 from linckia.services.runtime.models.folders import ModelMissing as ModelMissing  # noqa: PLC0414 - raised by what stands here
 from linckia.services.runtime.models.folders import most_tokens, read_json
 
@@ -29,10 +32,18 @@ _CHARACTERS_A_TOKEN = 16
 attempt."""
 
 
-class _Tensor(msgspec.Struct, frozen=True):
-    """What the header of a safetensors file says about a tensor."""
+_Size = Annotated[int, Meta(ge=0, le=1 << 48)]
 
-    shape: tuple[int, ...] = ()
+_HEADER_BYTES = 100_000_000
+"""Maximum length of the header of a safetensors file, as in the format's own library."""
+
+
+class TensorHeader(msgspec.Struct, frozen=True):
+    """What the header of a safetensors file says about a tensor; the offsets count from the end of the header."""
+
+    dtype: str
+    shape: tuple[_Size, ...]
+    data_offsets: tuple[_Size, _Size]
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,12 +106,31 @@ def load_transformer(files: Checkpoint, kind: str, dtype: object) -> Any:
 
 def parameters_of(weights: Sequence[Path]) -> int:
     """Return the number of parameters in these safetensors files. Reads only their headers."""
-    found = 0
-    for path in weights:
+    return sum(math.prod(each.shape) for path in weights for each in tensor_headers(path)[1].values())
+
+
+def tensor_headers(path: Path) -> tuple[int, dict[str, TensorHeader]]:
+    """Return where the data of a safetensors file begins, and its tensors by name. Raises ModelMissing."""
+    try:
         with path.open("rb") as file:
-            header = msgspec.json.decode(file.read(int.from_bytes(file.read(8), "little")), type=dict[str, _Tensor])
-        found += sum(math.prod(each.shape) for name, each in header.items() if name != "__metadata__")
-    return found
+            size = os.fstat(file.fileno()).st_size
+            begin = 8 + int.from_bytes(file.read(8), "little")
+            # Checked before it is read: reading takes as much memory as is said here.
+            if begin > min(size, _HEADER_BYTES):
+                raise msgspec.DecodeError(f"its header is said to have {begin - 8} bytes")
+            content = file.read(begin - 8)
+        members = frames.decoded(_members, content)
+        members.pop("__metadata__", None)
+        found = {name: frames.decoded(_header, member) for name, member in members.items()}
+    except OSError as error:
+        raise ModelMissing(f"{path} cannot be read: {error.strerror}", field="model") from None
+    except msgspec.DecodeError as error:
+        raise ModelMissing(f"{path} is damaged, or not a safetensors file: {error}", field="model") from None
+    return begin, found
+
+
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_header = msgspec.json.Decoder(TensorHeader).decode
 
 
 def fingerprint(files: Checkpoint, *rest: object) -> str:
@@ -121,7 +151,10 @@ def _weights(folder: Path) -> tuple[Path, ...]:
     single = folder / "model.safetensors"
     if single.is_file():
         return (single,)
-    shards = sorted(set(read_json(folder / "model.safetensors.index.json").get("weight_map", {}).values()))
+    listed = read_json(folder / "model.safetensors.index.json").get("weight_map", {})
+    if not isinstance(listed, dict):
+        raise ModelMissing(f"{folder}/model.safetensors.index.json has no object `weight_map`", field="model")
+    shards = sorted(set(map(str, listed.values())))
     if shards:
         paths = tuple(folder / Path(str(shard)).name for shard in shards)
         if missing := [path.name for path in paths if not path.is_file()]:
@@ -135,8 +168,11 @@ def _weights(folder: Path) -> tuple[Path, ...]:
 
 def open_tokenizer(files: Checkpoint, *, cut: str = "longest_first") -> Tokenizer:
     """Open the tokenizer of a model, set to truncate and not to pad. `only_second` truncates the second text of a
-    pair."""
-    tokenizer = Tokenizer.from_file(str(files.tokenizer))
+    pair. Raises ModelMissing."""
+    try:
+        tokenizer = Tokenizer.from_file(str(files.tokenizer))
+    except Exception as error:  # noqa: BLE001  # the library raises nothing more specific
+        raise ModelMissing(f"{files.tokenizer} is not a tokenizer: {str(error)[:200]}", field="model") from None
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length=files.max_tokens, strategy=cut)
     return tokenizer

