@@ -101,7 +101,7 @@ def _checked(what: str, table: object, origin: str) -> Layer:
 
 
 def is_variable(source: str) -> bool:
-    """Return whether an item of `env_from` or `headers_from` is the name of a variable, not the path of a file."""
+    """Return whether an item of `env_from` and the like is the name of a variable, not the path of a file."""
     return _VARIABLE.fullmatch(source) is not None
 
 
@@ -123,8 +123,9 @@ def with_real_paths(table: Layer, folder: Path) -> Layer:
         found["roots"] = [path(each) for each in found["roots"]]
     if "env_from" in found:
         found["env_from"] = [source(each) for each in found["env_from"]]
-    if "headers_from" in found:
-        found["headers_from"] = {header: source(each) for header, each in found["headers_from"].items()}
+    for key in ("args_from", "headers_from"):
+        if key in found:
+            found[key] = {name: source(each) for name, each in found[key].items()}
     if found.get("url_from"):
         found["url_from"] = source(found["url_from"])
     if secret := found.get("oauth", {}).get("client_secret_from"):
@@ -134,7 +135,11 @@ def with_real_paths(table: Layer, folder: Path) -> Layer:
 
 def files_of(table: Layer) -> list[str]:
     """Return the files with secrets that a table with resolved paths names."""
-    sources = [*table.get("env_from", []), *table.get("headers_from", {}).values()]
+    sources = [
+        *table.get("env_from", []),
+        *table.get("args_from", {}).values(),
+        *table.get("headers_from", {}).values(),
+    ]
     sources.append(table.get("url_from", ""))
     sources.append(table.get("oauth", {}).get("client_secret_from", ""))
     return [each for each in sources if each.startswith("/")]

@@ -82,11 +82,18 @@ class OAuthClient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     server names."""
 
 
+SECRET_NAME: Final = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+"""Names of variables and options whose values are probably secret, even if the settings contain them."""
+
+
 class MountSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table `[mcp.NAME]`. One of `command`, `url` and `url_from` is set."""
 
     command: str = ""
     args: list[str] = []
+    args_from: dict[str, str] = {}
+    """By placeholder, such as `{key}`: the name of an environment variable, or the path of a file, with the text that
+    takes its place in `args`."""
     cwd: str = ""
     """Working directory; by default the user's home directory."""
     env: dict[str, str] = {}
@@ -332,6 +339,11 @@ def settings_of(name: str, table: Layer) -> MountSettings:
         raise ValueError(f"mcp.{name}: {error}") from None
     if sum(map(bool, (settings.command, settings.url, settings.url_from))) != 1:
         raise ValueError(f"mcp.{name}: set either `command` or `url` (or `url_from`)")
+    for placeholder in settings.args_from:
+        if not placeholder or not any(placeholder in each for each in settings.args):
+            raise ValueError(
+                f"mcp.{name}.args_from: no argument contains {placeholder!r}; write it where its text goes"
+            )
     if settings.extra_instances and (settings.is_remote or settings.stateful or not settings.is_shared):
         raise ValueError(
             f"mcp.{name}.extra_instances: only for a `command` that all clients share and that is not `stateful`"

@@ -1,7 +1,7 @@
 """`linckia mcp import`: adds the servers that MCP clients have in their settings, which do not change.
 
-Values of variables and headers, which are often secret, go to files in the data directory (`mcp/NAME.env`, mode 0600),
-so that `linckia.toml` contains none.
+Values of variables and headers, which are often secret, and arguments that look like secrets go to files in the data
+directory (`mcp/NAME.env`, mode 0600), so that `linckia.toml` contains none.
 
 A running kernel serves what is added at once, and so starts programs. The user's own files name programs that the user
 has chosen. A project's files may come from somebody else: they are read only with `--project`, and each of their
@@ -46,6 +46,18 @@ class _New(msgspec.Struct, frozen=True):
     table: Layer
     found: Found
 
+    def stored(self) -> tuple[Layer, dict[str, str]]:
+        """Return the table without secrets, and the files that have them."""
+        members = self.found.server.members
+        hides_url = names_variable(members.get("url") or members.get("serverUrl"))
+        hidden = [place for place, text in enumerate(members.get("args") or ()) if names_variable(text)]
+        return without_secrets(self.name, self.table, hides_url=hides_url, hidden_args=hidden)
+
+    @property
+    def shown(self) -> str:
+        """The command line or URL, without secrets."""
+        return server_of({**self.table, "args": self.stored()[0].get("args", [])})
+
 
 def import_servers(arguments: argparse.Namespace, data_dir: Path) -> int:
     """Add all new servers, or only show them. Raises Usage, Failed, CallFailed, OSError."""
@@ -61,9 +73,7 @@ def import_servers(arguments: argparse.Namespace, data_dir: Path) -> int:
     if not new:
         say("There are no new servers in the settings of your MCP clients.")
         return 0
-    show_table(
-        ("NAME", "FROM", "COMMAND OR URL"), [[each.name, str(each.found.path), server_of(each.table)] for each in new]
-    )
+    show_table(("NAME", "FROM", "COMMAND OR URL"), [[each.name, str(each.found.path), each.shown] for each in new])
     if arguments.dry_run:
         say("Nothing was changed.")
         return 0
@@ -87,7 +97,7 @@ def _is_wanted(new: _New, *, confine: bool) -> bool:
     table = new.table
     rights = "confined: it may read what you may" if confine else "with all your rights"
     say(f"{new.name}: {new.found.path} wants Linckia to use this server, {rights}:")
-    say(f"  {server_of(table)}")
+    say(f"  {new.shown}")
     if "command" in table:
         say(f"  in the folder {table.get('cwd') or Path.home()}")
     if variables := [*table.get("env", {}), *table.get("env_from", [])]:
@@ -179,9 +189,7 @@ def _add(data_dir: Path, new: Sequence[_New], *, confine: bool) -> object:
     made: list[Path] = []
     try:
         for each in new:
-            members = each.found.server.members
-            hides_url = names_variable(members.get("url") or members.get("serverUrl"))
-            table, files = without_secrets(each.name, each.table, hides_url=hides_url)
+            table, files = each.stored()
             made += store_secrets(data_dir, files)
             changes[(each.name,)] = table | ({"confine": True} if confine else {})
         return change(data_dir, changes)
@@ -193,8 +201,6 @@ def _add(data_dir: Path, new: Sequence[_New], *, confine: bool) -> object:
 
 def _warn_of_variables(new: Sequence[_New]) -> None:
     for each in new:
-        if any(map(names_variable, each.found.server.members.get("args") or ())):
-            complain(f"{each.name}: linckia.toml now has the values of variables in its arguments")
         sources = [*each.table.get("env_from", []), *each.table.get("headers_from", {}).values()]
         for variable in filter(is_variable, sources):
             if variable not in os.environ:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.secret_files import FOLDER, has_secret
+from linckia.kernel.cli.secret_files import FOLDER, has_secret, secrets_of
 from linckia.kernel.cli.settings_file import REMOVED, SettingsFile, edited
 from linckia.kernel.config import load
 from linckia.kernel.mount_settings import is_variable
@@ -56,9 +56,12 @@ def known(data_dir: Path, name: str) -> str:
 
 
 def server_of(table: Layer) -> str:
-    """Return the command line or URL of a server, for people; of a URL with a secret, only the server."""
+    """Return the command line or URL of a server, for people, without secrets; of such a URL, only the server."""
     if "command" in table:
-        return shlex.join([table["command"], *table.get("args", [])])
+        args = list(table.get("args", []))
+        for place, secret in secrets_of(args).items():
+            args[place] = args[place].replace(secret, "…")
+        return shlex.join([table["command"], *args])
     if source := table.get("url_from"):
         return f"URL in {source}"
     url = str(table.get("url", ""))

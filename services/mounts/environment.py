@@ -14,14 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from linckia.proto.mounts import MountName, MountSettings, is_url
+from linckia.proto.mounts import SECRET_NAME, MountName, MountSettings, is_url
 from linckia.services.mounts.processes import MARKER
 
 SECRET_CHARS = 6
 """Shorter values are not removed from logs: they would match everywhere."""
-
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
-"""Names of variables whose values are probably secret, even if the settings contain them."""
 
 _OWN = re.compile(r"LINCKIA_|MALLOC_ARENA_MAX$|SQLITE_TMPDIR$")
 """Variables that are for Linckia's processes only."""
@@ -117,7 +114,7 @@ def environment_of(settings: MountSettings, given: Mapping[str, str], mark: str,
         else:
             found[source] = secrets.add(_variable("env_from", source, given))
     for name, value in settings.env.items():
-        if _SECRET_NAME.search(name):
+        if SECRET_NAME.search(name):
             secrets.add(value)
     return {**found, **settings.env, MARKER: mark}
 
@@ -154,6 +151,19 @@ def _variables_in(text: str, secrets: Secrets) -> dict[str, str]:
                 value = value[1:-1]
             found[name.strip()] = secrets.add(value)
     return found
+
+
+def command_of(settings: MountSettings, given: Mapping[str, str], secrets: Secrets) -> list[str]:
+    """Return the command line of the server. Raises SettingProblem."""
+    texts = {
+        placeholder: secret_of(f"args_from.{placeholder}", source, given, secrets)
+        for placeholder, source in settings.args_from.items()
+    }
+    if not texts:
+        return [settings.command, *settings.args]
+    # In one pass, since a secret may contain another placeholder.
+    placeholders = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))
+    return [settings.command, *(placeholders.sub(lambda found: texts[found[0]], each) for each in settings.args)]
 
 
 def headers_of(settings: MountSettings, given: Mapping[str, str], secrets: Secrets) -> dict[str, str]:

@@ -60,6 +60,7 @@ def adapter(name: str, table: Layer) -> Manifest:
 def _sources(settings: MountSettings) -> Iterator[str]:
     """Yield the variables and files with secrets that the settings name."""
     yield from settings.env_from
+    yield from settings.args_from.values()
     yield from settings.headers_from.values()
     if settings.url_from:
         yield settings.url_from

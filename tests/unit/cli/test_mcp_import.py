@@ -16,6 +16,8 @@ from linckia.kernel.cli import mcp_import, mcp_settings
 from linckia.kernel.cli.__main__ import main
 from linckia.kernel.cli.client_places import places
 from linckia.kernel.cli.mcp_settings import mounts
+from linckia.proto.mounts import settings_of
+from linckia.services.mounts.environment import Secrets, command_of
 
 
 @pytest.fixture(autouse=True)
@@ -253,3 +255,37 @@ def test_a_secret_in_a_url_goes_to_a_file(
     if "$" not in url:
         assert "hidden-1" not in out + err
     assert "no new servers" in run(capsys)[0]
+
+
+def test_secrets_in_arguments_go_to_files(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "hidden-1")
+    args = [
+        *("-y", "mcp-remote", "https://example.org/mcp?key=hidden-2", "--header", "Authorization: Bearer hidden-3"),
+        *("--api-key", "hidden-4", "--token=hidden-5", "${SECRET}", "DB_PASSWORD=hidden-6", "sk-hidden-7-0123456789"),
+        *("--auth", "none", "--port", "8080", "/srv/a folder", "--keyword"),
+    ]
+    kept = ["-y", "--port", "8080", "/srv/a folder", "--keyword", "none", "mcp-remote", "--header", "--api-key"]
+    write(home / ".cursor/mcp.json", {"mcpServers": {"a": {"command": "npx", "args": args}, "b": {"command": "b"}}})
+    out, err = run(capsys, "--dry-run")
+    assert "hidden-" not in out + err
+    out, err = run(capsys)
+    data = home.parent / "data"
+    assert "hidden-" not in (data / "linckia.toml").read_text() + out + err
+    table = mounts(data)["a"]
+    assert set(kept) <= set(table["args"])
+    assert len(table["args_from"]) == 7
+    assert {stat.S_IMODE(Path(path).stat().st_mode) for path in table["args_from"].values()} == {0o600}
+    # The server gets what its client gave it.
+    command = command_of(settings_of("a", table), {}, secrets := Secrets())
+    assert command == ["npx", *(each.replace("${SECRET}", "hidden-1") for each in args)]
+    assert "hidden" not in secrets.redact(" ".join(command))
+    assert "no new servers" in run(capsys)[0]
+    assert main(["mcp", "remove", "a"]) == 0
+    assert list((data / "mcp").iterdir()) == []
+
+
+def test_a_placeholder_in_no_argument_is_refused(home: Path) -> None:
+    with pytest.raises(ValueError, match=r"mcp\.a\.args_from: no argument contains '\{key\}'; write it where"):
+        settings_of("a", {"command": "a", "args": ["--key"], "args_from": {"{key}": "KEY"}})
