@@ -1,6 +1,9 @@
 """Runs `linckia` with the implant in all its services.
 
     python -m tests.hostile.serve REPORT SEED ARGUMENT…
+    python -m tests.hostile.serve REPORT - SERVICE,… ARGUMENT…
+
+With `-` there is no implant, and there are no services but those named.
 
 Each turn of the kernel's event loop that takes more than `LONG_S` of processor time is written to the file REPORT as a
 line of JSON, with the task whose step took most of it.
@@ -20,6 +23,7 @@ from linckia.kernel import catalog, operations
 from linckia.kernel.cli.__main__ import main
 from linckia.kernel.operations import Lateness
 from tests.hostile.implant import MODULE, SEED
+from tests.system import subset
 
 LONG_S = 0.02
 
@@ -66,6 +70,8 @@ def run() -> None:
     report, seed = sys.argv.pop(1), sys.argv.pop(1)
     Turns.report = Path(report)
     setattr(operations, "Lateness", Turns)  # noqa: B010  # replaced for the kernel started here
+    if seed == "-":
+        subset.run()
     entries = tuple(implanted(entry, seed) for entry in catalog.ENTRIES)
     setattr(catalog, "ENTRIES", entries)  # noqa: B010  # its type states its length
     sys.exit(main(sys.argv[1:]))

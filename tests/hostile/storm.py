@@ -1,9 +1,11 @@
-"""Runs the implant in every service at once for a given time, and measures the cost to the kernel.
+"""Runs the implant in every service at once for a given time, then hostile mounted servers and clients for the same
+time, and measures the cost to the kernel.
 
-    python -m tests.hostile.storm [--seconds 600] [--seed 1]
+    python -m tests.hostile.storm [--seconds 600] [--seed 1] [--only services|mounts]
 
 Prints the longest turns of the kernel's event loop, its memory, and the causes of service deaths. Exits with 1 if a
-turn was longer than `MOST_TURN_S`, or the memory exceeded `MOST_BYTES`.
+turn was longer than `MOST_TURN_S`, the memory exceeded `MOST_BYTES`, or the victim of the second storm got or lost
+anything (`tests.hostile.mounts`).
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import tomlkit
 
 from linckia.kernel.generation import MAX_HELD_BYTES
 from linckia.proto.control.client import ControlError
+from tests.hostile import mounts
 from tests.system.running import HTTP, RunningKernel, running
 
 MOST_TURN_S = 0.1
@@ -44,11 +48,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     deaths: dict[str, int]
     answered: int
     lives: bool
+    wrong: list[str] = []
+    told: str = ""
 
     @property
     def holds(self) -> bool:
         longest = self.turns[0][0] if self.turns else 0.0
-        return self.lives and longest <= MOST_TURN_S and self.peak_bytes <= MOST_BYTES
+        return self.lives and not self.wrong and longest <= MOST_TURN_S and self.peak_bytes <= MOST_BYTES
 
 
 def storm(seconds: float, seed: int) -> Outcome:
@@ -67,9 +73,42 @@ def storm(seconds: float, seed: int) -> Outcome:
             for service in kernel.status()["services"] if lives else ():
                 deaths.update(service["deaths"])
             peak = _peak_bytes(kernel.process.pid) if lives else 0
-        lines = [json.loads(line) for line in report.read_text().splitlines()]
-    turns = sorted(((each["turn_s"], each["longest_s"], each["of"]) for each in lines), reverse=True)
+        turns = _turns(report)
     return Outcome(turns=turns, peak_bytes=peak, deaths=dict(deaths), answered=answered, lives=lives)
+
+
+def storm_of_mounts(seconds: float, seed: int) -> Outcome:
+    """Run a storm of mounted servers and of a client of tasks."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        report, data = folder / "turns", folder / "data"
+        report.touch()
+        data.mkdir()
+        mark = folder.name
+        (data / "linckia.toml").write_text(tomlkit.dumps(mounts.settings(mark)))
+        services = ",".join(mounts.SERVICES)
+        command = (sys.executable, "-m", "tests.hostile.serve", str(report), "-", services, "serve")
+        with running(data, options=HTTP, command=command, all_ready=False, token=True) as kernel:
+            made = mounts.MountStorm(kernel, seed)
+            made.run(seconds)
+            lives = kernel.process.poll() is None
+            deaths: collections.Counter[str] = collections.Counter()
+            for service in kernel.status()["services"] if lives else ():
+                deaths.update({f"{service['name']}: {cause}": n for cause, n in service["deaths"].items()})
+            peak = _peak_bytes(kernel.process.pid) if lives else 0
+        left = mounts.left_behind(mark)
+        wrong = [*made.wrong, *(f"left behind: {each}" for each in left)]
+        turns = _turns(report)
+    answered = sum(count for what, count in made.answered.items() if what.startswith("victim"))
+    told = f"{mounts.dumped(made.answered)}\nlongest answer to the victim {made.longest_s:.2f} s"
+    return Outcome(
+        turns=turns, peak_bytes=peak, deaths=dict(deaths), answered=answered, lives=lives, wrong=wrong, told=told
+    )
+
+
+def _turns(report: Path) -> list[tuple[float, float, str]]:
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    return sorted(((each["turn_s"], each["longest_s"], each["of"]) for each in lines), reverse=True)
 
 
 def _ask(kernel: RunningKernel, until: float) -> int:
@@ -94,13 +133,23 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=1)
+    storms = {"services": storm, "mounts": storm_of_mounts}
+    parser.add_argument("--only", choices=tuple(storms))
     asked = parser.parse_args(arguments)
-    outcome = storm(asked.seconds, asked.seed)
+    chosen = [asked.only] if asked.only else list(storms)
+    return 0 if all([_told(name, storms[name](asked.seconds, asked.seed)) for name in chosen]) else 1
+
+
+def _told(name: str, outcome: Outcome) -> bool:
+    """Print the outcome; return whether it is as it should be."""
+    print(f"storm of {name}: {'holds' if outcome.holds else 'DOES NOT HOLD'}")
     for turn_s, longest_s, of in outcome.turns[:10]:
         print(f"turn of {turn_s * 1000:.0f} ms, {longest_s * 1000:.0f} ms of it in {of}")
     print(f"{len(outcome.turns)} turns of more than 20 ms; peak {outcome.peak_bytes >> 20} MiB")
-    print(f"deaths {outcome.deaths}; the operator was answered {outcome.answered} times")
-    return 0 if outcome.holds else 1
+    print(f"deaths {outcome.deaths}; answered {outcome.answered} times", outcome.told, sep="\n")
+    for each, count in collections.Counter(outcome.wrong).most_common(30):
+        print(f"WRONG, {count} times: {each}")
+    return outcome.holds
 
 
 if __name__ == "__main__":
