@@ -2,7 +2,8 @@
 
 The kernel starts services with malloc thresholds at which freed memory is not returned automatically, since messages
 and batches come again and again. The kernel's freed memory lies between objects that stay. So memory taken by a burst
-of work would never be returned; it is returned explicitly once the process is idle.
+of work would never be returned; it is returned explicitly once the process is idle, or has grown a lot although it is
+never idle.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ RESTS_S = 0.05
 WORTH_S = 0.1
 """Processor time after which returning memory may be worthwhile: filling 100 MB takes hardly more. The next work takes
 the pages again, at a millisecond per 10 MB."""
+
+GROWN_BYTES = 64 * 1024 * 1024
+"""Growth since memory was last returned after which a busy process returns it too: small calls keep a process busy for
+hours after a few very large ones."""
 
 _M_ARENA_MAX = -8  # of mallopt(3)
 
@@ -54,6 +59,16 @@ def give_memory_back() -> None:
         trim(0)
 
 
+def resident_bytes() -> int:
+    """Return the resident memory of this process that is not part of a file; 0 if the system does not say."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return 0
+    _, found, rest = status.partition("RssAnon:")
+    return int(rest.split(maxsplit=1)[0]) << 10 if found else 0
+
+
 async def _give_beside() -> None:
     await trio.to_thread.run_sync(give_memory_back)
 
@@ -62,23 +77,36 @@ async def give_back_at_rest(
     free: Callable[[], Awaitable[None]],
     worked_s: Callable[[], float] = time.process_time,
     give: Callable[[], Awaitable[None]] = _give_beside,
+    resident: Callable[[], int] = resident_bytes,
     *,
     rests_s: float = RESTS_S,
 ) -> None:
     """Return memory each time the process is idle after work, until cancelled.
 
+    A busy process returns it if it was larger at two checks in a row than after the last time by `GROWN_BYTES`. It
+    calls `free` only when idle, since that would slow down its work.
+
     Args:
         free: frees what the process keeps only for its work; must not raise.
         worked_s: returns the processor time of this process so far.
         give: returns free memory to the system, without blocking the event loop.
+        resident: returns the size of this process's memory.
         rests_s: processor time between two checks below which the process is idle.
     """
     given = before = 0.0
+    least = resident()
+    was_grown = False
     while True:
         await trio.sleep(LOOK_EVERY_S)
-        now = worked_s()
-        if now - before < rests_s and now - given >= WORTH_S:
-            await free()
+        now, size = worked_s(), resident()
+        is_idle = now - before < rests_s
+        is_grown = size - least > GROWN_BYTES
+        least = min(least, size)
+        if (is_idle and now - given >= WORTH_S) or (is_grown and was_grown):
+            if is_idle:
+                await free()
             await give()
             given = now = worked_s()
-        before = now
+            # Whatever could not be returned is in use.
+            least, is_grown = resident(), False
+        before, was_grown = now, is_grown

@@ -18,12 +18,11 @@ from linckia.proto.mounts import MountRequest
 from linckia.proto.operation import CLIENT, Access, Operation, Params
 from linckia.proto.target import described
 from linckia.services.front import rate, refusals
+from linckia.services.front.long_messages import turn
 from linckia.services.front.protocol.session import current_idempotency_key, current_peer, current_session
 from linckia.services.runtime.calls import Outgoing
 
 T = TypeVar("T")
-
-LONG_BYTES = 512 * 1024
 
 LocalHandler = Callable[[Any, str], Awaitable[object]]
 """Runs one of the front's own operations: takes the parameters and the caller, returns the result."""
@@ -112,8 +111,8 @@ class LinkDispatcher(Dispatcher):
             )  # fmt: skip
         except LinckiaError as error:
             raise operation.failure(error) from error.__cause__
+        await turn(len(answer))
         value = operation.received(results.plain(routed, answer, written=options.get("written", False)))
-        if len(answer) > LONG_BYTES:
-            # Decoding took milliseconds, and encoding the result will too: let other tasks run in between.
-            await trio.lowlevel.checkpoint()
+        # The caller will encode it.
+        await turn(len(answer))
         return value

@@ -19,6 +19,7 @@ from linckia.services.mounts.environment import (
     AdapterSettings,
     Secrets,
     SettingProblem,
+    command_of,
     environment_of,
     folder_of,
     own_caches,
@@ -46,7 +47,7 @@ def _connects(settings: AdapterSettings, mark: str, env: Environment) -> list[Co
     if settings.command:
         return [
             to_command(
-                [settings.command, *settings.args],
+                command_of(settings, os.environ, secrets),
                 cwd=folder_of(settings),
                 environment=own_caches(settings, os.environ, env.data_dir)
                 | environment_of(settings, os.environ, mark, secrets),

@@ -273,6 +273,7 @@ class Instance:
             self.peer.close(pending)
             raise
         self.peer.close(pending)
+        self.liveness.answered(exchange)
         return reply
 
     def _params(self, exchange: Exchange) -> bytes:

@@ -142,6 +142,8 @@ class PipeLink:
                     return
                 self._to_write -= 1
                 self._written += len(line)
+                # It may be large, and the next one may come in an hour.
+                del line, begun
 
     def _broken(self, begun: Begun) -> None:
         """End the link soon. Replies that are still in the other pipe arrive, and mostly the end of the process."""

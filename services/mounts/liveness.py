@@ -169,6 +169,11 @@ class Liveness:
                 text = f"{self._described(exchange)}; the server has not read it yet"
                 exchange.pending.fail(Behind(text, begun=True))
 
+    def answered(self, exchange: Exchange) -> None:
+        """Forget a call, which may have dozens of megabytes: the server has answered it."""
+        if self._front is exchange:
+            self._front = None
+
     def _first(self) -> Exchange:
         return min(self._exchanges.running.values(), key=lambda each: each.since)
 

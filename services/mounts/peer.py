@@ -123,8 +123,10 @@ class Peer:
     async def run(self) -> None:
         """Receive until the link ends. Raises LinkEnded; `end` must follow."""
         while True:
-            for received in await self.link.receive():
-                self._accept(received)
+            arrived = await self.link.receive()
+            while arrived:
+                # Kept by no name here: a large one would stay in memory until the next one arrives.
+                self._accept(arrived.pop(0))
 
     def end(self, cause: str) -> None:
         """Wake all requests: no reply will come."""
@@ -207,6 +209,8 @@ class Peer:
     def close(self, pending: Pending) -> None:
         """Forget a request; a late reply is dropped."""
         self._pending.pop(pending.number, None)
+        # It leads back to the call, and so to megabytes that would wait for the garbage collector.
+        pending.on_progress = None
 
     async def request(self, method: str, params: JsonObject | None = None, *, limit_s: float) -> Message:
         """Send a request and return the reply. Raises NoReply, BadReply or Lost.

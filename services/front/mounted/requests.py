@@ -19,6 +19,7 @@ from linckia.proto.json_types import JsonObject
 from linckia.proto.keys import META
 from linckia.proto.mounts import MAX_NAME_CHARS, PROGRESS_S, READ, MountReply, MountRequest, operations_of
 from linckia.proto.operation import Operation
+from linckia.services.front.long_messages import turn
 from linckia.services.front.mounted.content import bounded
 from linckia.services.front.mounted.surface import MountSurface
 from linckia.services.front.mounted.tools import MountedTool
@@ -248,7 +249,7 @@ class MountedRequests:
         if isinstance(value, TaskHandle):
             return self._result(request, {name: Raw(_encode(member)) for name, member in handle_result(value).items()})
         await self._subscribed(request, passed)
-        return self._replied(request, passed, asked, value)
+        return await self._replied(request, passed, asked, value)
 
     async def _subscribed(self, request: Request, passed: _Passed) -> None:
         if passed.method not in _SUBSCRIBES:
@@ -266,10 +267,12 @@ class MountedRequests:
         result = as_tool_result(failure)
         return self._result(request, {name: Raw(_encode(value)) for name, value in result.items()})
 
-    def _replied(self, request: Request, passed: _Passed, asked: MountRequest, value: object) -> Answer:
+    async def _replied(self, request: Request, passed: _Passed, asked: MountRequest, value: object) -> Answer:
         if not isinstance(value, Raw):
             value = Raw(_encode(value))
+        size = memoryview(value).nbytes
         reply = msgspec.json.decode(value, type=MountReply)
+        await turn(size)
         if not isinstance(reply.error, UnsetType):
             try:
                 code = msgspec.json.decode(reply.error, type=_Error).code
@@ -279,9 +282,13 @@ class MountedRequests:
         if isinstance(reply.result, UnsetType):
             return self._failed(request, passed, OperationError(f"{passed.route.service} sent no result"))
         if passed.tool is not None and self._bounds:
-            short = bounded(passed.tool, asked, msgspec.json.decode(reply.result), None)
+            decoded = msgspec.json.decode(reply.result)
+            await turn(size)
+            short = bounded(passed.tool, asked, decoded, None)
             return self._result(request, {name: Raw(_encode(member)) for name, member in short.items()})
-        return self._result(request, msgspec.json.decode(reply.result, type=dict[str, Raw]), Raw(reply.result))
+        members = msgspec.json.decode(reply.result, type=dict[str, Raw])
+        await turn(size)
+        return self._result(request, members, reply.result)
 
     @property
     def _bounds(self) -> bool:
@@ -300,8 +307,9 @@ class MountedRequests:
         elif "resultType" in members:
             members = {name: member for name, member in members.items() if name != "resultType"}
             whole = None
-        body = _encode(members) if whole is None else bytes(whole)
-        return Answer(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encode(request.id), body))
+        # Long results are copied only once.
+        body = _encode(members) if whole is None else memoryview(whole)
+        return Answer(b"".join((b'{"jsonrpc":"2.0","id":', _encode(request.id), b',"result":', body, b"}")))
 
 
 BOUNDED = frozenset({"core", "compact"})

@@ -25,6 +25,7 @@ from linckia.proto.surfaces.steps import PLACE, Category
 from linckia.proto.surfaces.surface import Surface, caches
 from linckia.services.front.composite.answer import Composed
 from linckia.services.front.excerpt import Excerpt, excerpt
+from linckia.services.front.long_messages import turn
 from linckia.services.front.protocol.client_requests import CallRequests
 from linckia.services.front.protocol.failures import ProtocolError, as_data, code_of, message_of
 from linckia.services.front.protocol.messages import INTERNAL_ERROR, INVALID_PARAMS
@@ -143,17 +144,31 @@ def whole_result(operation: Operation[object], value: object) -> JsonObject:
     }
 
 
-def encoded_tool_result(
-    surface: Surface, operation: Operation[object], params: Params[object], value: object, tail: bytes
+async def encoded_tool_result(
+    surface: Surface,
+    operation: Operation[object],
+    params: Params[object],
+    value: object,
+    tail: bytes,
+    before: bytes = b"",
+    after: bytes = b"",
 ) -> bytes:
-    """Like `tool_result`, but encoded to JSON; `tail` holds further members (`,"name":…`)."""
+    """Like `tool_result`, but encoded to JSON; `tail` holds further members (`,"name":…`).
+
+    `before` and `after` enclose it, so that a result of a hundred megabytes is not copied again for that.
+    """
     if isinstance(value, Composed):
-        return value.encoded(tail)
+        return b"%b%b%b" % (before, value.encoded(tail), after)
     text, structured = tool_parts(surface, operation, params, value)
-    return b'{"content":[{"type":"text","text":%b}],"structuredContent":%b,"isError":false%b}' % (
-        _encode(text),
+    await turn(len(structured))
+    encoded = _encode(text)
+    await turn(len(structured))
+    return b'%b{"content":[{"type":"text","text":%b}],"structuredContent":%b,"isError":false%b}%b' % (
+        before,
+        encoded,
         structured,
         tail,
+        after,
     )
 
 

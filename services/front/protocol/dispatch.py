@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from linckia.proto.errors import LinckiaError
 from linckia.proto.operation import Access
+from linckia.services.front.long_messages import turn
 from linckia.services.front.mounted.mounted import KNOWN_S
 from linckia.services.front.mounted.requests import MountedRequests
 from linckia.services.front.protocol import lists
@@ -53,7 +54,10 @@ class MessageDispatcher:
             if request.scope.cancel_called:
                 return None
             with request.scope:
+                await turn(request.envelope.size)
                 call = self._recognise(request)
+                # The parameters are encoded for the service next.
+                await turn(request.envelope.size)
                 if call is not None:
                     return await self._call(request, call)
                 if is_call(request.envelope):

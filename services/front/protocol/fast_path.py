@@ -147,10 +147,10 @@ class FastPath:
                 written=may_be_written(operation),
             )
             tail = self._modern_tail if call.modern else b""
-            result = encoded_tool_result(self._served.surface, operation, params, value, tail)
+            head = b'{"jsonrpc":"2.0","id":%b,"result":' % _encode(call.id)
+            return Answer(await encoded_tool_result(self._served.surface, operation, params, value, tail, head, b"}"))
         except Exception as error:  # noqa: BLE001  # the edge: a defect is this call's answer, and is logged
             return self.failed(call, error)
-        return Answer(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encode(call.id), result))
 
     def failed(self, call: ToolCall, error: Exception) -> Answer:
         """Return the answer to a call that failed with `error`."""

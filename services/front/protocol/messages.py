@@ -13,6 +13,7 @@ import trio
 from msgspec import UNSET, Raw, UnsetType
 
 from linckia.proto.bounds import counted, exceeded
+from linckia.services.front.long_messages import turn
 
 TOOLS_CALL = "tools/call"
 
@@ -34,6 +35,11 @@ class Envelope(msgspec.Struct, gc=False):
     params: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
+
+    @property
+    def size(self) -> int:
+        """Length of the parameters."""
+        return 0 if isinstance(self.params, UnsetType) else memoryview(self.params).nbytes
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
@@ -71,9 +77,8 @@ async def read_long(data: bytes) -> Envelope | None:
         try:
             next(counting)
         except StopIteration as done:
-            envelope = _read(data, done.value)
-            await trio.lowlevel.checkpoint()
-            return envelope
+            await turn(len(data))
+            return _read(data, done.value)
         await trio.lowlevel.checkpoint()
 
 

@@ -207,8 +207,6 @@ class Endpoint:
 
     async def _serve_request(self, request: McpRequest, body: bytes, envelope: Envelope) -> None:
         session = self._enter(request)
-        if len(body) > LARGE_BYTES:
-            await trio.lowlevel.checkpoint()
         headers = request.text_headers if request.is_modern else None
         if headers is not None and (rejection := _routing_fault(request, headers)) is not None:
             await _reject(request, rejection, envelope)

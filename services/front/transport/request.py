@@ -14,6 +14,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from linckia.proto import grants
+from linckia.services.front.long_messages import turn
 from linckia.services.front.transport.fair_limits import LARGE_BYTES, FairLimiter, FairLimits
 from linckia.services.front.transport.http_sessions import HttpSession
 
@@ -60,6 +61,7 @@ class Body:
             await self._admit(size)
             more = message.get("more_body", False)
         await self._acquire(self._limits.small if size <= LARGE_BYTES else self._limits.large)
+        await turn(size)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def _admit(self, size: int) -> None:

@@ -18,6 +18,7 @@ import trio
 from linckia.proto.errors import MaybeExecuted, Unavailable
 from linckia.services.front import scratchpad
 from linckia.services.front.gateway import Gateway
+from linckia.services.front.long_messages import LONG_BYTES
 from linckia.services.front.mounted.mounted import KNOWN_S
 from linckia.services.front.protocol import batch
 from linckia.services.front.protocol.dispatch import MessageDispatcher
@@ -36,6 +37,7 @@ from linckia.services.front.protocol.messages import (
     has_envelope,
     is_call,
     read_envelope,
+    read_long,
     readable_id,
     request_key,
 )
@@ -237,7 +239,7 @@ class StdioSession(McpSession):
             self.send(error_message(line.skipped.request_id, INVALID_REQUEST, line.skipped.why))
             return
         try:
-            envelope = read_envelope(line.data)
+            envelope = read_envelope(line.data) if len(line.data) <= LONG_BYTES else await read_long(line.data)
         except NotJson as error:
             self.send(error_message(error.request_id, PARSE_ERROR, f"Parse error: {error}"))
             return

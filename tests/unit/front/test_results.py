@@ -28,7 +28,7 @@ def test_resource_whose_operation_names_a_text_field_is_that_text() -> None:
     }
 
 
-def test_json_that_a_service_wrote_reaches_the_client_as_plain_data_would() -> None:
+async def test_json_that_a_service_wrote_reaches_the_client_as_plain_data_would() -> None:
     operation = ops.load()["transcript_checkout"]
     assert may_be_written(operation)
     plain = {"messages": [{"role": "user", "content": 'a "word" \\ and a\nline, ü'}], "depth": 1}
@@ -36,8 +36,8 @@ def test_json_that_a_service_wrote_reaches_the_client_as_plain_data_would() -> N
     surface, params = Surface("transcripts", ops.load()), operation.parse({"hash": "0" * 64})
     of_written, of_plain = (tool_result(surface, operation, params, value) for value in (written, plain))
     assert of_written == of_plain
-    encoded = encoded_tool_result(surface, operation, params, written, b"")
-    assert encoded == encoded_tool_result(surface, operation, params, plain, b"")
+    encoded = await encoded_tool_result(surface, operation, params, written, b"")
+    assert encoded == await encoded_tool_result(surface, operation, params, plain, b"")
 
 
 def test_result_of_which_the_kernel_reads_more_than_its_json_comes_as_plain_data() -> None:

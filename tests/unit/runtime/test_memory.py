@@ -5,11 +5,11 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from linckia.proto.machine import LOOK_EVERY_S, RESTS_S, WORTH_S, give_back_at_rest
+from linckia.proto.machine import GROWN_BYTES, LOOK_EVERY_S, RESTS_S, WORTH_S, give_back_at_rest, resident_bytes
 
 
-async def given_after(worked: list[float]) -> list[int]:
-    """The looks at which memory was given back, where so much had been worked by each."""
+async def given_after(worked: list[float], sizes: list[int] | None = None, freed: list[int] | None = None) -> list[int]:
+    """The looks at which memory was given back, where so much had been worked by each and was resident at each."""
     given: list[int] = []
     look = -1
     ended = trio.Event()
@@ -17,6 +17,10 @@ async def given_after(worked: list[float]) -> list[int]:
     # In no thread: a clock that jumps when all tasks wait would jump past one.
     async def tell() -> None:
         given.append(look)
+
+    async def free() -> None:
+        if freed is not None:
+            freed.append(look)
 
     async with trio.open_nursery() as nursery:
 
@@ -30,7 +34,9 @@ async def given_after(worked: list[float]) -> list[int]:
         # Half a step ahead of who looks.
         nursery.start_soon(count)
         await trio.sleep(LOOK_EVERY_S / 2)
-        nursery.start_soon(give_back_at_rest, tell, lambda: worked[look], trio.lowlevel.checkpoint)
+        nursery.start_soon(
+            give_back_at_rest, free, lambda: worked[look], tell, lambda: sizes[look] if sizes is not None else 0
+        )
         await ended.wait()
         nursery.cancel_scope.cancel()
     return given
@@ -48,3 +54,31 @@ async def test_memory_goes_back_once_after_work(autojump_clock: trio.testing.Moc
 async def test_who_did_little_or_works_on_keeps_it(autojump_clock: trio.testing.MockClock) -> None:
     assert await given_after([WORTH_S / 2] * 6) == []
     assert await given_after([WORTH_S * n for n in range(1, 12)]) == []
+
+
+async def test_a_busy_process_returns_a_lot_of_memory_that_it_took_for_a_moment(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    busy = [WORTH_S * n for n in range(1, 12)]
+    large = 4 * GROWN_BYTES
+    freed: list[int] = []
+    # Large for one check only is a batch at work; still large at the next one is kept.
+    sizes = [0, 0, large, 0, 0, large, large, *[0] * 4]
+    assert await given_after(busy, sizes, freed) == [6]
+    assert not freed
+
+
+async def test_a_busy_process_that_needs_its_memory_does_not_try_again_and_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    busy = [WORTH_S * n for n in range(1, 12)]
+    large = 4 * GROWN_BYTES
+    assert await given_after(busy, [0, *[large] * 10]) == [2]
+    assert await given_after(busy, [0, *[GROWN_BYTES] * 10]) == []
+
+
+def test_resident_memory_grows_with_what_is_taken() -> None:
+    before = resident_bytes()
+    taken = b"x" * (32 << 20)
+    assert resident_bytes() - before > 24 << 20
+    del taken
