@@ -23,7 +23,7 @@ import apsw
 from linckia.proto.ops.transcripts import Block
 from linckia.services.transcripts import forest
 from linckia.services.transcripts.forest import NodeRef, Placed, Prepared, Strip
-from linckia.services.transcripts.messages import IMAGE, Stripper, Turn
+from linckia.services.transcripts.messages import IMAGE, Stripper, Title, TitleKind, Turn
 from linckia.services.transcripts.providers.wire import count
 
 TABLES = """
@@ -83,6 +83,38 @@ INSTRUCTIONS = ("# AGENTS.md instructions", "Caveat: The messages below", "This 
 
 _DIGEST_BYTES = 16
 
+TITLES = """
+-- Titles that logs state, by their kind: see messages.TitleKind.
+CREATE TABLE title(
+    conversation_id INTEGER NOT NULL,
+    kind INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    PRIMARY KEY(conversation_id, kind)
+) WITHOUT ROWID;
+-- Titles that name a record of another file, or of a later part.
+CREATE TABLE awaited(record BLOB PRIMARY KEY, kind INTEGER NOT NULL, text TEXT NOT NULL) WITHOUT ROWID;
+CREATE TRIGGER title_begins AFTER INSERT ON title BEGIN
+    DELETE FROM talk WHERE conversation_id=NEW.conversation_id;
+END;
+CREATE TRIGGER title_changes AFTER UPDATE ON title BEGIN
+    DELETE FROM talk WHERE conversation_id=NEW.conversation_id;
+END;
+CREATE TRIGGER title_ends AFTER DELETE ON title BEGIN
+    DELETE FROM talk WHERE conversation_id=OLD.conversation_id;
+END;
+CREATE TRIGGER title_is_lost AFTER DELETE ON conversation BEGIN
+    DELETE FROM title WHERE conversation_id=OLD.conversation_id;
+END;
+CREATE TRIGGER title_is_empty AFTER UPDATE OF gone ON node WHEN NEW.gone BEGIN
+    DELETE FROM title WHERE conversation_id IN (SELECT conversation_id FROM member WHERE node_id=NEW.node_id)
+    AND NOT EXISTS(
+        SELECT 1 FROM member JOIN node USING(node_id) WHERE member.conversation_id=title.conversation_id AND NOT gone
+    );
+END;
+"""
+
+MAX_TITLE_CHARS = 500
+
 
 class Membership(NamedTuple):
     """A turn's membership in a conversation, as exported by `linckia export`."""
@@ -121,18 +153,22 @@ def _is_said(blocks: Sequence[Block], strip: Strip) -> bool:
 
 
 def claim(db: apsw.Connection, prepared: Prepared, placed: Placed, after: NodeRef | None, strip: Strip) -> None:
-    """Add newly placed turns to their conversation, and count their calls.
+    """Add newly placed turns to their conversation, count their calls, and store its titles.
 
     `after` is the turn that they follow; None at the beginning of a conversation.
     """
     turn = prepared.turn
     if not (placed.nodes or turn.calls or turn.counted):
+        if turn.titles and (id_ := _of_titles(db, turn, after)) is not None:
+            entitle(db, id_, turn.titles)
         return
     before: list[tuple[int, float]] = []
     start = 0
     if turn.session:
         name = _session_name(turn)
         id_ = _conversation(db, name, None, turn.project, provisional=False)
+    elif turn.follows and after is not None and (found := _of_node(db, after.node_id)) is not None:
+        id_, name = found
     else:
         if not placed.nodes:
             return
@@ -140,6 +176,7 @@ def claim(db: apsw.Connection, prepared: Prepared, placed: Placed, after: NodeRe
         known = len(placed.nodes) - placed.new
         if known and _is_member(db, id_, placed.nodes[known - 1].node_id):
             start = known
+    entitle(db, id_, turn.titles)
     now = time.time()
     at_node = placed.nodes[-1] if placed.nodes else after
     is_stated = bool(turn.calls or turn.counted)
@@ -214,6 +251,65 @@ def _of_first_turn(
     name = _digest("first", (first or path[0][0]).hash)
     node_id = None if first is None else first.node_id
     return _conversation(db, name, node_id, turn.project, provisional=first is None), name, before
+
+
+def _of_node(db: apsw.Connection, node_id: int) -> tuple[int, bytes] | None:
+    """Return number and name of the conversation that stated a turn first."""
+    row = db.execute(
+        "SELECT conversation_id, name FROM member JOIN conversation USING(conversation_id) WHERE node_id=?"
+        " ORDER BY number LIMIT 1",
+        (node_id,),
+    ).fetchone()
+    return None if row is None else (int(row[0]), bytes(row[1]))
+
+
+def _of_titles(db: apsw.Connection, turn: Turn, after: NodeRef | None) -> int | None:
+    """Return the conversation of titles that come without a turn: that of their session, or of the turn before."""
+    if turn.session:
+        return _conversation(db, _session_name(turn), None, turn.project, provisional=False)
+    found = None if after is None else _of_node(db, after.node_id)
+    return None if found is None else found[0]
+
+
+def entitle(db: apsw.Connection, id_: int, titles: Sequence[Title]) -> None:
+    """Store titles of a conversation; each replaces the one of its kind."""
+    for title in titles:
+        if text := " ".join(title.text.split()):
+            db.execute(
+                "INSERT INTO title(conversation_id, kind, text) VALUES(?, ?, ?) ON CONFLICT DO UPDATE"
+                " SET text=excluded.text WHERE text<>excluded.text",
+                (id_, title.kind, text[:MAX_TITLE_CHARS]),
+            )
+        else:
+            db.execute("DELETE FROM title WHERE conversation_id=? AND kind=?", (id_, title.kind))
+
+
+def await_title(db: apsw.Connection, record: bytes, title: Title) -> None:
+    """Keep a title for the conversation of a record that is not stored yet."""
+    db.execute("INSERT OR REPLACE INTO awaited(record, kind, text) VALUES(?, ?, ?)", (record, title.kind, title.text))
+
+
+def entitle_awaited(db: apsw.Connection) -> None:
+    """Store the kept titles of the records that are stored by now."""
+    rows = list(db.execute("SELECT record, node_id, kind, text FROM awaited CROSS JOIN record ON record.key=record"))
+    for record, node_id, kind, text in rows:
+        if (found := _of_node(db, node_id)) is not None:
+            entitle(db, found[0], [Title(kind=TitleKind(kind), text=text)])
+            db.execute("DELETE FROM awaited WHERE record=?", (record,))
+
+
+def titles(db: apsw.Connection, id_: int) -> list[tuple[int, str]]:
+    """Return kinds and texts of a conversation's titles, the one to show first."""
+    rows = db.execute("SELECT kind, text FROM title WHERE conversation_id=? ORDER BY kind DESC", (id_,))
+    return [(int(kind), str(text)) for kind, text in rows]
+
+
+def forget_titles(db: apsw.Connection, node_ids: Sequence[int]) -> None:
+    """Delete the generated titles of conversations, which may repeat their turns; call before those are deleted."""
+    db.executemany(
+        "DELETE FROM title WHERE conversation_id IN (SELECT conversation_id FROM member WHERE node_id=?) AND kind<?",
+        ((node_id, TitleKind.NAME) for node_id in node_ids),
+    )
 
 
 def _is_member(db: apsw.Connection, id_: int, node_id: int) -> bool:

@@ -153,8 +153,8 @@ def _migrate_3(db: apsw.Connection) -> None:
 
 SCHEMA = Schema(
     version=SCHEMA_VERSION,
-    tables=_TABLES + _IMPORTS + _NODE_ROOT + conversations.TABLES + _TALKS,
-    migrations={1: _migrate_1, 2: _NODE_ROOT, 3: _migrate_3},
+    tables=_TABLES + _IMPORTS + _NODE_ROOT + conversations.TABLES + _TALKS + conversations.TITLES,
+    migrations={1: _migrate_1, 2: _NODE_ROOT, 3: _migrate_3, 4: conversations.TITLES},
 )
 
 
@@ -192,7 +192,9 @@ def delete(db: apsw.Connection, node_id: int, *, descendants: bool, bar: bool) -
 
     Runs inside the caller's transaction.
     """
-    return Deleted(*_take_out(db, _below(db, node_id, descendants=descendants), bar=bar))
+    doomed = _below(db, node_id, descendants=descendants)
+    conversations.forget_titles(db, [found for found, *_ in doomed])
+    return Deleted(*_take_out(db, doomed, bar=bar))
 
 
 def delete_from(db: apsw.Connection, conversation_id: int, node_id: int | None, *, descendants: bool) -> Deleted:
@@ -201,6 +203,7 @@ def delete_from(db: apsw.Connection, conversation_id: int, node_id: int | None, 
     chosen = {int(found) for (found,) in db.execute(query, (conversation_id,))}
     if node_id is not None:
         chosen &= {found for found, *_ in _below(db, node_id, descendants=descendants)}
+    conversations.forget_titles(db, sorted(chosen))
     doomed: list[Doomed] = []
     shared = 0
     for found in sorted(chosen, reverse=True):
@@ -270,7 +273,7 @@ def take_back(db: apsw.Connection, node_id: int, turn: Turn) -> None:
         "SELECT 1 FROM node WHERE node_id=?1 AND NOT EXISTS(SELECT 1 FROM node WHERE parent=?1)", (node_id,)
     ).fetchone()
     if row is not None:
-        delete(db, node_id, descendants=False, bar=False)
+        _take_out(db, _below(db, node_id, descendants=False), bar=False)
 
 
 def _remove(db: apsw.Connection, node_id: int) -> int:

@@ -154,6 +154,7 @@ class _Part:
             placed = self._add(db, places, step)
             touched.update(place.node_id for place in placed.nodes)
             growing += (place.node_id for place in placed.nodes[len(placed.nodes) - placed.new :])
+        conversations.entitle_awaited(db)
         if self._steps or self._last:
             for node_id in reversed(before):
                 if node_id not in touched:
@@ -188,6 +189,8 @@ class _Part:
             else:
                 places[step.after] = forest.node_ref(db, known) if known else None
         after = places[step.after] if step.after else None
+        if step.titles and after is None and step.after and not step.session:
+            conversations.await_title(db, _digest(self._params.source, step.after), step.titles[-1])
         placed = Placed([])
         self._messages += len(step.messages)
         try:
@@ -215,7 +218,7 @@ def release(db: apsw.Connection) -> None:
         node_ids = msgspec.json.decode(growing, type=list[int])
         kept = {node.node_id for node in forest.nodes(db, node_ids)}
         if len(kept) < len(node_ids) and (held := _layout(layout, state)) is not None:
-            held.flush()
+            held.finish()
             row = (msgspec.json.encode(held), b"[]", source)
             db.execute("UPDATE source SET state=?, growing=? WHERE source=?", row)
 

@@ -21,6 +21,7 @@ from linckia.services.runtime import times
 from linckia.services.runtime.database import Database
 from linckia.services.runtime.handlers import Context, handles
 from linckia.services.runtime.storage import DiskFull
+from linckia.services.transcripts import conversations
 from linckia.services.transcripts.conversations import first_line
 from linckia.services.transcripts.forest import read_blocks, read_usage
 from linckia.services.transcripts.messages import ASSISTANT
@@ -137,7 +138,10 @@ class Listing:
         used = stated(db.execute("SELECT model, usage FROM call WHERE conversation_id=?", (id_,)))
         estimated = estimate(there, used)
         newest = (main or rows)[-1:]
-        title = next(filter(None, (self._title(db, row.node_id) for row in main if row.role == "user")), "")
+        said = next(filter(None, (self._title(db, row.node_id) for row in main if row.role == "user")), "")
+        named = [text for _, text in conversations.titles(db, id_)]
+        title = named[0][:TITLE_CHARS] if named else said
+        sought = "\n".join(dict.fromkeys((*named, said))).casefold()
 
         def last(name: str) -> str:
             return next((value for row in reversed(main) if (value := getattr(row, name))), "")
@@ -147,7 +151,7 @@ class Listing:
         times = [row.at for row in there] or [0.0]
         cost, unpriced = self._prices.cost(used)
         return (
-            newest[0].hash if newest else b"", title, title.casefold(), project, last("agent"), last("provider"), model,
+            newest[0].hash if newest else b"", title, sought, project, last("agent"), last("provider"), model,
             min(times), max(times), len(there), sum(row.size for row in there),
             sum(each.input for each in used.values()), sum(each.output for each in used.values()), estimated, cost,
             msgspec.json.encode(unpriced).decode(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from linckia.proto.manifest import GIB, STALL_S, AgentFolder, Follows, Keep, Manifest, ShortTable, Store
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 MANIFESTS = (
     Manifest(

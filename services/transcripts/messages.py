@@ -12,6 +12,7 @@ change each time they repeat it, so that a conversation is recognised by it.
 from __future__ import annotations
 
 import contextlib
+import enum
 import hashlib
 import math
 import re
@@ -101,12 +102,34 @@ class Call(msgspec.Struct, kw_only=True):
     usage: dict[str, Any]
 
 
+class TitleKind(enum.IntEnum):
+    """Who gave a conversation its title. The greatest kind wins; of one kind, the latest."""
+
+    TASK = 1
+    """The task of a sub-agent."""
+    SUMMARY = 2
+    GENERATED = 3
+    NAME = 4
+    """A name that an agent was given."""
+    OWN = 5
+    """By the user."""
+
+
+class Title(msgspec.Struct, kw_only=True):
+    """A title that a log states; an empty text withdraws an earlier one of its kind."""
+
+    kind: TitleKind
+    text: str
+
+
 class Turn(msgspec.Struct, kw_only=True):
     """A request with its reply, or a piece of a conversation: messages in order.
 
     `session` names the conversation if the log does; if empty, the first user turn does. `side` marks a subagent's
     turn. `calls` are the tokens that the log states for the turn; if empty, the `usage` of its replies counts.
-    `counted` means that the log states the tokens of the last message elsewhere.
+    `counted` means that the log states the tokens of the last message elsewhere. `titles` are the conversation's.
+    `follows` and `names` link turns of an API that stores its conversations: the reply that this turn continues, and
+    the names by which later turns continue this one.
     """
 
     provider: str
@@ -120,6 +143,9 @@ class Turn(msgspec.Struct, kw_only=True):
     side: bool = False
     calls: list[Call] = []
     counted: bool = False
+    titles: list[Title] = []
+    follows: str = ""
+    names: list[str] = []
 
 
 def text_block(text: str) -> Block:

@@ -269,6 +269,8 @@ class Redactor:
     def turn(self, turn: Turn) -> None:
         """Mask a whole turn in place."""
         turn.system = self.text(turn.system)
+        for title in turn.titles:
+            title.text = self.text(title.text)
         for message in turn.messages:
             message.content = [self.block(block) for block in message.content]
             message.thinking = self.json(message.thinking)

@@ -12,7 +12,7 @@ from typing import ClassVar
 import msgspec
 
 from linckia.services.runtime import date_ranges
-from linckia.services.transcripts.messages import Call, Message, Turn
+from linckia.services.transcripts.messages import Call, Message, Title, TitleKind, Turn
 from linckia.services.transcripts.providers.wire import Json
 
 
@@ -58,6 +58,12 @@ def said(
 def passed(key: str, after: str, *, agent: str = "", session: str = "", side: bool = False) -> Step:
     """Return the step for a record without messages."""
     return Step(messages=[], provider="", after=after, keys=[key], agent=agent, session=session, side=side)
+
+
+def titled(kind: TitleKind, text: str, agent: str, session: str, after: str = "") -> Step:
+    """Return the step for a title of a session, or else of the conversation that the record `after` is part of."""
+    title = Title(kind=kind, text=text)
+    return Step(messages=[], provider="", after=after, keys=[], agent=agent, session=session, titles=[title])
 
 
 def counted(after: str, agent: str, session: str, calls: list[Call], *, project: str = "") -> Step:

@@ -2,31 +2,119 @@
 
 One model message is several records with the same `message.id`, one content block each, and results of parallel tool
 calls may come between them. They are combined as the API received them: one message with all its calls, then one with
-all results. Records without a message (summaries, snapshots, progress) are skipped. After a compaction, the session
-continues below the record that `logicalParentUuid` names.
+all results. Records without a message (snapshots, progress) are skipped. After a compaction, the session continues
+below the record that `logicalParentUuid` names.
+
+A message that the user types while the agent works appears in the queue (`queue-operation`). It is delivered as a
+record of its own, as an attachment (`queued_command`), or without any: see `Queue`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from typing import ClassVar
 
 import msgspec
 
-from linckia.services.transcripts.layouts import Layout, Step, passed, said, seconds
-from linckia.services.transcripts.messages import ASSISTANT, TOOL_RESULT, TOOL_USE, Call, Message
+from linckia.services.transcripts.layouts import Layout, Step, passed, said, seconds, titled
+from linckia.services.transcripts.messages import ASSISTANT, IMAGE, TOOL_RESULT, TOOL_USE, Call, Message, TitleKind
 from linckia.services.transcripts.providers import anthropic, wire
 from linckia.services.transcripts.providers.wire import Json, child, text
 
 AGENT = "claude-code"
 
-_OTHERS = frozenset({"summary", "system", "progress", "attachment", "file-history-snapshot", "queue-operation"})
+_OTHERS = frozenset({"system", "progress", "attachment", "file-history-snapshot"})
+_TITLES = {
+    "custom-title": (TitleKind.OWN, "customTitle"),
+    "agent-name": (TitleKind.NAME, "agentName"),
+    "ai-title": (TitleKind.GENERATED, "aiTitle"),
+    "summary": (TitleKind.SUMMARY, "summary"),
+}
+_NOTIFICATION = "<task-notification>"
+_WITHDRAWN = re.compile("cancel|discard|edit|clear|drop|withdr")
+"""Reasons for which a message leaves the queue without reaching the model."""
+
+
+class Queued(msgspec.Struct, kw_only=True):
+    """A message in the queue: a digest of its text, and the step for it, without a predecessor.
+
+    The step is None for what the user did not type.
+    """
+
+    digest: str
+    step: Step | None
+
+    def is_in(self, text: str) -> bool:
+        """Return True if a record with this text delivers the message; it may deliver several, line by line."""
+        if self.step is None:
+            return self.digest == _digest(text)
+        own = _text(self.step.messages[0])
+        if own.startswith("/") and f"<command-name>{own.split()[0]}</command-name>" in text:
+            return True
+        return self.digest == _digest(text) or (bool(own) and f"\n{own.strip()}\n" in f"\n{text.strip()}\n")
+
+
+class Queue(msgspec.Struct, kw_only=True):
+    """Messages that the user typed while the agent worked.
+
+    `waiting` have not reached the model yet. `due` were taken from the queue, and are placed before the next model
+    message unless a record delivers them first. `placed` are digests of those that were placed without a record: if
+    the next message of the user is the same, it is one of them.
+    """
+
+    waiting: list[Queued] = msgspec.field(default_factory=list)
+    due: list[Queued] = msgspec.field(default_factory=list)
+    placed: list[str] = msgspec.field(default_factory=list)
+
+    def change(self, operation: str, reason: str, message: Queued) -> None:
+        match operation:
+            case "enqueue":
+                self.waiting.append(message)
+            case "dequeue" | "remove":
+                named = (index for index, each in enumerate(self.waiting) if each.digest == message.digest)
+                first = 0 if self.waiting and message.digest == _digest("") else None
+                if (index := next(named, first)) is not None:
+                    taken = self.waiting.pop(index)
+                    if not _WITHDRAWN.search(reason):
+                        self.due.append(taken)
+            case "popAll":
+                # The user takes them back to edit them.
+                self.waiting = []
+
+    def delivered(self, text: str) -> bool:
+        """Remove the messages that a record with this text delivers. Returns True if it repeats one that is placed."""
+        placed, self.placed = self.placed, []
+        for held in (self.due, self.waiting):
+            if found := [each for each in held if each.is_in(text)]:
+                held[:] = [each for each in held if each not in found]
+                return False
+        return _digest(text) in placed
+
+    def take(self, *, at_end: bool = False) -> list[Step]:
+        """Return the messages to place now; at the end of the file, also those that still wait."""
+        ready, self.due = self.due, []
+        if at_end:
+            ready, self.waiting = [*ready, *self.waiting], []
+        self.placed += (each.digest for each in ready if each.step is not None)
+        return [each.step for each in ready if each.step is not None]
+
+
+def _text(message: Message) -> str:
+    return "\n".join(block.text for block in message.content if block.text)
+
+
+def _digest(text: str) -> str:
+    data = " ".join(text.split()).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 class Claude(Layout, kw_only=True):
     """The layout state.
 
     `spoken` is the pending model message with the id `said_id`, `results` are the results of its calls, and `passing`
-    are later records without a message.
+    are later records without a message, or from the queue. `head` is the last record of the main conversation, and
+    `project` its folder.
     """
 
     name: ClassVar[str] = "claude"
@@ -36,10 +124,29 @@ class Claude(Layout, kw_only=True):
     spoken: Step | None = None
     results: Step | None = None
     passing: list[Step] = msgspec.field(default_factory=list)
+    queue: Queue = msgspec.field(default_factory=Queue)
+    head: str = ""
+    project: str = ""
 
     def read(self, record: Json) -> list[Step] | None:
         kind, key = text(record, "type"), text(record, "uuid")
         message = child(record, "message")
+        if key and record.get("isSidechain") is not True:
+            self.project = text(record, "cwd") or self.project
+        steps = self._read(record, kind, key, message)
+        if key and steps is not None and record.get("isSidechain") is not True:
+            self.head = key
+        return steps
+
+    def _read(self, record: Json, kind: str, key: str, message: Json) -> list[Step] | None:
+        if kind in _TITLES:
+            return self._title(record, *_TITLES[kind])
+        if kind == "queue-operation":
+            message = self._queued(record, record.get("content"))
+            self.queue.change(text(record, "operation"), text(record, "reason"), message)
+            return []
+        if kind == "attachment" and text(given := child(record, "attachment"), "type") == "queued_command":
+            return self._command(record, given.get("prompt"))
         if kind not in ("user", ASSISTANT):
             known = kind in _OTHERS or (kind and (key or "sessionId" in record))
             return self._pass(record) if known else None
@@ -49,6 +156,42 @@ class Claude(Layout, kw_only=True):
             # The agent's own notice, for example that the API failed; not from a model.
             return self._pass(record)
         return self._assistant(record, message) if kind == ASSISTANT else self._user(record, message)
+
+    def _title(self, record: Json, kind: TitleKind, field: str) -> list[Step]:
+        leaf = text(record, "leafUuid")
+        # A summary may be that of another session.
+        session = "" if leaf else text(record, "sessionId")
+        return [titled(kind, text(record, field), AGENT, session, leaf)] if leaf or session else []
+
+    def _queued(self, record: Json, content: object) -> Queued:
+        """Return a message of the queue; the agent's own notes have no step."""
+        message = anthropic.message({"role": "user", "content": content})
+        message.at = seconds(record.get("timestamp"))
+        spoken, digest = _text(message), _digest(_text(message))
+        is_empty = not any(block.text or block.type == IMAGE for block in message.content)
+        if is_empty or spoken.startswith(_NOTIFICATION):
+            return Queued(digest=digest, step=None)
+        session = text(record, "sessionId")
+        key = text(record, "uuid") or f"{session}/queued/{text(record, 'timestamp')}/{digest}"
+        step = said(message, key, "", anthropic.NAME, AGENT, project=self.project, session=session)
+        return Queued(digest=digest, step=step)
+
+    def _command(self, record: Json, prompt: object) -> list[Step]:
+        """Read an attachment that delivers a message of the queue."""
+        message = self._queued(record, prompt)
+        step = message.step
+        if step is None:
+            return self._pass(record)
+        self.queue.delivered(_text(step.messages[0]))
+        if not text(record, "uuid"):
+            self.queue.due.append(message)
+            return []
+        step.after, step.side = _after(record), record.get("isSidechain") is True
+        if not self._held():
+            return [step]
+        # More results of the model's calls may come.
+        self.passing.append(step)
+        return []
 
     def _pass(self, record: Json) -> list[Step]:
         key, after = text(record, "uuid"), _after(record)
@@ -60,7 +203,7 @@ class Claude(Layout, kw_only=True):
                 return []
         session, side = text(record, "sessionId"), record.get("isSidechain") is True
         step = passed(key, after, agent=AGENT, session=session, side=side)
-        if not self.in_hand():
+        if not self._held():
             return [step]
         self.passing.append(step)
         return []
@@ -81,6 +224,10 @@ class Claude(Layout, kw_only=True):
         self.said_id = id_
         self.spoken = _step(record, message)
         self.spoken.calls = _calls(record, given, message)
+        if self.queue.due and not self.spoken.side:
+            queued = _in_a_row(self.queue.take(), self.spoken.after)
+            self.spoken.after = queued[-1].keys[0] if queued else self.spoken.after
+            steps += queued
         return steps
 
     def _user(self, record: Json, given: Json) -> list[Step]:
@@ -89,6 +236,9 @@ class Claude(Layout, kw_only=True):
         step = _step(record, message)
         answered = {block.tool_result_id for block in message.content if block.type == TOOL_RESULT}
         if self.spoken is None or not answered or not answered <= _called(self.spoken):
+            is_typed = not (answered or step.side or record.get("isMeta") is True)
+            if is_typed and self.queue.delivered(_text(message)):
+                return [*self.flush(), passed(step.keys[0], step.after, agent=AGENT, session=step.session)]
             return [*self.flush(), step]
         if self.results is None:
             self.results = step
@@ -99,10 +249,18 @@ class Claude(Layout, kw_only=True):
         return []
 
     def in_hand(self) -> list[Step]:
+        queued = [each.step for each in (*self.queue.due, *self.queue.waiting) if each.step is not None]
+        return [*self._held(), *self.passing, *queued]
+
+    def _held(self) -> list[Step]:
         return [step for step in (self.spoken, self.results) if step is not None]
 
+    def finish(self) -> list[Step]:
+        steps = self.flush()
+        return [*steps, *_in_a_row(self.queue.take(at_end=True), self.head)]
+
     def flush(self) -> list[Step]:
-        held, passing = self.in_hand(), self.passing
+        held, passing = self._held(), self.passing
         self.said_id, self.spoken, self.results, self.passing = "", None, None, []
         steps: list[Step] = []
         for step in held:
@@ -130,6 +288,13 @@ def _step(record: Json, message: Message) -> Step:
         session=text(record, "sessionId"),
         side=record.get("isSidechain") is True,
     )
+
+
+def _in_a_row(steps: list[Step], after: str) -> list[Step]:
+    """Let each of these follow the one before, and the first the record `after`."""
+    for step in steps:
+        step.after, after = after, step.keys[0]
+    return steps
 
 
 def _calls(record: Json, given: Json, message: Message) -> list[Call]:
