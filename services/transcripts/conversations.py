@@ -14,6 +14,7 @@ The functions take a connection and run inside the caller's transaction.
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -116,6 +117,9 @@ END;
 MAX_TITLE_CHARS = 500
 
 
+_WRAPPER = re.compile(r"<([a-z][\w-]*)>\s*")
+
+
 class Membership(NamedTuple):
     """A turn's membership in a conversation, as exported by `linckia export`."""
 
@@ -139,10 +143,24 @@ def _session_name(turn: Turn) -> bytes:
 def first_line(blocks: Sequence[Block], strip: Callable[[str], str]) -> str:
     """Return the first line that a person wrote in a turn; empty if an agent wrote all of it."""
     for block in blocks:
-        line = strip(block.text).strip().partition("\n")[0].strip()
+        line = _unwrapped(strip(block.text).strip()).partition("\n")[0].strip()
         if line and not line.startswith(INSTRUCTIONS):
             return line
     return ""
+
+
+def _unwrapped(text: str) -> str:
+    """Return `text` without tags that an agent put around it, such as `<task>`."""
+    while (opening := _WRAPPER.match(text)) is not None:
+        inner, closing = text[opening.end() :], f"</{opening[1]}>"
+        is_whole = inner.endswith(closing) and inner.count(closing) == 1
+        # The text may be cut.
+        is_cut = "\n" in opening[0] and closing not in inner
+        inner = inner.removesuffix(closing).strip()
+        if not inner or not (is_whole or is_cut):
+            break
+        text = inner
+    return text
 
 
 def _is_said(blocks: Sequence[Block], strip: Strip) -> bool:
@@ -278,7 +296,7 @@ def entitle(db: apsw.Connection, id_: int, titles: Sequence[Title]) -> None:
             db.execute(
                 "INSERT INTO title(conversation_id, kind, text) VALUES(?, ?, ?) ON CONFLICT DO UPDATE"
                 " SET text=excluded.text WHERE text<>excluded.text",
-                (id_, title.kind, text[:MAX_TITLE_CHARS]),
+                (id_, title.kind, _unwrapped(text)[:MAX_TITLE_CHARS]),
             )
         else:
             db.execute("DELETE FROM title WHERE conversation_id=? AND kind=?", (id_, title.kind))

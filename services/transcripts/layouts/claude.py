@@ -11,13 +11,13 @@ record of its own, as an attachment (`queued_command`), or without any: see `Que
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import ClassVar
 
 import msgspec
 
 from linckia.services.transcripts.layouts import Layout, Step, passed, said, seconds, titled
+from linckia.services.transcripts.layouts.queued import Queued, digest_of, text_of
 from linckia.services.transcripts.messages import ASSISTANT, IMAGE, TOOL_RESULT, TOOL_USE, Call, Message, TitleKind
 from linckia.services.transcripts.providers import anthropic, wire
 from linckia.services.transcripts.providers.wire import Json, child, text
@@ -34,25 +34,6 @@ _TITLES = {
 _NOTIFICATION = "<task-notification>"
 _WITHDRAWN = re.compile("cancel|discard|edit|clear|drop|withdr")
 """Reasons for which a message leaves the queue without reaching the model."""
-
-
-class Queued(msgspec.Struct, kw_only=True):
-    """A message in the queue: a digest of its text, and the step for it, without a predecessor.
-
-    The step is None for what the user did not type.
-    """
-
-    digest: str
-    step: Step | None
-
-    def is_in(self, text: str) -> bool:
-        """Return True if a record with this text delivers the message; it may deliver several, line by line."""
-        if self.step is None:
-            return self.digest == _digest(text)
-        own = _text(self.step.messages[0])
-        if own.startswith("/") and f"<command-name>{own.split()[0]}</command-name>" in text:
-            return True
-        return self.digest == _digest(text) or (bool(own) and f"\n{own.strip()}\n" in f"\n{text.strip()}\n")
 
 
 class Queue(msgspec.Struct, kw_only=True):
@@ -73,7 +54,7 @@ class Queue(msgspec.Struct, kw_only=True):
                 self.waiting.append(message)
             case "dequeue" | "remove":
                 named = (index for index, each in enumerate(self.waiting) if each.digest == message.digest)
-                first = 0 if self.waiting and message.digest == _digest("") else None
+                first = 0 if self.waiting and message.digest == digest_of("") else None
                 if (index := next(named, first)) is not None:
                     taken = self.waiting.pop(index)
                     if not _WITHDRAWN.search(reason):
@@ -89,7 +70,7 @@ class Queue(msgspec.Struct, kw_only=True):
             if found := [each for each in held if each.is_in(text)]:
                 held[:] = [each for each in held if each not in found]
                 return False
-        return _digest(text) in placed
+        return digest_of(text) in placed
 
     def take(self, *, at_end: bool = False) -> list[Step]:
         """Return the messages to place now; at the end of the file, also those that still wait."""
@@ -98,15 +79,6 @@ class Queue(msgspec.Struct, kw_only=True):
             ready, self.waiting = [*ready, *self.waiting], []
         self.placed += (each.digest for each in ready if each.step is not None)
         return [each.step for each in ready if each.step is not None]
-
-
-def _text(message: Message) -> str:
-    return "\n".join(block.text for block in message.content if block.text)
-
-
-def _digest(text: str) -> str:
-    data = " ".join(text.split()).encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 class Claude(Layout, kw_only=True):
@@ -167,7 +139,8 @@ class Claude(Layout, kw_only=True):
         """Return a message of the queue; the agent's own notes have no step."""
         message = anthropic.message({"role": "user", "content": content})
         message.at = seconds(record.get("timestamp"))
-        spoken, digest = _text(message), _digest(_text(message))
+        spoken = text_of(message)
+        digest = digest_of(spoken)
         is_empty = not any(block.text or block.type == IMAGE for block in message.content)
         if is_empty or spoken.startswith(_NOTIFICATION):
             return Queued(digest=digest, step=None)
@@ -182,7 +155,7 @@ class Claude(Layout, kw_only=True):
         step = message.step
         if step is None:
             return self._pass(record)
-        self.queue.delivered(_text(step.messages[0]))
+        self.queue.delivered(text_of(step.messages[0]))
         if not text(record, "uuid"):
             self.queue.due.append(message)
             return []
@@ -237,7 +210,7 @@ class Claude(Layout, kw_only=True):
         answered = {block.tool_result_id for block in message.content if block.type == TOOL_RESULT}
         if self.spoken is None or not answered or not answered <= _called(self.spoken):
             is_typed = not (answered or step.side or record.get("isMeta") is True)
-            if is_typed and self.queue.delivered(_text(message)):
+            if is_typed and self.queue.delivered(text_of(message)):
                 return [*self.flush(), passed(step.keys[0], step.after, agent=AGENT, session=step.session)]
             return [*self.flush(), step]
         if self.results is None:

@@ -15,7 +15,7 @@ import msgspec
 
 from linckia.proto.ops.transcripts import Block
 from linckia.services.transcripts.layouts import Layout, Step, passed, said, seconds
-from linckia.services.transcripts.messages import ASSISTANT, Message, image, text_block
+from linckia.services.transcripts.messages import ASSISTANT, Message, Title, TitleKind, image, text_block
 from linckia.services.transcripts.providers import Rejected, TurnPayload, anthropic, gemini, ollama, openai, turn_of
 from linckia.services.transcripts.providers.wire import Json, Unreadable, child, items, records, text
 
@@ -24,6 +24,8 @@ _ROLE_NAMES = frozenset({"user", ASSISTANT, "system", "developer", "tool", "func
 _ANTHROPIC_BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"})
 _CONTENTS = ("contents", "clientHistory", "history")
 """Keys in requests to Gemini's API and in checkpoints of its CLI."""
+_NO_TITLES = frozenset({"new chat", "new conversation", "untitled"})
+"""What programs call conversations without a title."""
 _HIDDEN = frozenset({"thoughts", "reasoning_recap", "user_editable_context", "model_editable_context"})
 
 
@@ -37,9 +39,9 @@ class Exports(Layout, kw_only=True):
 
     def read(self, record: Json) -> list[Step] | None:
         if isinstance(record.get("mapping"), dict):
-            return list(_chatgpt(record, self._key()))
+            return _entitled(list(_chatgpt(record, self._key())), record, "title")
         if isinstance(record.get("chat_messages"), list):
-            return list(_claude_ai(record, self._key()))
+            return _entitled(list(_claude_ai(record, self._key())), record, "name", "title")
         if "request" in record:
             return self._captured(record)
         provider = _provider(record, record)
@@ -47,7 +49,7 @@ class Exports(Layout, kw_only=True):
         if messages is not None:
             step = _step(record, _dated(messages, record), "", self._key() if messages else "", provider)
             step.system = anthropic.system(record.get("system"))
-            return [step] if messages else []
+            return _entitled([step] if messages else [], record, "title", "name")
         if text(record, "role") in _ROLE_NAMES and ("content" in record or "tool_calls" in record or "parts" in record):
             return self._single(record, provider)
         return None
@@ -79,6 +81,17 @@ class Exports(Layout, kw_only=True):
         after, self.head = self.head, self._key()
         provider = gemini.NAME if "parts" in record else _provider(record, {"messages": [record]})
         return [_step(record, [message], after, self.head, provider)]
+
+
+def _entitled(steps: list[Step], record: Json, *fields: str) -> list[Step]:
+    """Add a conversation's title to the step of its first message."""
+    title = text(record, *fields)
+    if title.strip() and title.strip().casefold() not in _NO_TITLES:
+        for step in steps:
+            if step.messages:
+                step.titles = [Title(kind=TitleKind.OWN, text=title)]
+                break
+    return steps
 
 
 def _step(record: Json, messages: list[Message], after: str, key: str, provider: str) -> Step:

@@ -12,8 +12,16 @@ from typing import ClassVar
 import msgspec
 
 from linckia.proto.ops.transcripts import Block
-from linckia.services.transcripts.layouts import Layout, Step, counted, said, seconds
-from linckia.services.transcripts.messages import ASSISTANT, TOOL_RESULT, Call, Message, tool_result, tool_use
+from linckia.services.transcripts.layouts import Layout, Step, counted, said, seconds, titled
+from linckia.services.transcripts.messages import (
+    ASSISTANT,
+    TOOL_RESULT,
+    Call,
+    Message,
+    TitleKind,
+    tool_result,
+    tool_use,
+)
 from linckia.services.transcripts.providers.gemini import NAME as PROVIDER
 from linckia.services.transcripts.providers.gemini import content, part_blocks
 from linckia.services.transcripts.providers.wire import Json, child, compact, count, records, text, usage
@@ -51,14 +59,15 @@ class Gemini(Layout, kw_only=True):
     def read(self, record: Json) -> list[Step] | None:
         if _is_session(record):
             self.session = text(record, "sessionId")
-            return self._begin(record)
+            return [*self._begin(record), *self._title(record)]
         if "type" not in record and "sessionId" in record:
             self.session = text(record, "sessionId")
-            return []
+            return self._title(record)
         if "$set" in record:
             fields = child(record, "$set")
             self.session = text(fields, "sessionId") or self.session
-            return self._begin(fields) if isinstance(fields.get("messages"), list) else []
+            steps = self._begin(fields) if isinstance(fields.get("messages"), list) else []
+            return [*steps, *self._title(fields)]
         if isinstance(record.get("$rewindTo"), str):
             steps = self.flush()
             self.head = self.before.get(record["$rewindTo"], self.head)
@@ -77,6 +86,10 @@ class Gemini(Layout, kw_only=True):
         for message in records(record, "messages"):
             steps += self._message(message) or []
         return steps
+
+    def _title(self, record: Json) -> list[Step]:
+        summary = text(record, "summary")
+        return [titled(TitleKind.SUMMARY, summary, AGENT, self.session)] if summary and self.session else []
 
     def _message(self, record: Json) -> list[Step] | None:
         kind, id_ = text(record, "type"), text(record, "id")
