@@ -21,6 +21,13 @@ class CarriedCall(msgspec.Struct, frozen=True, kw_only=True):
     usage: Json
 
 
+class CarriedTitle(msgspec.Struct, frozen=True, kw_only=True):
+    """A title that a log states; the greatest kind is shown."""
+
+    kind: Annotated[int, Meta(ge=1, le=5, description="1 task, 2 summary, 3 generated, 4 agent's name, 5 the user's")]
+    text: str
+
+
 class CarriedMembership(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Membership of a turn in a conversation, with the turn's data specific to it."""
 
@@ -32,6 +39,7 @@ class CarriedMembership(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     side: Annotated[bool, Meta(description="A subagent sent or received it")] = False
     counted: Annotated[bool, Meta(description="Its tokens are known")] = False
     calls: list[CarriedCall] = []
+    titles: Annotated[list[CarriedTitle], Meta(description="The conversation's, with its first turn")] = []
 
 
 class CarriedTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

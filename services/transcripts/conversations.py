@@ -214,10 +214,18 @@ def claim(db: apsw.Connection, prepared: Prepared, placed: Placed, after: NodeRe
     if joined < len(rows) or not placed.new:
         for node_id in counted:
             _mark_counted(db, id_, node_id)
+    _count_calls(db, id_, turn, at_node, has_own_node=bool(placed.nodes))
+
+
+def _count_calls(db: apsw.Connection, id_: int, turn: Turn, at_node: NodeRef | None, *, has_own_node: bool) -> None:
+    """Count the calls that a log states for a turn, or for the one before it."""
     for call in turn.calls:
         key = _digest("call", call.key.encode("utf-8", "surrogatepass"))
+        if call.session and call.session == turn.session:
+            # A fork that came first may have counted it.
+            db.execute("UPDATE call SET conversation_id=?1 WHERE key=?2 AND conversation_id<>?1", (id_, key))
         _count(db, key, id_, None if at_node is None else at_node.node_id, call.model, call.usage)
-        if at_node is not None and not placed.nodes:
+        if at_node is not None and not has_own_node:
             db.execute(
                 "UPDATE node SET usage=? WHERE node_id=? AND usage='' AND reply AND NOT gone",
                 (forest.as_json(call.usage), at_node.node_id),
@@ -320,6 +328,17 @@ def titles(db: apsw.Connection, id_: int) -> list[tuple[int, str]]:
     """Return kinds and texts of a conversation's titles, the one to show first."""
     rows = db.execute("SELECT kind, text FROM title WHERE conversation_id=? ORDER BY kind DESC", (id_,))
     return [(int(kind), str(text)) for kind, text in rows]
+
+
+def titles_at(db: apsw.Connection, name: bytes, node_id: int) -> list[tuple[int, str]]:
+    """Return the titles of a conversation if this is its first turn."""
+    id_ = db.execute(
+        "SELECT conversation_id FROM conversation JOIN title USING(conversation_id) WHERE name=?1 AND"
+        " ?2=(SELECT node_id FROM member WHERE member.conversation_id=conversation.conversation_id"
+        " ORDER BY node_id LIMIT 1)",
+        (name, node_id),
+    ).get
+    return [] if id_ is None else titles(db, int(id_))
 
 
 def forget_titles(db: apsw.Connection, node_ids: Sequence[int]) -> None:

@@ -330,6 +330,37 @@ def node_ref(db: apsw.Connection, name: int | bytes) -> NodeRef | None:
     return _node_ref(db, "node_id=?" if isinstance(name, int) else "hash=?", name)
 
 
+def record_key(name: str, source: str = "") -> bytes:
+    """Return the key of the table `record` for a record's own name; a number (`#1`) is local to its source."""
+    told = f"{source}\0{name}" if name.startswith("#") else name
+    return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def followed(db: apsw.Connection, turn: Turn) -> NodeRef | None:
+    """Return the message that a turn of an API with stored conversations continues; None if it is not known.
+
+    A turn that is stored already, by the id of its reply, stays where it is.
+    """
+    if (reply := _named(db, turn.reply_id)) is not None:
+        count = len(turn.messages)
+        path = lineage(db, reply.node_id, _NODE_REF, count + 1)
+        return NodeRef(*path[0]) if len(path) > count else None
+    return _named(db, turn.follows)
+
+
+def _named(db: apsw.Connection, name: str) -> NodeRef | None:
+    node_id = db.execute("SELECT node_id FROM record WHERE key=?", (record_key(name),)).get if name else None
+    return node_ref(db, int(node_id)) if node_id else None
+
+
+def name_reply(db: apsw.Connection, turn: Turn, node: NodeRef) -> None:
+    """Let later turns follow a reply by its id, and by that of its conversation unless the turn is stored already."""
+    if _named(db, turn.reply_id) is None:
+        names = [name for name in (turn.reply_id, turn.thread_id) if name]
+        rows = [(record_key(name), node.node_id) for name in names]
+        db.executemany("INSERT OR REPLACE INTO record(key, node_id) VALUES(?, ?)", rows)
+
+
 def tree(db: apsw.Connection, root: int, limit: int) -> list[tuple[Node, str]]:
     """Return the nodes from this root on, oldest first, each with its parent's hash; nodes without content too."""
     columns = ", ".join(f"node.{name}" for name in _NODE.split(", "))

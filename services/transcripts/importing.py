@@ -7,7 +7,6 @@ still pending at the end of a file are stored too, and taken back if the file tu
 
 from __future__ import annotations
 
-import hashlib
 from typing import NamedTuple
 
 import apsw
@@ -181,7 +180,7 @@ class _Part:
     def _add(self, db: apsw.Connection, places: dict[str, NodeRef | None], step: Step) -> Placed:
         """Add a step to the forest; `places` are the positions of the records named by this part."""
         if step.after and step.after not in places:
-            key = _digest(self._params.source, step.after)
+            key = forest.record_key(step.after, self._params.source)
             known = db.execute("SELECT node_id FROM record WHERE key=?", (key,)).get
             if known is None and step.session and self._is_linked:
                 places[step.after] = conversations.last(db, step)
@@ -189,8 +188,10 @@ class _Part:
             else:
                 places[step.after] = forest.node_ref(db, known) if known else None
         after = places[step.after] if step.after else None
+        if step.is_linked:
+            after = forest.followed(db, step)
         if step.titles and after is None and step.after and not step.session:
-            conversations.await_title(db, _digest(self._params.source, step.after), step.titles[-1])
+            conversations.await_title(db, forest.record_key(step.after, self._params.source), step.titles[-1])
         placed = Placed([])
         self._messages += len(step.messages)
         try:
@@ -205,9 +206,11 @@ class _Part:
         node_id = 0 if last is None else last.node_id
         db.executemany(
             "INSERT OR REPLACE INTO record(key, node_id) VALUES(?, ?)",
-            ((_digest(self._params.source, key), node_id) for key in step.keys if key),
+            ((forest.record_key(key, self._params.source), node_id) for key in step.keys if key),
         )
         places.update(dict.fromkeys(step.keys, last))
+        if step.is_linked and placed.nodes:
+            forest.name_reply(db, step, placed.nodes[-1])
         return placed
 
 
@@ -221,12 +224,6 @@ def release(db: apsw.Connection) -> None:
             held.finish()
             row = (msgspec.json.encode(held), b"[]", source)
             db.execute("UPDATE source SET state=?, growing=? WHERE source=?", row)
-
-
-def _digest(source: str, key: str) -> bytes:
-    # Numbers are local to a file. Other names are globally unique, and a session may continue in another file.
-    told = f"{source}\0{key}" if key.startswith("#") else key
-    return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _held(db: apsw.Connection, source: str) -> _StoredImport:

@@ -102,8 +102,14 @@ class Ingest:
         return answer(placed)
 
     def _add(self, db: apsw.Connection, turn: Prepared) -> Placed:
-        placed = forest.add(db, turn, None, self.is_found)
-        conversations.claim(db, turn, placed, None, self.strip)
+        after = forest.followed(db, turn.turn) if turn.turn.is_linked else None
+        if after is not None:
+            # Projections name a whole path.
+            turn = forest.prepare(turn.turn, self.strip, after.projection)
+        placed = forest.add(db, turn, after, self.is_found)
+        conversations.claim(db, turn, placed, after, self.strip)
+        if turn.turn.is_linked and placed.nodes:
+            forest.name_reply(db, turn.turn, placed.nodes[-1])
         return placed
 
     def is_found(self, message: Message) -> bool:

@@ -95,9 +95,14 @@ class Message:
 
 
 class Call(msgspec.Struct, kw_only=True):
-    """A model call as stated by a log; `key` is the same in every copy of the log."""
+    """A model call as stated by a log.
+
+    `key` is the same in every copy of the log. `session` is the one that made the call, if copies of it exist: a fork
+    that was imported first gives it back.
+    """
 
     key: str
+    session: str = ""
     model: str
     usage: dict[str, Any]
 
@@ -128,8 +133,8 @@ class Turn(msgspec.Struct, kw_only=True):
     `session` names the conversation if the log does; if empty, the first user turn does. `side` marks a subagent's
     turn. `calls` are the tokens that the log states for the turn; if empty, the `usage` of its replies counts.
     `counted` means that the log states the tokens of the last message elsewhere. `titles` are the conversation's.
-    `follows` and `names` link turns of an API that stores its conversations: the reply that this turn continues, and
-    the names by which later turns continue this one.
+    `reply_id`, `thread_id` and `follows` are names of an API that stores its conversations: those by which later turns
+    continue this one, and the one that it continues.
     """
 
     provider: str
@@ -144,8 +149,14 @@ class Turn(msgspec.Struct, kw_only=True):
     calls: list[Call] = []
     counted: bool = False
     titles: list[Title] = []
+    reply_id: str = ""
+    thread_id: str = ""
     follows: str = ""
-    names: list[str] = []
+
+    @property
+    def is_linked(self) -> bool:
+        """True if the turn is part of a conversation that its API stores."""
+        return bool(self.reply_id or self.thread_id or self.follows)
 
 
 def text_block(text: str) -> Block:

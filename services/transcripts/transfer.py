@@ -20,6 +20,8 @@ from linckia.services.transcripts.ingest import Ingest
 from linckia.services.transcripts.messages import (
     PROJECTION_BYTES,
     Message,
+    Title,
+    TitleKind,
     Turn,
     canonical,
     content_json,
@@ -180,12 +182,18 @@ def _holders(db: apsw.Connection, node_id: int) -> Iterator[ops.CarriedMembershi
                 (node_id, each.name),
             )
         ]
-        yield ops.CarriedMembership(**{**each._asdict(), "name": each.name.hex()}, calls=calls)
+        titles = [
+            ops.CarriedTitle(kind=kind, text=text) for kind, text in conversations.titles_at(db, each.name, node_id)
+        ]
+        yield ops.CarriedMembership(**{**each._asdict(), "name": each.name.hex()}, calls=calls, titles=titles)
 
 
 def _hold(db: apsw.Connection, node_id: int, given: ops.CarriedMembership) -> None:
     about = {name: getattr(given, name) for name in conversations.Membership._fields}
     id_ = conversations.restore(db, node_id, conversations.Membership(**{**about, "name": bytes.fromhex(given.name)}))
+    known = {kind for kind, _ in conversations.titles(db, id_)}
+    titles = [Title(kind=TitleKind(each.kind), text=each.text) for each in given.titles if each.kind not in known]
+    conversations.entitle(db, id_, titles)
     db.executemany(
         "INSERT OR IGNORE INTO call(key, conversation_id, node_id, model, usage) VALUES(?, ?, ?, ?, ?)",
         ((bytes.fromhex(call.key), id_, node_id, call.model, forest.as_json(call.usage)) for call in given.calls),

@@ -114,4 +114,5 @@ class Meter(msgspec.Struct, kw_only=True):
         figures = usage(
             spent.sent, spent.answered, cache_read_input_tokens=spent.cached, cache_creation_input_tokens=spent.written
         )
-        return Call(key="\0".join(("codex", self.session, kind, name, repr(spent))), model="", usage=figures or {})
+        key = "\0".join(("codex", self.session, kind, name, repr(spent)))
+        return Call(key=key, session=self.session, model="", usage=figures or {})

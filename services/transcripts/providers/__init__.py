@@ -50,9 +50,12 @@ def turn_of(payload: TurnPayload) -> Turn:
     except Unreadable as error:
         raise Rejected(f"cannot parse request: {error}") from None
     try:
-        replies = _replies(api, payload.response)
+        reply = _reply(api, payload.response)
+        replies = _replies(api, reply)
     except Unreadable as error:
         raise Rejected(f"cannot parse response: {error}") from None
+    if api is responses:
+        responses.link(turn, body, reply)
     turn.messages += replies
     if not turn.messages:
         raise Rejected("cannot parse request: it contains no messages")
@@ -62,7 +65,8 @@ def turn_of(payload: TurnPayload) -> Turn:
     return turn
 
 
-def _replies(api: ModuleType, given: object) -> list[Message]:
+def _reply(api: ModuleType, given: object) -> Json:
+    """Return the reply as one object, assembled if it was streamed."""
     if isinstance(given, str):
         given = _read(given)
     if isinstance(given, list):
@@ -71,7 +75,10 @@ def _replies(api: ModuleType, given: object) -> list[Message]:
             raise Unreadable("it is empty")
         # A stream of one line may be a reply that was not streamed.
         given = parts[0] if len(parts) == 1 and _is_whole(parts[0]) else api.assemble(parts)
-    given = record(given)
+    return record(given)
+
+
+def _replies(api: ModuleType, given: Json) -> list[Message]:
     if isinstance(child(given, "message").get("content"), list) and "choices" not in given:
         return _neutral(given)
     replies: list[Message] = api.response(given)

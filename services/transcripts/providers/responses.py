@@ -2,6 +2,9 @@
 
 https://platform.openai.com/docs/api-reference/responses
 
+A server that stores conversations is sent only what is new, with the id of the reply before (`previous_response_id`) or
+of the whole `conversation`: see `link`.
+
 A model's reply consists of items (a text, tool calls). Consecutive items of the model form one message, both in the
 reply and in the history that is sent back.
 """
@@ -35,6 +38,18 @@ def request(body: Json) -> Turn:
     else:
         raise Unreadable(f"`input` is {kind(given)}, neither a string nor an array")
     return Turn(provider=openai.NAME, messages=messages, model=text(body, "model"), system=text(body, "instructions"))
+
+
+def link(turn: Turn, request: Json, reply: Json) -> None:
+    """Name the reply that a turn continues, and the names by which later turns continue it."""
+    before, thread = text(request, "previous_response_id"), _id(request.get("conversation"))
+    thread = thread or _id(reply.get("conversation"))
+    turn.reply_id, turn.thread_id = (f"response/{name}" if name else "" for name in (text(reply, "id"), thread))
+    turn.follows = f"response/{before}" if before else turn.thread_id
+
+
+def _id(given: object) -> str:
+    return text(given, "id") if isinstance(given, dict) else given if isinstance(given, str) else ""
 
 
 def gathered(given: Iterable[Json]) -> list[Message]:
