@@ -55,6 +55,9 @@ class TranscriptRecord(Params[IngestResult], frozen=True, kw_only=True):
     request_encoding: Annotated[str, Meta(description="Its Content-Encoding")] = ""
     response: Annotated[bytes, Meta(max_length=MAX_BODY_BYTES, description="The reply's body, streamed or not")]
     response_encoding: Annotated[str, Meta(description="Its Content-Encoding")] = ""
+    partial: Annotated[bool, Meta(description="The connection broke during the reply; what came of it is stored")] = (
+        False
+    )
 
 
 # Files that agents leave on disk

@@ -162,6 +162,7 @@ def _exchange(params: TranscriptRecord) -> Turn:
         project=params.project,
         request=decoded(params.request, params.request_encoding).decode("utf-8", "replace"),
         response=decoded(params.response, params.response_encoding).decode("utf-8", "replace"),
+        partial=params.partial,
     )
     turn = turn_of(payload)
     turn.at = params.at

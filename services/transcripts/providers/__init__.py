@@ -15,9 +15,23 @@ import msgspec
 from linckia.proto.ops.transcripts import Block
 from linckia.services.transcripts.messages import ASSISTANT, Message, Turn
 from linckia.services.transcripts.providers import anthropic, gemini, ollama, openai, responses, wire
-from linckia.services.transcripts.providers.wire import Json, Unreadable, child, compact, decode, events, record, text
+from linckia.services.transcripts.providers.wire import (
+    Json,
+    Unreadable,
+    child,
+    compact,
+    decode,
+    events,
+    record,
+    records,
+    text,
+)
 
 _APIS: dict[str, ModuleType] = {each.NAME: each for each in (openai, anthropic, ollama, gemini)}
+
+
+INTERRUPTED = "interrupted"
+"""The stop reason of a reply whose stream broke off."""
 
 
 class Rejected(ValueError):
@@ -33,6 +47,8 @@ class TurnPayload(msgspec.Struct, frozen=True):
     request: Any = None
     response: Any = None
     project: str = ""
+    partial: bool = False
+    """True if the connection broke during the reply: what came of a stream is the reply."""
 
 
 def turn_of(payload: TurnPayload) -> Turn:
@@ -50,7 +66,7 @@ def turn_of(payload: TurnPayload) -> Turn:
     except Unreadable as error:
         raise Rejected(f"cannot parse request: {error}") from None
     try:
-        reply = _reply(api, payload.response)
+        reply = _reply(api, payload.response, partial=payload.partial)
         replies = _replies(api, reply)
     except Unreadable as error:
         raise Rejected(f"cannot parse response: {error}") from None
@@ -65,16 +81,20 @@ def turn_of(payload: TurnPayload) -> Turn:
     return turn
 
 
-def _reply(api: ModuleType, given: object) -> Json:
+def _reply(api: ModuleType, given: object, *, partial: bool) -> Json:
     """Return the reply as one object, assembled if it was streamed."""
+    ending = INTERRUPTED if partial else ""
     if isinstance(given, str):
-        given = _read(given)
+        given, is_done = _read(given, partial=partial)
+        ending = "stop" if is_done else ending
+    if partial and isinstance(given, dict) and given.get("done") is False:
+        given = [given]
     if isinstance(given, list):
         parts = [item for item in given if isinstance(item, dict)]
         if not parts:
             raise Unreadable("it is empty")
         # A stream of one line may be a reply that was not streamed.
-        given = parts[0] if len(parts) == 1 and _is_whole(parts[0]) else api.assemble(parts)
+        given = parts[0] if len(parts) == 1 and _is_whole(parts[0]) else api.assemble(parts, ending)
     return record(given)
 
 
@@ -85,17 +105,20 @@ def _replies(api: ModuleType, given: Json) -> list[Message]:
     return replies
 
 
-def _read(body: str) -> object:
-    """Read the text of a reply: JSON, or a stream."""
+def _read(body: str, *, partial: bool) -> tuple[object, bool]:
+    """Read the text of a reply: JSON, or a stream. Also returns True if the stream says that it is complete."""
     if body.lstrip()[:1] in ("{", "["):
         # JSON lines are not valid JSON as a whole.
         with contextlib.suppress(Unreadable):
-            return decode(body)
-    return events(body)
+            return decode(body), False
+    return events(body, partial=partial)
 
 
 def _is_whole(event: Json) -> bool:
-    is_chunk = event.get("object") == "chat.completion.chunk"
+    # Not every server names the kind of its chunks.
+    is_chunk = event.get("object") == "chat.completion.chunk" or any(
+        "delta" in choice and "message" not in choice for choice in records(event, "choices")
+    )
     return not is_chunk and not event.keys().isdisjoint(("choices", "content", "output"))
 
 

@@ -127,8 +127,11 @@ def tokens(figures: Json) -> Json | None:
     )
 
 
-def assemble(events: list[Json]) -> Json:
-    """Assemble the reply from a stream of events. Raises Unreadable if it is incomplete."""
+def assemble(events: list[Json], ending: str = "") -> Json:
+    """Assemble the reply from a stream of events; `ending` is the stop reason of a stream without its own.
+
+    Raises Unreadable if it is incomplete.
+    """
     reply: Json = {}
     blocks: dict[int, Json] = {}
     arguments: dict[int, list[str]] = {}
@@ -156,7 +159,9 @@ def assemble(events: list[Json]) -> Json:
             case "error":
                 raise _refused(event)
     if not ended and not reply.get("stop_reason"):
-        raise Unreadable(wire.BROKEN_OFF)
+        if not (ending and blocks):
+            raise Unreadable(wire.BROKEN_OFF)
+        reply["stop_reason"] = ending
     for index, parts in arguments.items():
         if joined := "".join(parts):
             blocks[index]["input"] = joined

@@ -85,8 +85,11 @@ def response(body: Json) -> list[Message]:
     return wire.replied(reply, {"model": text(body, "modelVersion")}, text(first, "finishReason"), tokens)
 
 
-def assemble(events: list[Json]) -> Json:
-    """Assemble the reply from a stream. Raises Unreadable if it is incomplete."""
+def assemble(events: list[Json], ending: str = "") -> Json:
+    """Assemble the reply from a stream; `ending` is the finish reason of a stream without its own.
+
+    Raises Unreadable if it is incomplete.
+    """
     whole: Json = {}
     parts: list[Any] = []
     reason = ""
@@ -102,6 +105,7 @@ def assemble(events: list[Json]) -> Json:
                 parts[-1] = {**before, "text": before["text"] + part["text"]}
             else:
                 parts.append(part)
+    reason = reason or (ending if parts else "")
     if not reason and "promptFeedback" not in whole:
         raise Unreadable(wire.BROKEN_OFF)
     if reason:

@@ -60,8 +60,11 @@ def response(body: Json) -> list[Message]:
     return wire.replied(reply, body, stop_reason, tokens)
 
 
-def assemble(events: list[Json]) -> Json:
-    """Assemble the reply from a stream of lines. Raises Unreadable if it is incomplete."""
+def assemble(events: list[Json], ending: str = "") -> Json:
+    """Assemble the reply from a stream of lines; `ending` is the reason of a stream without its own.
+
+    Raises Unreadable if it is incomplete.
+    """
     whole: Json = {"role": ASSISTANT, "content": "", "thinking": "", "tool_calls": [], "images": []}
     for event in events:
         if event.get("error"):
@@ -74,4 +77,6 @@ def assemble(events: list[Json]) -> Json:
         whole["images"] += items(part, "images")
         if event.get("done") is True:
             return {**event, "message": whole}
+    if ending and any(whole[key] for key in ("content", "thinking", "tool_calls", "images")):
+        return {**events[-1], "message": whole, "done": True, "done_reason": ending}
     raise Unreadable(wire.BROKEN_OFF)

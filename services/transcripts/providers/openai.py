@@ -103,8 +103,11 @@ def tokens(figures: Json) -> Json | None:
     return usage(sent, answered, total, cache_read_input_tokens=cached)
 
 
-def assemble(events: list[Json]) -> Json:
-    """Assemble the reply from a stream of chunks. Raises Unreadable if it is incomplete."""
+def assemble(events: list[Json], ending: str = "") -> Json:
+    """Assemble the reply from a stream of chunks. Some servers give no finish reason; `ending` is used then.
+
+    Raises Unreadable if it is incomplete.
+    """
     reply: Json = {}
     streamed: dict[str, list[str]] = {}
     calls: dict[int, Json] = {}
@@ -123,6 +126,7 @@ def assemble(events: list[Json]) -> Json:
             for called in records(delta, "tool_calls"):
                 _grow(calls.setdefault(count(called, "index"), {}), called)
             reason = text(choice, "finish_reason") or reason
+    reason = reason or (ending if streamed or calls else "")
     if not reason:
         raise Unreadable(wire.BROKEN_OFF)
     whole: Json = {"role": ASSISTANT, **{key: "".join(parts) for key, parts in streamed.items()}}

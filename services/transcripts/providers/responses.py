@@ -115,17 +115,33 @@ def response(body: Json) -> list[Message]:
     return replies
 
 
-def assemble(events: list[Json]) -> Json:
-    """Assemble the reply from a stream of events. Raises Unreadable if it is incomplete."""
+def assemble(events: list[Json], ending: str = "") -> Json:
+    """Assemble the reply from a stream of events; with `ending`, a stream without its own end is taken as far as it is.
+
+    Raises Unreadable if it is incomplete.
+    """
+    begun: Json = {}
     done: list[Json] = []
+    streamed: dict[str, list[str]] = {}
     for event in events:
         match event.get("type"):
             case "response.completed" | "response.incomplete" | "response.failed":
                 reply = child(event, "response")
                 # Some servers omit items here that they have sent before.
                 return reply if items(reply, "output") else {**reply, "output": done}
+            case "response.created" | "response.in_progress":
+                begun = child(event, "response")
+            case "response.output_text.delta":
+                streamed.setdefault(text(event, "item_id"), []).append(text(event, "delta"))
             case "response.output_item.done":
                 done.append(child(event, "item"))
+                streamed.pop(text(done[-1], "id"), None)
             case "error":
                 raise wire.refused(text(event, "message"))
-    raise Unreadable(wire.BROKEN_OFF)
+    if not ending or not (done or streamed):
+        raise Unreadable(wire.BROKEN_OFF)
+    rest = [
+        {"type": "message", "role": ASSISTANT, "content": [{"type": "output_text", "text": "".join(parts)}]}
+        for parts in streamed.values()
+    ]
+    return {**begun, "output": [*done, *rest], "status": "incomplete", "incomplete_details": {"reason": ending}}

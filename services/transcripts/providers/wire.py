@@ -192,22 +192,37 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 _FIELD = re.compile(r"(?:data|event|id|retry)?:")
 
 
-def events(body: str) -> list[Json]:
-    """Return the objects of a stream in order. Raises Unreadable if it has neither form of a stream."""
+def events(body: str, *, partial: bool = False) -> tuple[list[Json], bool]:
+    """Return the objects of a stream in order, and True if its last event says that it is complete (`[DONE]`).
+
+    The last event of a `partial` stream is left out if it is cut. Raises Unreadable if it has neither form of a stream.
+    """
     body = body.removeprefix("\ufeff")
     lines = _LINE_END.split(body)
     first = next((line for line in lines if line.strip()), "")
     if not _FIELD.match(first):
-        return [record(decode(line), "an event of the stream") for line in lines if line.strip()]
+        whole = lines[:-1] if partial and not _is_json(lines[-1]) else lines
+        return [record(decode(line), "an event of the stream") for line in whole if line.strip()], False
     found: list[Json] = []
     data: list[str] = []
-    for line in [*lines, ""]:
+    is_done = False
+    for number, line in enumerate([*lines, ""]):
         name, _, value = line.partition(":")
         if name == "data":
             data.append(value.removeprefix(" "))
         elif not line and data:
             joined = "\n".join(data)
             data = []
-            if joined.strip() not in ("", "[DONE]"):
+            if joined.strip() == "[DONE]":
+                is_done = True
+            elif joined.strip() and not (partial and number >= len(lines) - 1 and not _is_json(joined)):
                 found.append(record(decode(joined), "an event of the stream"))
-    return found
+    return found, is_done
+
+
+def _is_json(text: str) -> bool:
+    try:
+        decode(text)
+    except Unreadable:
+        return False
+    return True

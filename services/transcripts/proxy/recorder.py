@@ -75,6 +75,7 @@ class Recorder:
             "request_encoding": exchange.request_encoding,
             "response": base64.b64encode(exchange.response).decode(),
             "response_encoding": exchange.response_encoding,
+            **({"partial": True} if exchange.partial else {}),
         }
         data = json.dumps(params).encode()
         if self._held_bytes + len(data) > 2 * MAX_HELD_BYTES:

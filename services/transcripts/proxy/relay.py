@@ -29,6 +29,8 @@ MAX_RECORDED_BYTES = 32 * 1024 * 1024
 
 CONNECT_TIMEOUT_S = 60.0
 
+_STREAMS = ("text/event-stream", "application/x-ndjson", "application/jsonl")
+
 _HOST = re.compile(rb"(?im)^host:[^\r\n]*")
 
 
@@ -100,6 +102,9 @@ class Exchange:
     response: bytearray = field(default_factory=bytearray)
     response_encoding: str = ""
     status: int = 0
+    is_stream: bool = False
+    partial: bool = False
+    """True if the connection broke during the reply."""
     too_long: bool = False
     decided: trio.Event = field(default_factory=trio.Event)
     """Set once the state of the connection after this reply's head is known."""
@@ -117,7 +122,7 @@ class Exchange:
 
 
 class Relay:
-    """A client's connection; `recorded` is called with every complete exchange."""
+    """A client's connection; `recorded` is called with every complete exchange, and with a stream that broke off."""
 
     def __init__(
         self, upstream: Upstream, recorded: Callable[[Exchange], None], *, max_bytes: int = MAX_RECORDED_BYTES
@@ -147,6 +152,7 @@ class Relay:
                         nursery.start_soon(self._replies, server, client, nursery.cancel_scope)
                         await self._requests(bytes(first), client, server, nursery.cancel_scope)
                 finally:
+                    self._record_rest()
                     # An orderly shutdown of TLS may wait for the other side.
                     await trio.aclose_forcefully(server)
             except* (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -232,13 +238,16 @@ class Relay:
         parser: h11.Connection | None = None
         while data := bytes(await server.receive_some(RECEIVE_BYTES)):
             # Send to the client first; reading a copy delays at most the next piece.
-            await client.send_all(data)
-            parser = self._follow(parser, data)
+            try:
+                await client.send_all(data)
+            finally:
+                # A client that left has still been answered so far.
+                parser = self._follow(parser, data)
         if parser is not None:
-            self._follow(parser, b"")
+            self._follow(parser, b"", at_end=True)
         scope.cancel()
 
-    def _follow(self, parser: h11.Connection | None, data: bytes) -> h11.Connection | None:
+    def _follow(self, parser: h11.Connection | None, data: bytes, *, at_end: bool = False) -> h11.Connection | None:
         """Read a copy of the reply data. Returns the parser while a reply is incomplete."""
         if not self._readable:
             return None
@@ -257,11 +266,19 @@ class Relay:
                 if not exchange.too_long:
                     self._recorded(exchange)
         except h11.RemoteProtocolError as error:
-            log.warning("a reply cannot be read and is not recorded: %s", error)
-            self._readable = False
+            if not (at_end and self._waiting and self._waiting[0].is_stream):
+                log.warning("a reply cannot be read and is not recorded: %s", error)
+                self._readable = False
             for exchange in self._waiting:
                 exchange.decided.set()
         return None
+
+    def _record_rest(self) -> None:
+        """Record the reply during which the connection broke, if it can be read as far as it came: a stream."""
+        exchange = self._waiting[0] if self._waiting else None
+        if self._readable and exchange is not None and exchange.is_stream and not exchange.too_long:
+            exchange.partial = True
+            self._recorded(exchange)
 
     def _read(self, parser: h11.Connection, exchange: Exchange) -> bool:
         """Return True if the reply is complete."""
@@ -269,6 +286,7 @@ class Relay:
             match event := parser.next_event():
                 case h11.Response():
                     exchange.status = event.status_code
+                    exchange.is_stream = _field(event, b"content-type").partition(";")[0].strip().lower() in _STREAMS
                     exchange.response_encoding = _field(event, b"content-encoding")
                     if exchange.method == b"CONNECT" and event.status_code < 300:
                         self._readable, self._tunnel = False, True

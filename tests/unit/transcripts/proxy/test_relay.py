@@ -174,8 +174,20 @@ async def test_a_reply_to_HEAD_has_no_body() -> None:
         assert [exchange.method for exchange in between.recorded] == [b"HEAD", b"POST"]
 
 
-async def test_a_reply_that_breaks_off_breaks_off_for_the_client_and_is_not_recorded() -> None:
-    response = _HEAD + b"Content-Length: 1000\r\n\r\n" + SSE
+@pytest.mark.parametrize("framing", [b"Content-Length: 1000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n1000\r\n"])
+async def test_a_reply_that_breaks_off_breaks_off_for_the_client_and_a_stream_is_recorded_so_far(
+    framing: bytes,
+) -> None:
+    response = _HEAD + framing + SSE
+    async with proxied(reply_with(response, after=BODY)) as between:
+        assert await between.say(post(length(BODY))) == response
+        await between.left.wait()
+        (exchange,) = between.recorded
+        assert (bytes(exchange.response), exchange.partial) == (SSE, True)
+
+
+async def test_a_reply_that_is_no_stream_and_breaks_off_is_not_recorded() -> None:
+    response = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
     async with proxied(reply_with(response, after=BODY)) as between:
         assert await between.say(post(length(BODY))) == response
         assert not between.recorded
@@ -193,7 +205,29 @@ async def test_the_server_learns_that_a_client_has_left() -> None:
         await client.receive_some()
         await client.aclose()
         await between.left.wait()
-        assert not between.recorded
+        while not between.recorded:
+            await trio.lowlevel.checkpoint()
+        (exchange,) = between.recorded
+        assert exchange.partial
+        assert len(exchange.response) >= 10_000 - len(_HEAD)
+
+
+async def test_a_client_that_leaves_in_the_middle_is_recorded_with_what_it_was_sent() -> None:
+    async def answer(stream: trio.abc.Stream, between: Between) -> None:
+        await read_until(stream, between.seen[-1], BODY)
+        await stream.send_all(_HEAD + b"Transfer-Encoding: chunked\r\n\r\n10\r\n" + SSE[:16] + b"\r\n")
+        await read_all(stream)
+
+    async with proxied(answer) as between:
+        client = await between.connect()
+        await client.send_all(post(length(BODY)))
+        await _until_holds(client, bytearray(), SSE[:16])
+        await client.aclose()
+        await between.left.wait()
+        while not between.recorded:
+            await trio.lowlevel.checkpoint()
+        (exchange,) = between.recorded
+        assert (bytes(exchange.response), exchange.partial) == (SSE[:16], True)
 
 
 async def test_a_client_that_has_said_all_still_gets_its_reply() -> None:
