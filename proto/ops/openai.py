@@ -120,12 +120,37 @@ class ModelsRequest(Endpoint, frozen=True, kw_only=True):
 
     async def answer(self, call: Call) -> Json:
         """Raises LinckiaError."""
-        names = [(await call(EmbedModelParams())).model]
-        reranker = await call(RerankModelParams())
-        if reranker.available:
-            names.append(reranker.model)
-        listed = [{"id": name, "object": "model", "created": 0, "owned_by": "linckia"} for name in names]
-        return {"object": "list", "data": listed}
+        return {"object": "list", "data": [_entry(name) for name in await _names(call)]}
+
+
+class ModelRequest(Endpoint, frozen=True, kw_only=True):
+    """Return one of the models in use."""
+
+    # An id contains its owner, with a slash.
+    route: ClassVar = Route("GET", "/v1/models/{model:path}", like_openai=True)
+    service: ClassVar = "embed"
+    model: Annotated[str, Meta(description="Its id, with or without the owner")]
+
+    async def answer(self, call: Call) -> Json:
+        """Raises LinckiaError."""
+        names = await _names(call)
+        for name in names:
+            if _is_called(self.model, name):
+                return _entry(name)
+        listed = ", ".join(map(repr, names))
+        message = f"the model {self.model[:200]!r} is not served here; in use: {listed}"
+        raise HttpError(404, message, field="model", error_code="model_not_found")
+
+
+async def _names(call: Call) -> list[str]:
+    """Return the ids of the models in use."""
+    names = [(await call(EmbedModelParams())).model]
+    reranker = await call(RerankModelParams())
+    return [*names, reranker.model] if reranker.available else names
+
+
+def _entry(name: str) -> Json:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "linckia"}
 
 
 async def _renamed(call: Call, params: Params[R], name: str) -> R:
@@ -172,9 +197,13 @@ def _document(index: int, document: str | Json) -> str:
 
 def _require(name: str, model: str) -> None:
     """Raises HttpError if `name` is not `model`; the owner in an id may be omitted."""
-    if name not in _ANY and name.lower() not in (model.lower(), model.rsplit("/", 1)[-1].lower()):
+    if name not in _ANY and not _is_called(name, model):
         message = f"the model {name!r} is not served here; the one in use is {model!r}"
         raise HttpError(404, message, field="model", error_code="model_not_found")
+
+
+def _is_called(name: str, model: str) -> bool:
+    return name.lower() in (model.lower(), model.rsplit("/", 1)[-1].lower())
 
 
 def _usage(tokens: int) -> Json:

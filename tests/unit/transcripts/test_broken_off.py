@@ -42,8 +42,6 @@ RESPONSE = (
 GEMINI = tuple(
     {"candidates": [{"content": {"role": "model", "parts": [{"text": text}]}}]} for text in ("Five ", "arms")
 )
-    {"candidates": [{"content": {"role": "model", "parts": [{"text": text}]}}]} for text in ("Five ", "arms")
-)
 OLLAMA = "".join(
     json.dumps({"model": "m", "message": assistant(text), "done": False}) + "\n" for text in ("Five ", "arms")
 )

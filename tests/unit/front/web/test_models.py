@@ -308,6 +308,30 @@ async def test_the_models_in_use_are_listed() -> None:
         assert [item["id"] for item in body["data"]] == ["owner/Small-Model", "owner/ranker"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("owner/Small-Model", "owner/Small-Model"),
+        ("owner%2FSmall-Model", "owner/Small-Model"),
+        ("small-model", "owner/Small-Model"),
+        ("owner/ranker", "owner/ranker"),
+    ],
+)
+async def test_a_model_in_use_is_found_by_its_id(asked: str, found: str) -> None:
+    async with serving() as (http, *_):
+        body = answer(await http.request("GET", f"/v1/models/{asked}"))
+        assert body == {"id": found, "object": "model", "created": 0, "owned_by": "linckia"}
+        assert body in answer(await http.request("GET", "/v1/models"))["data"]
+
+
+@pytest.mark.parametrize("asked", ["gpt-4o", "owner", "other/Small-Model", "default"])
+async def test_a_model_that_is_not_in_use_is_not_found(asked: str) -> None:
+    async with serving() as (http, *_):
+        reply = await http.request("GET", f"/v1/models/{asked}")
+        assert (reply.status, error(reply)["code"], error(reply)["param"]) == (404, "model_not_found", "model")
+        assert "'owner/Small-Model', 'owner/ranker'" in error(reply)["message"]
+
+
 async def test_the_models_are_behind_the_token_and_the_origin_check() -> None:
     async with serving(Http(port=0, token="a-token-of-some-length")) as (http, *_):
         assert (await post(http, "/v1/embeddings", {"input": "a"})).status == 401
