@@ -30,6 +30,17 @@ _BLANK = b" \t\r\n"
 
 
 @dataclass(frozen=True, slots=True)
+class TooLong:
+    """A record that is longer than the limit, from byte `start` on."""
+
+    start: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"the record at byte {self.start} has {self.size} bytes, more than the limit of {MAX_RECORD_BYTES}"
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """Records from byte `start` to `position`, except `too_long` ones; `tail` is a digest of the bytes before
     `position`."""
@@ -39,7 +50,7 @@ class Part:
     tail: str
     records: list[str]
     final: bool = False
-    too_long: int = 0
+    too_long: tuple[TooLong, ...] = ()
     incomplete: bool = False
 
 
@@ -57,6 +68,11 @@ def parts(
     """
     reader = _Reader(file, part_bytes, max_record_bytes)
     form = reader.form()
+    if form == "too long":
+        digest = reader.digest(reader.size)
+        if (position, tail) != (reader.size, digest):
+            yield Part(0, reader.size, digest, [], final=True, too_long=(TooLong(0, reader.size),))
+        return
     if form == "document":
         whole = reader.at(0, reader.size)
         digest = hashlib.sha256(whole).hexdigest()
@@ -102,10 +118,12 @@ class _Reader:
         return hashlib.sha256(self.at(start, position - start)).hexdigest()
 
     def form(self) -> str:
-        """Return `lines`, `array`, or `document` (an object over several lines)."""
+        """Return `lines`, `array`, `document` (an object over several lines), or `too long` (for such an object)."""
         if self.at(0, 64 * 1024).lstrip(_BLANK + b"\xef\xbb\xbf")[:1] == b"[":
             return "array"
-        if self.size > self._max_record_bytes or _is_json(self._file.readline()):
+        if self.size > self._max_record_bytes:
+            return "too long" if self._file.readline(TAIL_BYTES).strip(_BLANK + b"\xef\xbb\xbf") == b"{" else "lines"
+        if _is_json(self._file.readline()):
             return "lines"
         return "document" if _is_json(self.at(0, self.size)) else "lines"
 
@@ -113,19 +131,21 @@ class _Reader:
         """Group records into parts of a suitable size for a request."""
         position = start
         records: list[str] = []
-        held = too_long = 0
-        for record, position in pieces:
+        too_long: list[TooLong] = []
+        held = 0
+        for record, end in pieces:
+            before, position = position, end
             if record is None:
-                too_long += 1
+                too_long.append(TooLong(before, position - before))
             elif record.strip():
                 records.append(_text(record))
                 held += len(record)
             if held >= self._part_bytes or len(records) >= PART_RECORDS:
-                yield Part(start, position, self.digest(position), records, position >= self.size, too_long)
-                start, records, held, too_long = position, [], 0, 0
+                yield Part(start, position, self.digest(position), records, position >= self.size, tuple(too_long))
+                start, records, held, too_long = position, [], 0, []
         incomplete = position < self.size
         if position > start or incomplete:
-            yield Part(start, position, self.digest(position), records, True, too_long, incomplete)
+            yield Part(start, position, self.digest(position), records, True, tuple(too_long), incomplete)
 
     def lines(self, position: int) -> Iterator[Ended]:
         """Yield lines, up to an incomplete last line."""
@@ -144,10 +164,11 @@ class _Reader:
                 return
 
     def elements(self, position: int) -> Iterator[Ended]:
-        """Yield array elements, from the start or from after a comma. Raises ValueError if an element is too long."""
+        """Yield array elements, from the start or from after a comma."""
         self._file.seek(position)
         buffer = bytearray()
-        scanned = begun = 0
+        # `dropped` counts the bytes of an element that is too long; they are no longer in the buffer.
+        scanned = begun = dropped = 0
         depth = 1 if position else 0
         while block := self._file.read(self._part_bytes):
             buffer += block
@@ -158,10 +179,10 @@ class _Reader:
                     begun = scanned
                 elif depth == 0 or (token == b"," and depth == 1):
                     element = bytes(buffer[begun : found.start()]).strip(_BLANK)
-                    self._check_length(len(element), position)
-                    begun = scanned
+                    is_too_long = dropped or len(element) > self._max_record_bytes
+                    position, dropped, begun = position + dropped, 0, scanned
                     # Only white space follows the array.
-                    yield element, position + begun if depth else self.size
+                    yield None if is_too_long else element, position + begun if depth else self.size
                 if depth == 0:
                     return
             # A string that continues beyond the data read so far is scanned again with the next block.
@@ -169,8 +190,14 @@ class _Reader:
             position += begun
             del buffer[:begun]
             scanned, begun = scanned - begun, 0
-            self._check_length(len(buffer), position)
+            if len(buffer) > self._max_record_bytes:
+                rest = _shortened(buffer[scanned:]) if found is not None else b""
+                dropped += len(buffer) - len(rest)
+                buffer[:] = rest
+                scanned = 0
 
-    def _check_length(self, length: int, position: int) -> None:
-        if length > self._max_record_bytes:
-            raise ValueError(f"the entry at byte {position} is longer than {self._max_record_bytes} bytes")
+
+def _shortened(string: bytearray) -> bytes:
+    """Return the beginning of a string that has the same end as this one, however it continues."""
+    backslashes = len(string) - len(string.rstrip(b"\\"))
+    return b'"' + b"\\" * (backslashes % 2)

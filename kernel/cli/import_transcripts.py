@@ -15,11 +15,27 @@ from pathlib import Path
 from linckia.kernel.cli.terminal import Bars, OnProgress, complain, connect, counted, patiently, say, show_json
 from linckia.proto.control.client import Client
 from linckia.proto.json_types import JsonObject
-from linckia.proto.records import MAX_RECORD_BYTES, SUFFIXES, parts
+from linckia.proto.records import SUFFIXES, parts
+
+NO_LAYOUT = "none"
+"""The layout of a file that the service does not understand."""
+
+EXPECTED = (
+    "a session file of Claude Code, Codex CLI or Gemini CLI, the conversations.json of an export of ChatGPT or Claude,"
+    " or messages in the format of OpenAI's, Anthropic's or Google's API, as JSON or JSON Lines"
+)
+
+_OTHERS = {
+    b"PK\x03\x04": "a ZIP archive, which must be unpacked first",
+    b"\x1f\x8b": "compressed (gzip), and must be unpacked first",
+    b"\x28\xb5\x2f\xfd": "compressed (zstd), and must be unpacked first",
+    b"SQLite format 3": "a SQLite database",
+    b"<": "HTML or XML",
+}
 
 
 def import_transcripts(arguments: argparse.Namespace) -> int:
-    """Import the files. Exit code 1 if one does not exist or could not be read. Raises ControlError."""
+    """Import the files. Exit code 1 if one does not exist, or is not understood. Raises ControlError."""
     paths = [Path(path).expanduser().resolve() for path in arguments.files]
     missing = [path for path in paths if not path.exists()]
     for path in missing:
@@ -56,10 +72,25 @@ class _Found:
     """Counts for one file."""
 
     records: int = 0
+    messages: int = 0
+    incomplete: bool = False
     unreadable: int = 0
     mended: int = 0
     problem: str = ""
     layout: str = ""
+
+
+def _not_understood(file: Path, found: _Found) -> str | None:
+    """Return why nothing was read from a file, and what was expected; None if something was, or nothing is new."""
+    if found.layout in (NO_LAYOUT, "") and (found.records or found.unreadable or found.incomplete):
+        with file.open("rb") as opened:
+            begins = opened.read(512).lstrip()
+        hint = next((f"it is {what}; " for mark, what in _OTHERS.items() if begins.startswith(mark)), "")
+        first = f"; {found.problem}" if found.problem and not hint else ""
+        return f"contains no conversation in a known format; {hint}expected {EXPECTED}{first}"
+    if found.layout == "export" and not found.messages:
+        return f"its conversations have no messages in a known form; expected {EXPECTED}"
+    return None
 
 
 @dataclass(slots=True)
@@ -88,13 +119,16 @@ class _Importer:
     def _take_parts(self, file: Path) -> None:
         state: JsonObject | None = self._call("transcript_import_state", {"source": str(file)})
         before, size = self.passed_bytes, file.stat().st_size
+        if state["layout"] == NO_LAYOUT:
+            # It was not understood; a later version may know its format.
+            state = {**state, "position": 0, "tail": ""}
         found = _Found()
         while state is not None:
             state = self._go_on(file, state, found)
         self.files += 1
         self._passed(before + size, file)
-        if found.records and found.layout == "none":
-            complain(f"{file}: contains no conversation in a known format")
+        if (why := _not_understood(file, found)) is not None:
+            complain(f"{file}: {why}")
             self.failed += 1
         elif found.unreadable or found.mended:
             counts = {"skipped": found.unreadable, "missing": found.mended}
@@ -110,16 +144,19 @@ class _Importer:
                 if (moved := answer["moved"]) is not None:
                     return dict(moved)
                 self.messages += answer["messages"]
+                found.messages += answer["messages"]
                 self.nodes += answer["nodes"]
                 self.read_bytes += part.position - part.start
                 found.records += len(part.records)
                 found.layout = answer["layout"]
-                found.unreadable += answer["unreadable"] + part.too_long
+                found.unreadable += answer["unreadable"] + len(part.too_long)
                 found.mended += answer["mended"]
                 found.problem = found.problem or answer["problem"]
-                if part.too_long:
-                    found.problem = found.problem or f"a record is longer than {MAX_RECORD_BYTES} bytes"
+                for each in part.too_long:
+                    complain(f"{file}: {each}, and is skipped")
+                    found.problem = found.problem or str(each)
                 if part.incomplete:
+                    found.incomplete = True
                     complain(f"{file}: the end is incomplete and is left for the next import")
                 self._passed(self.passed_bytes + part.position - part.start, file)
         return None

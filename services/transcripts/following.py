@@ -82,6 +82,8 @@ class Following:
                     source=path, start=part.start, position=part.position, tail=part.tail, records=part.records,
                     final=part.final,
                 )  # fmt: skip
+                for each in part.too_long:
+                    _log.warning("%s: %s, and is skipped", printable(path), each)
                 if (moved := (await self._importing.take(request)).moved) is not None:
                     return moved
         return None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from linckia.proto.records import Part, parts
+from linckia.proto.records import MAX_RECORD_BYTES, Part, TooLong, parts
 
 ITEMS: list[Any] = [
     {"a": 'quote " and brace ] } , \\'},
@@ -96,10 +97,65 @@ def test_a_record_that_is_too_long_is_skipped_and_counted(tmp_path: Path) -> Non
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps(item) + "\n" for item in ITEMS))
     (part,) = read_parts(path, 0, "", max_record_bytes=100)
-    assert ([json.loads(record) for record in part.records], part.too_long) == ([*ITEMS[:2], *ITEMS[3:]], 1)
-    path.write_text(json.dumps(ITEMS))
-    with pytest.raises(ValueError, match="longer than 100 bytes"):
-        list(read_parts(path, 0, "", max_record_bytes=100))
+    start, size = (len("".join(json.dumps(item) + "\n" for item in ITEMS[:number])) for number in (2, 3))
+    assert [json.loads(record) for record in part.records] == [*ITEMS[:2], *ITEMS[3:]]
+    assert part.too_long == (TooLong(start, size - start),)
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1 << 20])
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize(
+    "long", ["x" * 300, '\\"]},[{' * 60, ["y" * 90, {"z": "w" * 90}] * 9, [[[1]]] * 99, "\\" * 151],
+    ids=["string", "escapes", "lists", "numbers", "backslashes"],
+)  # fmt: skip
+def test_an_element_that_is_too_long_costs_no_other_and_no_memory(
+    tmp_path: Path, size: int, indent: int | None, long: Any
+) -> None:
+    path = tmp_path / "a.json"
+    items = [{"a": 1}, {"long": long}, {"b": "]"}, {"long": long}]
+    path.write_text(json.dumps(items, indent=indent))
+    read = list(read_parts(path, 0, "", part_bytes=size, max_record_bytes=100))
+    assert [json.loads(record) for part in read for record in part.records] == [items[0], items[2]]
+    skipped = [each for part in read for each in part.too_long]
+    text = path.read_text()
+    first = skipped[0]
+    assert json.loads(text[first.start : first.start + first.size].strip(" ,\n")) == items[1]
+    assert (len(skipped), read[-1].position) == (2, path.stat().st_size)
+    for index, part in enumerate(read[:-1]):
+        again = list(read_parts(path, part.position, part.tail, part_bytes=size, max_record_bytes=100))
+        assert [each for one in again for each in one.records] == [
+            each for one in read[index + 1 :] for each in one.records
+        ]
+
+
+def test_a_document_that_is_too_long_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"messages": ITEMS}, indent=1))
+    (part,) = read_parts(path, 0, "", max_record_bytes=100)
+    assert (part.records, part.too_long, part.final) == ([], (TooLong(0, path.stat().st_size),), True)
+    assert not list(read_parts(path, part.position, part.tail, max_record_bytes=100))
+
+
+def test_a_file_of_many_megabytes_is_read_in_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    line = json.dumps({"a": "x" * 1_000_000}).encode() + b"\n"
+    with path.open("wb") as file:
+        file.writelines(line for _ in range(70))
+        file.write(b'{"b": "')
+        file.writelines(b"y" * 1_000_000 for _ in range(70))
+        file.write(b'"}\n{"c": 1}\n')
+    tracemalloc.start()
+    try:
+        count = 0
+        skipped: list[TooLong] = []
+        for part in read_parts(path, 0, ""):
+            count += len(part.records)
+            skipped += part.too_long
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (count, skipped) == (71, [TooLong(70 * len(line), 70_000_010)])
+    assert most < 3 * MAX_RECORD_BYTES
 
 
 def test_an_empty_file_has_no_records_and_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
