@@ -72,7 +72,6 @@ class _Found:
     """Counts for one file."""
 
     records: int = 0
-    messages: int = 0
     incomplete: bool = False
     unreadable: int = 0
     mended: int = 0
@@ -88,8 +87,6 @@ def _not_understood(file: Path, found: _Found) -> str | None:
         hint = next((f"it is {what}; " for mark, what in _OTHERS.items() if begins.startswith(mark)), "")
         first = f"; {found.problem}" if found.problem and not hint else ""
         return f"contains no conversation in a known format; {hint}expected {EXPECTED}{first}"
-    if found.layout == "export" and not found.messages:
-        return f"its conversations have no messages in a known form; expected {EXPECTED}"
     return None
 
 
@@ -144,7 +141,6 @@ class _Importer:
                 if (moved := answer["moved"]) is not None:
                     return dict(moved)
                 self.messages += answer["messages"]
-                found.messages += answer["messages"]
                 self.nodes += answer["nodes"]
                 self.read_bytes += part.position - part.start
                 found.records += len(part.records)

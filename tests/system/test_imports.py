@@ -40,3 +40,34 @@ def test_session_files_are_listed_by_session_with_their_tokens_and_damage_is_nam
             assert sorted(one["project"] for one in listed["conversations"] if one["title"] == "continue") == [
                 "/home/u/alpha", "/home/u/beta",
             ]  # fmt: skip
+
+
+def test_a_file_that_is_not_understood_is_named_with_what_was_expected(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    files: dict[str, bytes] = {
+        "export.zip": b"PK\x03\x04" + bytes(40) + b"\n{",
+        "chat.html": b"<html><body>hello</body></html>\n",
+        "state.json": b"SQLite format 3\x00" + bytes(90),
+        "settings.json": b'{"theme": "dark"}',
+        "list.json": b'[{"theme": "dark"}, {"theme": "light"}]',
+        "cut.json": b'[{"mapping": {"a": {"message": {"content',
+        "one-line.json": b'{"chat_messages": [{"sender": "human", "te',
+        "other-form.json": b'{"messages": [{"speaker": "me", "said": "hello"}]}',
+        "empty-mapping.json": b'[{"title": "x", "mapping": {"a": {"message": {"body": "hello"}}}}]',
+    }
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    good = folder / "good.json"
+    good.write_text('{"messages": [{"role": "user", "content": "hello"}]}')
+    with running(tmp_path / "data", services=["transcripts"]) as kernel:
+        for is_first in (True, False):
+            for name in files:
+                done = linckia(kernel.data_dir, "import-transcripts", str(folder / name))
+                assert done.returncode == 1, (name, done)
+                assert f"{folder / name}: " in done.stderr, name
+                assert "Claude Code, Codex CLI or Gemini CLI" in done.stderr, name
+            done = linckia(kernel.data_dir, "import-transcripts", str(folder / "export.zip"))
+            assert "must be unpacked first" in done.stderr
+            done = linckia(kernel.data_dir, "import-transcripts", str(good))
+            assert (done.returncode, done.stderr, done.stdout.startswith("1 message")) == (0, "", is_first)

@@ -38,6 +38,8 @@ class Exports(Layout, kw_only=True):
     head: str = ""
 
     def read(self, record: Json) -> list[Step] | None:
+        if _is_foreign(record):
+            return None
         if isinstance(record.get("mapping"), dict):
             return _entitled(list(_chatgpt(record, self._key())), record, "title")
         if isinstance(record.get("chat_messages"), list):
@@ -81,6 +83,20 @@ class Exports(Layout, kw_only=True):
         after, self.head = self.head, self._key()
         provider = gemini.NAME if "parts" in record else _provider(record, {"messages": [record]})
         return [_step(record, [message], after, self.head, provider)]
+
+
+def _is_foreign(record: Json) -> bool:
+    """Return True for a conversation whose messages all have an unknown form; one without messages is known."""
+    if isinstance(record.get("mapping"), dict):
+        nodes = (node for node in record["mapping"].values() if isinstance(node, dict))
+        said, known = [child(node, "message") for node in nodes if node.get("message")], ("content", "author")
+    elif isinstance(record.get("chat_messages"), list):
+        said, known = items(record, "chat_messages"), ("text", "content")
+    elif isinstance(record.get("messages"), list):
+        said, known = items(record, "messages"), ("content", "parts", "tool_calls", "function_call", "refusal")
+    else:
+        return False
+    return bool(said) and not any(isinstance(each, dict) and any(name in each for name in known) for each in said)
 
 
 def _entitled(steps: list[Step], record: Json, *fields: str) -> list[Step]:
