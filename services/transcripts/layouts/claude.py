@@ -5,6 +5,9 @@ calls may come between them. They are combined as the API received them: one mes
 all results. Records without a message (snapshots, progress) are skipped. After a compaction, the session continues
 below the record that `logicalParentUuid` names.
 
+The output of the agent's command (`--output-format stream-json`) is read too. Its records have `session_id`, and follow
+each other without naming their predecessors; those of a sub-agent name the call that started it.
+
 A message that the user types while the agent works appears in the queue (`queue-operation`). It is delivered as a
 record of its own, as an attachment (`queued_command`), or without any: see `Queue`.
 """
@@ -20,7 +23,7 @@ from linckia.services.transcripts.layouts import Layout, Step, passed, said, sec
 from linckia.services.transcripts.layouts.queued import Queued, digest_of, text_of
 from linckia.services.transcripts.messages import ASSISTANT, IMAGE, TOOL_RESULT, TOOL_USE, Call, Message, TitleKind
 from linckia.services.transcripts.providers import anthropic, wire
-from linckia.services.transcripts.providers.wire import Json, child, text
+from linckia.services.transcripts.providers.wire import Json, child, records, text
 
 AGENT = "claude-code"
 
@@ -99,8 +102,12 @@ class Claude(Layout, kw_only=True):
     queue: Queue = msgspec.field(default_factory=Queue)
     head: str = ""
     project: str = ""
+    number: int = 0
+    side_heads: dict[str, str] = msgspec.field(default_factory=dict)
 
     def read(self, record: Json) -> list[Step] | None:
+        if "parentUuid" not in record and "session_id" in record:
+            record = self._linked(record)
         kind, key = text(record, "type"), text(record, "uuid")
         message = child(record, "message")
         if key and record.get("isSidechain") is not True:
@@ -119,6 +126,8 @@ class Claude(Layout, kw_only=True):
             return []
         if kind == "attachment" and text(given := child(record, "attachment"), "type") == "queued_command":
             return self._command(record, given.get("prompt"))
+        if not kind:
+            return self._about(record)
         if kind not in ("user", ASSISTANT):
             known = kind in _OTHERS or (kind and (key or "sessionId" in record))
             return self._pass(record) if known else None
@@ -128,6 +137,36 @@ class Claude(Layout, kw_only=True):
             # The agent's own notice, for example that the API failed; not from a model.
             return self._pass(record)
         return self._assistant(record, message) if kind == ASSISTANT else self._user(record, message)
+
+    def _about(self, record: Json) -> list[Step] | None:
+        """Read the files beside sessions: an index with titles, and descriptions of sub-agents."""
+        if "agentType" in record:
+            return []
+        if not any("sessionId" in entry for entry in records(record, "entries")):
+            return None
+        fields = (("customTitle", TitleKind.OWN), ("summary", TitleKind.SUMMARY))
+        return [
+            titled(kind, title, AGENT, text(entry, "sessionId"))
+            for entry in records(record, "entries")
+            for field, kind in fields
+            if (title := text(entry, field))
+        ]
+
+    def _linked(self, record: Json) -> Json:
+        """Return a record of the command's output in the form of session files."""
+        session, branch = text(record, "session_id"), text(record, "parent_tool_use_id")
+        self.project = text(record, "cwd") or self.project
+        linked = {**record, "sessionId": session, "isSidechain": bool(branch), "cwd": self.project}
+        if text(record, "type") in ("user", ASSISTANT):
+            self.number += 1
+            key = text(record, "uuid") or f"{session}#{self.number}"
+            before = self.side_heads.get(branch, "") if branch else self.head
+            linked |= {"uuid": key, "parentUuid": before or None}
+            if branch:
+                self.side_heads[branch] = key
+        else:
+            linked.pop("uuid", None)
+        return linked
 
     def _title(self, record: Json, kind: TitleKind, field: str) -> list[Step]:
         leaf = text(record, "leafUuid")

@@ -38,6 +38,9 @@ class Exports(Layout, kw_only=True):
     head: str = ""
 
     def read(self, record: Json) -> list[Step] | None:
+        if (wrapped := _wrapped(record)) is not None:
+            found = [steps for each in wrapped if (steps := self.read(each)) is not None]
+            return [step for steps in found for step in steps] if found else None
         if _is_foreign(record):
             return None
         if isinstance(record.get("mapping"), dict):
@@ -85,6 +88,22 @@ class Exports(Layout, kw_only=True):
         return [_step(record, [message], after, self.head, provider)]
 
 
+def _wrapped(record: Json) -> list[Json] | None:
+    """Return the conversations in a record that contains several, or one with data about it; None for any other."""
+    if isinstance(chat := record.get("chat"), dict) and isinstance(chat.get("messages"), list):
+        return [{"title": record.get("title"), **chat}]
+    for name in ("conversations", "chats", "data"):
+        if any(_is_conversation(each) for each in records(record, name)):
+            return list(records(record, name))
+    return None
+
+
+def _is_conversation(record: Json) -> bool:
+    return isinstance(record.get("mapping"), dict) or any(
+        isinstance(record.get(name), list) for name in ("chat_messages", "messages")
+    )
+
+
 def _is_foreign(record: Json) -> bool:
     """Return True for a conversation whose messages all have an unknown form; one without messages is known."""
     if isinstance(record.get("mapping"), dict):
@@ -93,7 +112,7 @@ def _is_foreign(record: Json) -> bool:
     elif isinstance(record.get("chat_messages"), list):
         said, known = items(record, "chat_messages"), ("text", "content")
     elif isinstance(record.get("messages"), list):
-        said, known = items(record, "messages"), ("content", "parts", "tool_calls", "function_call", "refusal")
+        said, known = items(record, "messages"), ("content", "text", "parts", "tool_calls", "function_call", "refusal")
     else:
         return False
     return bool(said) and not any(isinstance(each, dict) and any(name in each for name in known) for each in said)
@@ -147,6 +166,13 @@ def _messages(record: Json, provider: str) -> list[Message] | None:
 
 def _message(item: Json, provider: str) -> Message:
     read = {anthropic.NAME: anthropic.message, ollama.NAME: ollama.message}.get(provider, openai.message)
+    if "role" not in item:
+        by = text(item, "sender", "from").lower()
+        if isinstance(is_user := item.get("isCreatedByUser"), bool):
+            by = "user" if is_user else ASSISTANT
+        item = {**item, "role": by}
+    if item.get("content") is None and isinstance(item.get("text"), str):
+        item = {**item, "content": item["text"]}
     message = read({**item, "role": _role(text(item, "role"))})
     message.at = _time(item)
     return message

@@ -93,9 +93,10 @@ class Gemini(Layout, kw_only=True):
 
     def _message(self, record: Json) -> list[Step] | None:
         kind, id_ = text(record, "type"), text(record, "id")
-        if kind in _NOTICES:
+        if kind in _NOTICES or (kind == "user" and "sessionId" in record and "messageId" in record):
+            # The latter is the list of prompts beside the sessions.
             return []
-        if kind not in ("user", "gemini") or not id_:
+        if kind not in ("user", "gemini", "model") or not id_:
             return None
         held = self._user(record, id_) if kind == "user" else self._model(record, id_)
         for index, each in enumerate(self.held):

@@ -81,7 +81,8 @@ def _part(part: Json) -> Block:
             file = child(part, "file") or part
             return image(url=text(file, "file_data", "file_url", "file_id", "filename"))
         case _:
-            return text_block(text(part, "text", "refusal", "content"))
+            # Assistants put the text into an object.
+            return text_block(text(part, "text", "refusal", "content") or text(child(part, "text"), "value"))
 
 
 def response(body: Json) -> list[Message]:
@@ -110,7 +111,7 @@ def assemble(events: list[Json], ending: str = "") -> Json:
     """
     reply: Json = {}
     streamed: dict[str, list[str]] = {}
-    calls: dict[int, Json] = {}
+    calls = _Calls()
     reason = ""
     for event in events:
         if event.get("error"):
@@ -124,22 +125,55 @@ def assemble(events: list[Json], ending: str = "") -> Json:
                 if said := text(delta, key):
                     streamed.setdefault(key, []).append(said)
             for called in records(delta, "tool_calls"):
-                _grow(calls.setdefault(count(called, "index"), {}), called)
+                calls.add(called)
             reason = text(choice, "finish_reason") or reason
-    reason = reason or (ending if streamed or calls else "")
+    reason = reason or (ending if streamed or calls.calls else "")
     if not reason:
         raise Unreadable(wire.BROKEN_OFF)
     whole: Json = {"role": ASSISTANT, **{key: "".join(parts) for key, parts in streamed.items()}}
-    if calls:
-        whole["tool_calls"] = [calls[index] for index in sorted(calls)]
+    if calls.calls:
+        whole["tool_calls"] = calls.calls
     return {**reply, "choices": [{"index": 0, "message": whole, "finish_reason": reason}]}
 
 
-def _grow(call: Json, delta: Json) -> None:
-    call["id"] = text(call, "id") or text(delta, "id")
-    function = call.setdefault("function", {"name": "", "arguments": ""})
-    for key in ("name", "arguments"):
-        function[key] += text(child(delta, "function"), key)
+class _Calls:
+    """Tool calls that grow piece by piece.
+
+    Servers differ: some send each call whole and all with one index or none, repeat id and name in every piece, or add
+    the whole call again at the end.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[Json] = []
+        self._at: dict[int | None, Json] = {}
+
+    def add(self, delta: Json) -> None:
+        """Add a piece to the call that it belongs to."""
+        id_, index = text(delta, "id"), count(delta, "index") if "index" in delta else None
+        call = self._at.get(index) or (self.calls[-1] if self.calls and index is None and not id_ else None)
+        if call is None or (id_ and call["id"] and call["id"] != id_):
+            call = next((each for each in self.calls if id_ and each["id"] == id_), None)
+        if call is None:
+            call = {"id": id_, "function": {"name": "", "arguments": ""}}
+            self.calls.append(call)
+        self._at[index] = call
+        call["id"] = call["id"] or id_
+        function, piece = call["function"], child(delta, "function")
+        if (name := text(piece, "name")) != function["name"]:
+            function["name"] += name
+        if not _is_repeated(function["arguments"], given := text(piece, "arguments")):
+            function["arguments"] += given
+
+
+def _is_repeated(arguments: str, piece: str) -> bool:
+    """Return True if a piece repeats the whole arguments, or is them as JSON text in a string."""
+    if not arguments.endswith("}") or piece[:1] not in ("{", '"'):
+        return False
+    try:
+        repeated, whole = wire.decode(piece), wire.decode(arguments)
+        return whole == (wire.decode(repeated) if isinstance(repeated, str) else repeated)
+    except Unreadable:
+        return False
 
 
 def write(messages: list[tuple[str, list[Block]]]) -> list[dict[str, Any]]:

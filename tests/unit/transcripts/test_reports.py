@@ -1,0 +1,211 @@
+"""Logs, exports and streams that other programs read wrongly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from linckia.proto.ops.transcripts import TranscriptNode
+from tests.unit.transcripts.rig import Json, assistant, post, serving, user
+from tests.unit.transcripts.test_cases import turns
+from tests.unit.transcripts.test_layouts import CHATGPT, CLAUDE_AI, claude, codex, conversations, spoken, take_in
+from tests.unit.transcripts.test_listing import listed
+
+# Streams whose tool calls come in another form than OpenAI's own.
+
+
+def piece(id_: str | None = None, name: str | None = None, arguments: str = "", index: int | None = 0) -> Json:
+    function = {"arguments": arguments} | ({} if name is None else {"name": name})
+    return {"function": function} | ({} if id_ is None else {"id": id_}) | ({} if index is None else {"index": index})
+
+
+PARIS, ROME = '{"city": "Paris"}', '{"city": "Rome"}'
+CALLS: dict[str, list[list[Json]]] = {
+    "as OpenAI": [[piece("c1", "look", '{"city"')], [piece(arguments=': "Paris"}')],
+                  [piece("c2", "look", ROME, index=1)]],
+    "each whole, all with one index": [[piece("c1", "look", PARIS)], [piece("c2", "look", ROME)]],
+    "each whole, without an index": [[piece("c1", "look", PARIS, None)], [piece("c2", "look", ROME, None)]],
+    "in pieces without an index": [[piece("c1", "look", '{"city"', None)], [piece(None, None, ': "Paris"}', None)],
+                                   [piece("c2", "look", ROME, None)]],
+    "all in one chunk": [[piece("c1", "look", PARIS, 0), piece("c2", "look", ROME, 1)]],
+    "id and name in every piece": [[piece("c1", "look", '{"city"')], [piece("c1", "look", ': "Paris"}')],
+                                   [piece("c2", "look", ROME, 1)]],
+    "the whole again at the end": [[piece("c1", "look", PARIS)], [piece("c2", "look", ROME, 1)],
+                                   [piece("c1", "look", PARIS), piece("c2", "look", json.dumps(ROME), 1)]],
+    "pieces of two in turns": [[piece("c1", "look", '{"city"'), piece("c2", "look", '{"city"', 1)],
+                               [piece(arguments=': "Paris"}'), piece(arguments=': "Rome"}', index=1)]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("chunks", CALLS.values(), ids=CALLS)
+async def test_streamed_calls_are_what_was_called(tmp_path: Path, chunks: list[list[Json]]) -> None:
+    stream: list[Json] = [
+        {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"tool_calls": calls}}]}
+        for calls in chunks
+    ]
+    stream += [{"object": "chat.completion.chunk", "choices": [{"delta": {}, "finish_reason": "tool_calls"}]}]
+    # The figures come without a choice.
+    stream += [{"object": "chat.completion.chunk", "choices": [], "usage": {"prompt_tokens": 7}}]
+    async with serving(tmp_path) as bench:
+        given = {"provider": "openai", "request": {"model": "m", "messages": [user("?")]}, "response": stream}
+        node = await bench.call(TranscriptNode(hash=(await post(bench, given)).head_hash))
+        assert node is not None
+        assert [(call.tool_use_id, call.tool_name, call.tool_input) for call in node.bucket.content] == [
+            ("c1", "look", {"city": "Paris"}), ("c2", "look", {"city": "Rome"}),
+        ]  # fmt: skip
+        assert (node.usage or {}).get("prompt_tokens") == 7
+
+
+# The output of Claude Code's command, kept in a file.
+
+
+def output(kind: str, content: Any, *, branch: str | None = None, **more: Any) -> Json:
+    message: Json = {"role": kind, "content": content}
+    if kind == "assistant":
+        message |= {"id": more.pop("id"), "model": "claude-x", "usage": {"input_tokens": 3, "output_tokens": 5}}
+    return {"type": kind, "message": message, "session_id": "s", "parent_tool_use_id": branch, **more}
+
+
+@pytest.mark.parametrize("has_uuids", [False, True])
+async def test_the_output_of_the_command_is_a_conversation(tmp_path: Path, has_uuids: bool) -> None:
+    task = {"type": "tool_use", "id": "t1", "name": "Task", "input": {"prompt": "Count"}}
+    records: list[Json] = [
+        {"type": "system", "subtype": "init", "cwd": "/home/u/sea", "session_id": "s", "model": "claude-x"},
+        output("user", "How many arms?"),
+        output("assistant", [{"type": "text", "text": "Let me see."}], id="m1"),
+        output("assistant", [task], id="m1"),
+        output("user", "Count", branch="t1"),
+        output("assistant", [{"type": "text", "text": "Five"}], branch="t1", id="m2"),
+        output("user", [{"type": "tool_result", "tool_use_id": "t1", "content": "Five"}]),
+        output("assistant", [{"type": "text", "text": "Five."}], id="m3"),
+        {"type": "result", "subtype": "success", "result": "Five.", "session_id": "s", "usage": {"output_tokens": 15}},
+    ]
+    if has_uuids:
+        records = [{**record, "uuid": f"u{number}"} for number, record in enumerate(records)]
+    async with serving(tmp_path) as bench:
+        taken = await take_in(bench, records)
+        assert (taken.unreadable, taken.mended, taken.layout) == (0, 0, "claude")
+        (one,) = await listed(bench)
+        assert await turns(bench, one) == [
+            ("user", "How many arms?"), ("assistant", "Let me see.|Task"), ("user", "Five"), ("assistant", "Five."),
+        ]  # fmt: skip
+        assert (one.project, one.turns) == ("/home/u/sea", 6)
+        # Those of the result are the sum of the others.
+        assert (one.tokens.input, one.tokens.output, one.tokens.estimated) == (9, 15, False)
+
+
+# Codex: copies of a parent's history.
+
+
+def counts(total: int, last: int) -> Json:
+    sums, call = ({"input_tokens": each, "output_tokens": 1, "total_tokens": each + 1} for each in (total, last))
+    return codex("event_msg", type="token_count", info={"total_token_usage": sums, "last_token_usage": call})
+
+
+PARENT = [codex("session_meta", id="p", cwd="/w"), spoken("user", "Plan"), spoken("assistant", "A plan."),
+          counts(100, 100), spoken("user", "More"), spoken("assistant", "More of it."), counts(300, 200)]  # fmt: skip
+CHILDREN: dict[str, Json] = {
+    "forked": {"forked_from_id": "p"},
+    "spawned": {"source": {"subagent": {"thread_spawn": {"parent_thread_id": "p"}}}},
+}
+
+
+@pytest.mark.parametrize("parent_first", [True, False])
+@pytest.mark.parametrize("has_meta", [True, False])
+@pytest.mark.parametrize("about", CHILDREN.values(), ids=CHILDREN)
+async def test_a_copied_history_is_counted_once_and_for_the_parent(
+    tmp_path: Path, about: Json, has_meta: bool, parent_first: bool
+) -> None:
+    copied = PARENT if has_meta else PARENT[1:]
+    child = [codex("session_meta", id="c", cwd="/v", **about), *copied, spoken("user", "Other"),
+             spoken("assistant", "Done."), counts(350, 50)]  # fmt: skip
+    files = [("/p", PARENT), ("/c", child)]
+    async with serving(tmp_path) as bench:
+        for source, records in files if parent_first else reversed(files):
+            await take_in(bench, records, source)
+        found = {one.project: one for one in await listed(bench)}
+        assert {name: (one.tokens.input, one.tokens.estimated) for name, one in found.items()} == {
+            "/w": (300, False), "/v": (50, False),
+        }  # fmt: skip
+        assert {name: one.turns for name, one in found.items()} == {"/w": 4, "/v": 6}
+
+
+# Exports.
+
+HOW, FIVE = ("user", "How many arms?"), ("assistant", "Five.")
+LIBRE = {
+    "conversationId": "x", "title": "Stars", "messages": [
+        {"messageId": "1", "sender": "User", "isCreatedByUser": True, "text": "How many arms?"},
+        {"messageId": "2", "sender": "Sea-4", "isCreatedByUser": False, "text": "",
+         "content": [{"type": "text", "text": {"value": "Five."}}]},
+    ],
+}  # fmt: skip
+OPEN_WEBUI = {"id": "x", "title": "Stars", "chat": {
+    "history": {"messages": {}, "currentId": "2"}, "models": ["m"],
+    "messages": [{**user("How many arms?"), "id": "1"}, {**assistant("Five."), "id": "2", "parentId": "1"}],
+}}  # fmt: skip
+BUDGET = {"type": "token_budget", "text": None, "content": None, "input": None, "name": None}
+EXPORTS: dict[str, tuple[list[Json], list[list[tuple[str, str]]], str]] = {
+    "LibreChat": ([LIBRE], [[HOW, FIVE]], "Stars"),
+    "Open WebUI": ([OPEN_WEBUI], [[HOW, FIVE]], "Stars"),
+    "ChatGPT in an object": (
+        [{"conversations": [CHATGPT]}],
+        [[HOW, ("assistant", "Five."), ("user", "file-service://x|And this?")], [HOW, ("assistant", "Six.")]],
+        "Arms",
+    ),
+    "Claude in an object": ([{"conversations": [CLAUDE_AI]}], [[("user", "How many arms?|stars"), FIVE]], "Arms"),
+    "Claude with new kinds of content": (
+        [{"uuid": "k", "name": "Arms", "chat_messages": [
+            {"uuid": "1", "sender": "human", "content": [{"type": "voice_note", "title": "x", "text": HOW[1]}]},
+            {"uuid": "2", "sender": "assistant", "content": [BUDGET, {"type": "text", "text": "Five."}, BUDGET]}]}],
+        [[HOW, FIVE]],
+        "Arms",
+    ),
+    "Gemini CLI with another name of the role": (
+        [{"sessionId": "s", "projectHash": "p", "kind": "main"},
+         {"id": "1", "type": "user", "content": [{"text": "How many arms?"}]},
+         {"id": "2", "type": "model", "content": [{"text": "Five."}]}],
+        [[HOW, FIVE]],
+        "How many arms?",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("records", "told", "title"), EXPORTS.values(), ids=EXPORTS)
+async def test_exports_are_read(
+    tmp_path: Path, records: list[Json], told: list[list[tuple[str, str]]], title: str
+) -> None:
+    async with serving(tmp_path) as bench:
+        taken = await take_in(bench, records)
+        assert (taken.unreadable, taken.problem) == (0, "")
+        assert await conversations(bench) == sorted(told)
+        assert [one.title for one in await listed(bench)] == [title]
+
+
+# Files that agents put beside their sessions.
+
+BESIDE: dict[str, list[Json]] = {
+    "Gemini's prompts": [{"sessionId": "s", "messageId": 0, "type": "user", "message": "How many arms?"}],
+    "Claude's description of a sub-agent": [{"agentType": "Explore", "description": "Look for arms"}],
+    "Claude's index": [{"version": 1, "entries": [{"sessionId": "s", "firstPrompt": "x", "messageCount": 2}]}],
+}
+
+
+@pytest.mark.parametrize("records", BESIDE.values(), ids=BESIDE)
+async def test_a_file_beside_the_sessions_is_known_and_has_no_conversation(tmp_path: Path, records: list[Json]) -> None:
+    async with serving(tmp_path) as bench:
+        taken = await take_in(bench, records)
+        assert (taken.messages, taken.unreadable) == (0, 0)
+        assert taken.layout != "none"
+
+
+async def test_the_index_of_claudes_sessions_names_them(tmp_path: Path) -> None:
+    entries = [{"sessionId": "s", "summary": "Arms of sea stars"}, {"sessionId": "t", "customTitle": "Mine"}]
+    async with serving(tmp_path) as bench:
+        await take_in(bench, [claude("u1", None, "user", "How many arms?")], "/s")
+        await take_in(bench, [{"version": 1, "entries": entries}], "/index")
+        await take_in(bench, [claude("u2", None, "user", "And legs?", sessionId="t")], "/t")
+        assert sorted(one.title for one in await listed(bench)) == ["Arms of sea stars", "Mine"]
