@@ -114,11 +114,10 @@ class _Importer:
             self.failed += 1
 
     def _take_parts(self, file: Path) -> None:
-        state: JsonObject | None = self._call("transcript_import_state", {"source": str(file)})
+        known = self._call("transcript_import_state", {"source": str(file)})
         before, size = self.passed_bytes, file.stat().st_size
-        if state["layout"] == NO_LAYOUT:
-            # It was not understood; a later version may know its format.
-            state = {**state, "position": 0, "tail": ""}
+        # A later version may know the format of a file that was not understood.
+        state: JsonObject | None = known if known["layout"] != NO_LAYOUT else {**known, "position": 0, "tail": ""}
         found = _Found()
         while state is not None:
             state = self._go_on(file, state, found)

@@ -333,7 +333,7 @@ def titles(db: apsw.Connection, id_: int) -> list[tuple[int, str]]:
 def titles_at(db: apsw.Connection, name: bytes, node_id: int) -> list[tuple[int, str]]:
     """Return the titles of a conversation if this is its first turn."""
     id_ = db.execute(
-        "SELECT conversation_id FROM conversation JOIN title USING(conversation_id) WHERE name=?1 AND"
+        "SELECT conversation_id FROM conversation WHERE name=?1 AND"
         " ?2=(SELECT node_id FROM member WHERE member.conversation_id=conversation.conversation_id"
         " ORDER BY node_id LIMIT 1)",
         (name, node_id),

@@ -121,8 +121,8 @@ class Claude(Layout, kw_only=True):
         if kind in _TITLES:
             return self._title(record, *_TITLES[kind])
         if kind == "queue-operation":
-            message = self._queued(record, record.get("content"))
-            self.queue.change(text(record, "operation"), text(record, "reason"), message)
+            queued = self._queued(record, record.get("content"))
+            self.queue.change(text(record, "operation"), text(record, "reason"), queued)
             return []
         if kind == "attachment" and text(given := child(record, "attachment"), "type") == "queued_command":
             return self._command(record, given.get("prompt"))

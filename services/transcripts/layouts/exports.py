@@ -106,6 +106,7 @@ def _is_conversation(record: Json) -> bool:
 
 def _is_foreign(record: Json) -> bool:
     """Return True for a conversation whose messages all have an unknown form; one without messages is known."""
+    known: tuple[str, ...]
     if isinstance(record.get("mapping"), dict):
         nodes = (node for node in record["mapping"].values() if isinstance(node, dict))
         said, known = [child(node, "message") for node in nodes if node.get("message")], ("content", "author")

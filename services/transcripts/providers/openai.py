@@ -171,7 +171,7 @@ def _is_repeated(arguments: str, piece: str) -> bool:
         return False
     try:
         repeated, whole = wire.decode(piece), wire.decode(arguments)
-        return whole == (wire.decode(repeated) if isinstance(repeated, str) else repeated)
+        return bool(whole == (wire.decode(repeated) if isinstance(repeated, str) else repeated))
     except Unreadable:
         return False
 

@@ -209,3 +209,11 @@ async def test_the_index_of_claudes_sessions_names_them(tmp_path: Path) -> None:
         await take_in(bench, [{"version": 1, "entries": entries}], "/index")
         await take_in(bench, [claude("u2", None, "user", "And legs?", sessionId="t")], "/t")
         assert sorted(one.title for one in await listed(bench)) == ["Arms of sea stars", "Mine"]
+
+
+async def test_the_index_of_codexs_sessions_names_them(tmp_path: Path) -> None:
+    index = [{"id": "p", "thread_name": "Plans", "updated_at": "2026-03-01T10:00:00Z"}]
+    async with serving(tmp_path) as bench:
+        await take_in(bench, PARENT, "/p")
+        assert (await take_in(bench, index, "/index")).unreadable == 0
+        assert [one.title for one in await listed(bench)] == ["Plans"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from linckia.proto.ops.transcripts import TranscriptDelete, TranscriptList
+from linckia.proto.ops.transcripts_carry import TranscriptExport, TranscriptRestore
 from tests.in_process import Bench
 from tests.unit.transcripts.rig import Json, assistant, serving, user
 from tests.unit.transcripts.test_layouts import (
@@ -182,3 +183,17 @@ async def test_a_secret_in_a_title_is_masked(tmp_path: Path) -> None:
         await take_in(bench, [*shed(), own(f"about {secret}"), summary(f"of {secret}", "nowhere")])
         assert [one.title for one in await listed(bench)] == ["about [redacted:github-token]"]
     assert not [file for file, data in contents(tmp_path) if secret.encode() in data]
+
+
+async def test_titles_go_with_an_export(tmp_path: Path) -> None:
+    async with serving(tmp_path / "from") as bench:
+        await take_in(bench, [*shed(), own("Garden shed"), generated("Building")])
+        await take_in(bench, shed("t", of="x"), "/t")
+        exported = await bench.call(TranscriptExport())
+    carried = [each.turn for each in exported.turns]
+    assert [len(holder.titles) for turn in carried for holder in turn.conversations] == [2, 0, 0, 0]
+    async with serving(tmp_path / "to") as bench:
+        for _ in range(2):
+            await bench.call(TranscriptRestore(turns=carried))
+            assert {one.title for one in await listed(bench)} == {"Garden shed", "How do I beginx?"}
+            assert await found(bench, "building") == ["Garden shed"]
