@@ -79,7 +79,12 @@ WHEN NOT EXISTS(SELECT 1 FROM member WHERE conversation_id=OLD.conversation_id) 
 END;
 """
 
-INSTRUCTIONS = ("# AGENTS.md instructions", "Caveat: The messages below", "This is the Gemini CLI. We are setting up")
+INSTRUCTIONS = (
+    "# AGENTS.md instructions",
+    "Caveat: The messages below",
+    "This is the Gemini CLI. We are setting up",
+    "This session is being continued from a previous conversation",
+)
 """How texts begin that an agent sends in the user's name."""
 
 _DIGEST_BYTES = 16

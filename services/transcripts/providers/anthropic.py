@@ -153,7 +153,7 @@ def assemble(events: list[Json], ending: str = "") -> Json:
                         grown[name] = text(grown, name) + text(delta, name)
             case "message_delta":
                 reply |= child(event, "delta")
-                reply["usage"] = {**child(reply, "usage"), **child(event, "usage")}
+                reply["usage"] = _greatest(child(reply, "usage"), child(event, "usage"))
             case "message_stop":
                 ended = True
             case "error":
@@ -167,6 +167,13 @@ def assemble(events: list[Json], ending: str = "") -> Json:
             blocks[index]["input"] = joined
     reply["content"] = [blocks[index] for index in sorted(blocks)]
     return reply
+
+
+def _greatest(before: Json, after: Json) -> Json:
+    """Merge cumulative figures: some servers state all of them only at the end, others repeat zeros there."""
+    merged = {**before, **{name: value for name, value in after.items() if value}}
+    both = (name for name in before if isinstance(before[name], int) and isinstance(after.get(name), int))
+    return {**merged, **{name: max(before[name], after[name]) for name in both}}
 
 
 def write(messages: list[tuple[str, list[Block]]]) -> list[dict[str, Any]]:
