@@ -194,7 +194,8 @@ def open_session(
     if wanted is None and client and (own := session_of_client(db, client)) is not None:
         return own
     query = "SELECT id, label FROM session WHERE stopped_ns IS NULL AND (?1 IS NULL OR ?1 IN (id, label))"
-    found: list[tuple[str, str]] = list(db.execute(f"{query} ORDER BY number DESC", (wanted,)))
+    # A label may look like the id of another session, which names that one.
+    found: list[tuple[str, str]] = list(db.execute(f"{query} ORDER BY id IS ?1 DESC, number DESC", (wanted,)))
     if not found and wanted is not None:
         raise OperationError(f"session {wanted[:128]!r} was never started or has been stopped", field=field)
     if not found:

@@ -59,7 +59,10 @@ ENCODINGS: list[tuple[str, Begin]] = [
 
 
 class Model(BaseHTTPRequestHandler):
-    """Answers chat completions with the number of messages it was sent, streamed where that is asked for."""
+    """Answers chat completions with the number of messages it was sent, streamed where that is asked for.
+
+    If the last message is "no reason", a stream ends with `[DONE]` alone; if it is "for ever", it never ends.
+    """
 
     protocol_version = "HTTP/1.1"
     used: ClassVar[set[str]] = set()
@@ -72,7 +75,7 @@ class Model(BaseHTTPRequestHandler):
         if request["messages"][-1]["content"] == "fail":
             return self._send(500, "application/json", b'{"error": {"message": "no"}}')
         if request.get("stream"):
-            return self._stream(said, *self._encoding(request))
+            return self._stream(said, request["messages"][-1]["content"], *self._encoding(request))
         choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
         reply = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
         encoding, begin = self._encoding(request)
@@ -96,7 +99,7 @@ class Model(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _stream(self, said: str, encoding: str, begin: Begin) -> None:
+    def _stream(self, said: str, asked: str, encoding: str, begin: Begin) -> None:
         compress, finish = begin()
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
@@ -105,7 +108,11 @@ class Model(BaseHTTPRequestHandler):
         self.end_headers()
         deltas: list[tuple[Any, str | None]] = [({"content": word}, None) for word in said.split(" ")]
         deltas = [({"content": f"{' ' if n else ''}{delta['content']}"}, end) for n, (delta, end) in enumerate(deltas)]
-        for delta, end in [({"role": "assistant"}, None), *deltas, ({}, "stop")]:
+        for delta, end in [({"role": "assistant"}, None), *deltas, *([] if asked == "no reason" else [({}, "stop")])]:
+            if asked == "for ever" and end:
+                # Until the client has left.
+                self.rfile.read(1)
+                return
             choice = {"index": 0, "delta": delta, "finish_reason": end}
             chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
             self._chunk(compress(f"data: {json.dumps(chunk)}\n\n".encode()))
@@ -220,6 +227,32 @@ def test_turns_are_kept_once_whoever_is_away_and_no_credential_is(tmp_path: Path
                 message["content"] for message in said
             ]
     assert not [file for file in tmp_path.rglob("*") if file.is_file() and KEY.encode() in file.read_bytes()]
+
+
+def test_streams_without_an_end_are_kept_as_far_as_they_came(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    said: list[Any] = []
+    with (
+        model() as upstream,
+        running(data_dir, services=["transcripts"]) as kernel,
+        proxy(data_dir, upstream) as client,
+    ):
+        assert ask(client, said, "no reason", stream=True) == "I have read 1 messages."
+        wait_until(lambda: turns(kernel) == 2)
+        asked = [*said, {"role": "user", "content": "for ever"}]
+        with client.chat.completions.create(model="m", messages=asked, stream=True) as chunks:
+            got = ""
+            while "messages" not in got:
+                got += next(chunks).choices[0].delta.content or ""
+        wait_until(lambda: turns(kernel) == 4)
+        (one,) = kernel.call("transcript_histories")["histories"]
+        last = one["messages"][-1]
+        assert (last["content"][0]["text"], last["stop_reason"]) == ("I have read 3 messages.", "interrupted")
+        said += [asked[-1], {"role": "assistant", "content": got}]
+        assert ask(client, said, "and on", stream=True) == "I have read 5 messages."
+        wait_until(lambda: turns(kernel) == 6)
+        assert kernel.call("transcript_list")["total"] == 1
 
 
 def test_what_could_not_be_recorded_is_by_the_next_proxy(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from linckia.proto.errors import LinckiaError
 from linckia.proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsRestore, DocumentsUpdate
 from linckia.proto.ops.documents.find import DocumentsGrep, DocumentsSearch
 from linckia.proto.ops.documents.reading import DocumentsGet, DocumentsList
-from linckia.proto.ops.documents.sessions import SessionPin, SessionUnpin
+from linckia.proto.ops.documents.sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, listed, tree
 
@@ -116,3 +116,11 @@ async def test_a_restore_of_one_name_restores_one_file(tmp_path: Path) -> None:
                 DocumentsRestore(snapshot_id=kept.snapshot_id, output_directory=str(out), include_patterns=[name])
             )
             assert [each.name for each in out.rglob("*") if each.is_file()] == [name.rpartition("/")[2]]
+
+
+async def test_a_session_is_found_by_its_id_before_a_label_that_looks_like_it(tmp_path: Path) -> None:
+    async with documents(tmp_path) as bench:
+        first = await bench.call(SessionStart(label="one"))
+        second = await bench.call(SessionStart(label=first.session_id))
+        assert (await bench.call(SessionStop(session_id=first.session_id))).label == "one"
+        assert (await bench.call(SessionStop(label=first.session_id))).session_id == second.session_id
