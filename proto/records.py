@@ -2,7 +2,7 @@
 
 The position in a file is stored with a digest of the bytes before it, which distinguishes a file that grew from one
 that was replaced or truncated; the latter is read from the beginning. An incomplete last line is left for the next
-time, since it may still be being written.
+time, since it may still be being written. The longest texts of a record that exceeds the limit are cut.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ PART_RECORDS = 5_000
 MAX_RECORD_BYTES = 40 * 1024 * 1024
 """Maximum size of one record: with its escapes it must fit into one request."""
 
+MAX_TEXT_BYTES = 1024 * 1024
+"""How much is kept of each text of a record that is too long."""
+
 TAIL_BYTES = 4096
 
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},]|"', re.DOTALL)
@@ -31,19 +34,23 @@ _BLANK = b" \t\r\n"
 
 @dataclass(frozen=True, slots=True)
 class TooLong:
-    """A record that is longer than the limit, from byte `start` on."""
+    """A record that is longer than the limit, from byte `start` on: its longest texts are cut, or it is skipped."""
 
     start: int
     size: int
+    is_cut: bool = False
 
     def __str__(self) -> str:
-        return f"the record at byte {self.start} has {self.size} bytes, more than the limit of {MAX_RECORD_BYTES}"
+        what = f"texts of more than {MAX_TEXT_BYTES} bytes in it are cut" if self.is_cut else "it is skipped"
+        return f"the record at byte {self.start} has {self.size} bytes, more than {MAX_RECORD_BYTES}: {what}"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Records from byte `start` to `position`, except `too_long` ones; `tail` is a digest of the bytes before
-    `position`."""
+    """Records from byte `start` to `position`; `too_long` names those that were cut or skipped.
+
+    `tail` is a digest of the bytes before `position`.
+    """
 
     start: int
     position: int
@@ -98,8 +105,66 @@ def _text(record: bytes) -> str:
     return record.decode("utf-8", "replace").removeprefix("\ufeff")
 
 
-Ended = tuple[bytes | None, int]
-"""A record (None if it is too long), and the position after it."""
+Ended = tuple[bytes | None, int, bool]
+"""A record (None if it is skipped), the position after it, and whether it was cut."""
+
+_INSIDE = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_WHOLE = re.compile(rb'(?:[^"\\]++|\\u[0-9a-fA-F]{4}|\\[^u])*+', re.DOTALL)
+
+
+class _Shortener:
+    """Cuts the long strings of a record that is fed piece by piece, so that it fits into the memory."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._text_bytes = min(MAX_TEXT_BYTES, max_bytes // 8)
+        self._out = bytearray()
+        self._rest = b""
+        self._is_string = False
+        self._begun = 0  # where the current string begins in `_out`
+        self._left_out = 0
+
+    def feed(self, piece: bytes | bytearray) -> None:
+        data = self._rest + piece
+        self._rest = b""
+        position = 0
+        while position < len(data) and len(self._out) <= self._max_bytes:
+            if not self._is_string:
+                quote = data.find(b'"', position)
+                end = quote + 1 or len(data)
+                self._out += data[position:end]
+                self._is_string, self._begun, self._left_out = quote >= 0, len(self._out), 0
+                position = end
+                continue
+            inside = _INSIDE.match(data, position)
+            end = position if inside is None else inside.end()
+            self._keep(data[position:end])
+            if data[end : end + 1] != b'"':
+                # Half of an escape sequence.
+                self._rest = data[end:]
+                return
+            if self._left_out:
+                self._out += b" [%d bytes left out]" % self._left_out
+            self._out += b'"'
+            self._is_string = False
+            position = end + 1
+
+    def _keep(self, text: bytes) -> None:
+        room = self._begun + self._text_bytes - len(self._out)
+        if self._left_out or len(text) > room:
+            kept = b"" if self._left_out else text[:room]
+            self._left_out += len(text) - len(kept)
+            self._out += kept
+            if kept and (whole := _WHOLE.match(self._out, self._begun)) is not None:
+                self._left_out += len(self._out) - whole.end()
+                del self._out[whole.end() :]
+        else:
+            self._out += text
+
+    def record(self) -> bytes | None:
+        """Return the record; None if it is still too long, or not JSON."""
+        record = bytes(self._out)
+        return record if len(record) <= self._max_bytes and _is_json(record) else None
 
 
 class _Reader:
@@ -133,11 +198,13 @@ class _Reader:
         records: list[str] = []
         too_long: list[TooLong] = []
         held = 0
-        for record, end in pieces:
+        for record, end, is_cut in pieces:
             before, position = position, end
+            if record is None or is_cut:
+                too_long.append(TooLong(before, position - before, is_cut))
             if record is None:
-                too_long.append(TooLong(before, position - before))
-            elif record.strip():
+                continue
+            if record.strip():
                 records.append(_text(record))
                 held += len(record)
             if held >= self._part_bytes or len(records) >= PART_RECORDS:
@@ -154,12 +221,17 @@ class _Reader:
             position += len(line)
             whole = line.endswith(b"\n")
             if not whole and len(line) > self._max_record_bytes:
-                while (rest := self._file.readline(self._part_bytes)) and not rest.endswith(b"\n"):
+                shortener = _Shortener(self._max_record_bytes)
+                shortener.feed(line)
+                while rest := self._file.readline(self._part_bytes):
                     position += len(rest)
-                yield None, position + len(rest)
-                position += len(rest)
+                    shortener.feed(rest)
+                    if rest.endswith(b"\n"):
+                        break
+                record = shortener.record()
+                yield record, position, record is not None
             elif whole or _is_json(line):
-                yield line, position
+                yield line, position, False
             else:
                 return
 
@@ -167,8 +239,10 @@ class _Reader:
         """Yield array elements, from the start or from after a comma."""
         self._file.seek(position)
         buffer = bytearray()
-        # `dropped` counts the bytes of an element that is too long; they are no longer in the buffer.
-        scanned = begun = dropped = 0
+        # An element that is too long goes through `shortener`; `dropped` counts its bytes that are no longer in the
+        # buffer, and `made` those at the beginning of the buffer that are not in the file.
+        scanned = begun = dropped = made = 0
+        shortener: _Shortener | None = None
         depth = 1 if position else 0
         while block := self._file.read(self._part_bytes):
             buffer += block
@@ -178,11 +252,16 @@ class _Reader:
                 if depth == 1 and token == b"[":
                     begun = scanned
                 elif depth == 0 or (token == b"," and depth == 1):
-                    element = bytes(buffer[begun : found.start()]).strip(_BLANK)
-                    is_too_long = dropped or len(element) > self._max_record_bytes
-                    position, dropped, begun = position + dropped, 0, scanned
+                    element: bytes | None = bytes(buffer[begun : found.start()]).strip(_BLANK)
+                    is_long = shortener is not None or len(element or b"") > self._max_record_bytes
+                    if is_long:
+                        shortener = shortener or _Shortener(self._max_record_bytes)
+                        shortener.feed(buffer[begun + made : found.start()])
+                        element = shortener.record()
+                    position, dropped, made, shortener, begun = position + dropped, 0, 0, None, scanned
                     # Only white space follows the array.
-                    yield None if is_too_long else element, position + begun if depth else self.size
+                    end = position + begun if depth else self.size
+                    yield element, end, is_long and element is not None
                 if depth == 0:
                     return
             # A string that continues beyond the data read so far is scanned again with the next block.
@@ -192,9 +271,12 @@ class _Reader:
             scanned, begun = scanned - begun, 0
             if len(buffer) > self._max_record_bytes:
                 rest = _shortened(buffer[scanned:]) if found is not None else b""
+                shortener = shortener or _Shortener(self._max_record_bytes)
+                kept = max(0, len(rest) - 1)
+                shortener.feed(buffer[made : len(buffer) - kept])
                 dropped += len(buffer) - len(rest)
                 buffer[:] = rest
-                scanned = 0
+                scanned, made = 0, min(1, len(rest))
 
 
 def _shortened(string: bytearray) -> bytes:

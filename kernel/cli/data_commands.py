@@ -58,10 +58,11 @@ examples:
   linckia import-transcripts ~/.claude/projects ~/.codex/sessions ~/.gemini/tmp
   linckia import-transcripts conversations.json
 
-Supports session files of Claude Code, Codex CLI and Gemini CLI, exports of ChatGPT, Claude, LibreChat and Open WebUI, and
-messages in the format of OpenAI's, Anthropic's and Google's APIs, as JSON or JSON Lines. Of a file that was imported
-before, only the new part is read. A message that is already stored, from any source, is not stored twice. Repeat an
-interrupted import to resume it. Ends with status 1 if a file is not understood; it is named with what was expected.
+Supports session files of Claude Code, Codex CLI and Gemini CLI, exports of ChatGPT, Claude, LibreChat and Open WebUI,
+and messages in the format of OpenAI's, Anthropic's and Google's APIs, as JSON or JSON Lines. Of a file that was
+imported before, only the new part is read. A message that is already stored, from any source, is not stored twice.
+Repeat an interrupted import to resume it. Ends with status 1 if a file is not understood; it is named with what was
+expected.
 """
 
 PROXY_EPILOG = """\

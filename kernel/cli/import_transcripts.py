@@ -144,11 +144,11 @@ class _Importer:
                 self.read_bytes += part.position - part.start
                 found.records += len(part.records)
                 found.layout = answer["layout"]
-                found.unreadable += answer["unreadable"] + len(part.too_long)
+                found.unreadable += answer["unreadable"] + sum(not each.is_cut for each in part.too_long)
                 found.mended += answer["mended"]
                 found.problem = found.problem or answer["problem"]
                 for each in part.too_long:
-                    complain(f"{file}: {each}, and is skipped")
+                    complain(f"{file}: {each}")
                     found.problem = found.problem or str(each)
                 if part.incomplete:
                     found.incomplete = True

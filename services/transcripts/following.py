@@ -83,7 +83,7 @@ class Following:
                     final=part.final,
                 )  # fmt: skip
                 for each in part.too_long:
-                    _log.warning("%s: %s, and is skipped", printable(path), each)
+                    _log.warning("%s: %s", printable(path), each)
                 if (moved := (await self._importing.take(request)).moved) is not None:
                     return moved
         return None

@@ -93,13 +93,14 @@ def test_a_document_is_one_record_until_it_changes(tmp_path: Path) -> None:
     assert part.start == 0
 
 
-def test_a_record_that_is_too_long_is_skipped_and_counted(tmp_path: Path) -> None:
+def test_a_record_that_is_too_long_is_cut_and_named(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps(item) + "\n" for item in ITEMS))
     (part,) = read_parts(path, 0, "", max_record_bytes=100)
     start, size = (len("".join(json.dumps(item) + "\n" for item in ITEMS[:number])) for number in (2, 3))
-    assert [json.loads(record) for record in part.records] == [*ITEMS[:2], *ITEMS[3:]]
-    assert part.too_long == (TooLong(start, size - start),)
+    cut = {"d": f"{'x' * 12} [288 bytes left out]"}
+    assert [json.loads(record) for record in part.records] == [*ITEMS[:2], cut, *ITEMS[3:]]
+    assert part.too_long == (TooLong(start, size - start, is_cut=True),)
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1 << 20])
@@ -115,12 +116,22 @@ def test_an_element_that_is_too_long_costs_no_other_and_no_memory(
     items = [{"a": 1}, {"long": long}, {"b": "]"}, {"long": long}]
     path.write_text(json.dumps(items, indent=indent))
     read = list(read_parts(path, 0, "", part_bytes=size, max_record_bytes=100))
-    assert [json.loads(record) for part in read for record in part.records] == [items[0], items[2]]
+    records = [json.loads(record) for part in read for record in part.records]
+    is_text = isinstance(long, str)
+    assert [record for record in records if "long" not in record] == [items[0], items[2]]
+    # Numbers cannot be cut.
+    cut = [record["long"] for record in records if "long" in record]
+    assert len(cut) == (2 if is_text else 0)
+    for each in cut:
+        begins, _, rest = each.partition(" [")
+        assert long.startswith(begins)
+        assert begins
+        assert rest.endswith(" bytes left out]")
     skipped = [each for part in read for each in part.too_long]
     text = path.read_text()
     first = skipped[0]
     assert json.loads(text[first.start : first.start + first.size].strip(" ,\n")) == items[1]
-    assert (len(skipped), read[-1].position) == (2, path.stat().st_size)
+    assert ([each.is_cut for each in skipped], read[-1].position) == ([is_text] * 2, path.stat().st_size)
     for index, part in enumerate(read[:-1]):
         again = list(read_parts(path, part.position, part.tail, part_bytes=size, max_record_bytes=100))
         assert [each for one in again for each in one.records] == [
@@ -154,7 +165,7 @@ def test_a_file_of_many_megabytes_is_read_in_little_memory(tmp_path: Path) -> No
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert (count, skipped) == (71, [TooLong(70 * len(line), 70_000_010)])
+    assert (count, skipped) == (72, [TooLong(70 * len(line), 70_000_010, is_cut=True)])
     assert most < 3 * MAX_RECORD_BYTES
 
 
