@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,3 +73,32 @@ def test_a_file_that_is_not_understood_is_named_with_what_was_expected(tmp_path:
             assert "must be unpacked first" in done.stderr
             done = linckia(kernel.data_dir, "import-transcripts", str(good))
             assert (done.returncode, done.stderr, done.stdout.startswith("1 message")) == (0, "", is_first)
+
+
+def test_a_session_with_a_huge_line_is_whole_and_the_line_is_named(tmp_path: Path) -> None:
+    def line(uuid: str, parent: str | None, role: str, content: Any) -> str:
+        message = {"role": role, "content": content, "id": uuid, "model": "m"}
+        record = {"uuid": uuid, "parentUuid": parent, "type": role, "sessionId": "s", "message": message}
+        return f"{json.dumps(record)}\n"
+
+    huge = [{"type": "tool_result", "tool_use_id": "t", "content": "begin " + "x" * 45_000_000}]
+    lines = [
+        line("u1", None, "user", "Show the log"),
+        line("a1", "u1", "assistant", [{"type": "tool_use", "id": "t", "name": "Read", "input": {}}]),
+        line("r1", "a1", "user", huge),
+        *(line(f"u{n}", f"u{n - 1}" if n > 2 else "r1", "user", f"{n} " + "y" * 1_000_000) for n in range(2, 25)),
+        line("a2", "u24", "assistant", [{"type": "text", "text": "That is all."}]),
+    ]
+    path = tmp_path / "s.jsonl"
+    path.write_text("".join(lines))
+    assert path.stat().st_size > 64 * 1024 * 1024
+    with running(tmp_path / "data", services=["transcripts"]) as kernel:
+        done = linckia(kernel.data_dir, "import-transcripts", str(path))
+        assert done.returncode == 0, done.stderr
+        place = len(lines[0]) + len(lines[1])
+        assert f"{path}: the record at byte {place} has {len(lines[2])} bytes" in done.stderr
+        (one,) = kernel.call("transcript_list")["conversations"]
+        assert (one["turns"], one["title"]) == (27, "Show the log")
+        found = kernel.call("transcript_histories")["histories"][0]["messages"]
+        assert found[2]["content"][0]["tool_output"].startswith("begin xxx")
+        assert found[-1]["content"][0]["text"] == "That is all."
