@@ -14,18 +14,18 @@ The functions take a connection and run inside the caller's transaction.
 from __future__ import annotations
 
 import hashlib
-import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apsw
 
 from linckia.proto.ops.transcripts import Block
-from linckia.services.transcripts import forest
+from linckia.services.transcripts import forest, titles
 from linckia.services.transcripts.forest import NodeRef, Placed, Prepared, Strip
-from linckia.services.transcripts.messages import IMAGE, Stripper, Title, TitleKind, Turn
+from linckia.services.transcripts.messages import IMAGE, Stripper, Turn
 from linckia.services.transcripts.providers.wire import count
+from linckia.services.transcripts.titles import first_line
 
 TABLES = """
 CREATE TABLE conversation(
@@ -79,50 +79,7 @@ WHEN NOT EXISTS(SELECT 1 FROM member WHERE conversation_id=OLD.conversation_id) 
 END;
 """
 
-INSTRUCTIONS = (
-    "# AGENTS.md instructions",
-    "Caveat: The messages below",
-    "This is the Gemini CLI. We are setting up",
-    "This session is being continued from a previous conversation",
-)
-"""How texts begin that an agent sends in the user's name."""
-
 _DIGEST_BYTES = 16
-
-TITLES = """
--- Titles that logs state, by their kind: see messages.TitleKind.
-CREATE TABLE title(
-    conversation_id INTEGER NOT NULL,
-    kind INTEGER NOT NULL,
-    text TEXT NOT NULL,
-    PRIMARY KEY(conversation_id, kind)
-) WITHOUT ROWID;
--- Titles that name a record of another file, or of a later part.
-CREATE TABLE awaited(record BLOB PRIMARY KEY, kind INTEGER NOT NULL, text TEXT NOT NULL) WITHOUT ROWID;
-CREATE TRIGGER title_begins AFTER INSERT ON title BEGIN
-    DELETE FROM talk WHERE conversation_id=NEW.conversation_id;
-END;
-CREATE TRIGGER title_changes AFTER UPDATE ON title BEGIN
-    DELETE FROM talk WHERE conversation_id=NEW.conversation_id;
-END;
-CREATE TRIGGER title_ends AFTER DELETE ON title BEGIN
-    DELETE FROM talk WHERE conversation_id=OLD.conversation_id;
-END;
-CREATE TRIGGER title_is_lost AFTER DELETE ON conversation BEGIN
-    DELETE FROM title WHERE conversation_id=OLD.conversation_id;
-END;
-CREATE TRIGGER title_is_empty AFTER UPDATE OF gone ON node WHEN NEW.gone BEGIN
-    DELETE FROM title WHERE conversation_id IN (SELECT conversation_id FROM member WHERE node_id=NEW.node_id)
-    AND NOT EXISTS(
-        SELECT 1 FROM member JOIN node USING(node_id) WHERE member.conversation_id=title.conversation_id AND NOT gone
-    );
-END;
-"""
-
-MAX_TITLE_CHARS = 500
-
-
-_WRAPPER = re.compile(r"<([a-z][\w-]*)>\s*")
 
 
 class Membership(NamedTuple):
@@ -145,29 +102,6 @@ def _session_name(turn: Turn) -> bytes:
     return _digest("session", turn.agent.encode(), turn.session.encode("utf-8", "surrogatepass"))
 
 
-def first_line(blocks: Sequence[Block], strip: Callable[[str], str]) -> str:
-    """Return the first line that a person wrote in a turn; empty if an agent wrote all of it."""
-    for block in blocks:
-        line = _unwrapped(strip(block.text).strip()).partition("\n")[0].strip()
-        if line and not line.startswith(INSTRUCTIONS):
-            return line
-    return ""
-
-
-def _unwrapped(text: str) -> str:
-    """Return `text` without tags that an agent put around it, such as `<task>`."""
-    while (opening := _WRAPPER.match(text)) is not None:
-        inner, closing = text[opening.end() :], f"</{opening[1]}>"
-        is_whole = inner.endswith(closing) and inner.count(closing) == 1
-        # The text may be cut.
-        is_cut = "\n" in opening[0] and closing not in inner
-        inner = inner.removesuffix(closing).strip()
-        if not inner or not (is_whole or is_cut):
-            break
-        text = inner
-    return text
-
-
 def _is_said(blocks: Sequence[Block], strip: Strip) -> bool:
     return bool(first_line(blocks, strip)) or any(block.type == IMAGE for block in blocks)
 
@@ -183,7 +117,7 @@ def claim(db: apsw.Connection, prepared: Prepared, placed: Placed, after: NodeRe
     turn = prepared.turn
     if not (placed.nodes or turn.calls or turn.counted):
         if turn.titles and (id_ := _of_titles(db, turn, after)) is not None:
-            entitle(db, id_, turn.titles)
+            titles.store(db, id_, turn.titles)
         return
     before: list[tuple[int, float]] = []
     start = 0
@@ -199,7 +133,7 @@ def claim(db: apsw.Connection, prepared: Prepared, placed: Placed, after: NodeRe
         known = len(placed.nodes) - placed.new
         if known and _is_member(db, id_, placed.nodes[known - 1].node_id):
             start = known
-    entitle(db, id_, turn.titles)
+    titles.store(db, id_, turn.titles)
     now = time.time()
     at_node = placed.nodes[-1] if placed.nodes else after
     is_stated = bool(turn.calls or turn.counted)
@@ -226,10 +160,9 @@ def _count_calls(db: apsw.Connection, id_: int, turn: Turn, at_node: NodeRef | N
     """Count the calls that a log states for a turn, or for the one before it."""
     for call in turn.calls:
         key = _digest("call", call.key.encode("utf-8", "surrogatepass"))
-        if call.session and call.session == turn.session:
-            # A fork that came first may have counted it.
-            db.execute("UPDATE call SET conversation_id=?1 WHERE key=?2 AND conversation_id<>?1", (id_, key))
-        _count(db, key, id_, None if at_node is None else at_node.node_id, call.model, call.usage)
+        # A fork that came first may have counted it.
+        is_own = bool(call.session) and call.session == turn.session
+        _count(db, key, id_, None if at_node is None else at_node.node_id, call.model, call.usage, is_own=is_own)
         if at_node is not None and not has_own_node:
             db.execute(
                 "UPDATE node SET usage=? WHERE node_id=? AND usage='' AND reply AND NOT gone",
@@ -302,58 +235,6 @@ def _of_titles(db: apsw.Connection, turn: Turn, after: NodeRef | None) -> int | 
     return None if found is None else found[0]
 
 
-def entitle(db: apsw.Connection, id_: int, titles: Sequence[Title]) -> None:
-    """Store titles of a conversation; each replaces the one of its kind."""
-    for title in titles:
-        if text := " ".join(title.text.split()):
-            db.execute(
-                "INSERT INTO title(conversation_id, kind, text) VALUES(?, ?, ?) ON CONFLICT DO UPDATE"
-                " SET text=excluded.text WHERE text<>excluded.text",
-                (id_, title.kind, _unwrapped(text)[:MAX_TITLE_CHARS]),
-            )
-        else:
-            db.execute("DELETE FROM title WHERE conversation_id=? AND kind=?", (id_, title.kind))
-
-
-def await_title(db: apsw.Connection, record: bytes, title: Title) -> None:
-    """Keep a title for the conversation of a record that is not stored yet."""
-    db.execute("INSERT OR REPLACE INTO awaited(record, kind, text) VALUES(?, ?, ?)", (record, title.kind, title.text))
-
-
-def entitle_awaited(db: apsw.Connection) -> None:
-    """Store the kept titles of the records that are stored by now."""
-    rows = list(db.execute("SELECT record, node_id, kind, text FROM awaited CROSS JOIN record ON record.key=record"))
-    for record, node_id, kind, text in rows:
-        if (found := _of_node(db, node_id)) is not None:
-            entitle(db, found[0], [Title(kind=TitleKind(kind), text=text)])
-            db.execute("DELETE FROM awaited WHERE record=?", (record,))
-
-
-def titles(db: apsw.Connection, id_: int) -> list[tuple[int, str]]:
-    """Return kinds and texts of a conversation's titles, the one to show first."""
-    rows = db.execute("SELECT kind, text FROM title WHERE conversation_id=? ORDER BY kind DESC", (id_,))
-    return [(int(kind), str(text)) for kind, text in rows]
-
-
-def titles_at(db: apsw.Connection, name: bytes, node_id: int) -> list[tuple[int, str]]:
-    """Return the titles of a conversation if this is its first turn."""
-    id_ = db.execute(
-        "SELECT conversation_id FROM conversation WHERE name=?1 AND"
-        " ?2=(SELECT node_id FROM member WHERE member.conversation_id=conversation.conversation_id"
-        " ORDER BY node_id LIMIT 1)",
-        (name, node_id),
-    ).get
-    return [] if id_ is None else titles(db, int(id_))
-
-
-def forget_titles(db: apsw.Connection, node_ids: Sequence[int]) -> None:
-    """Delete the generated titles of conversations, which may repeat their turns; call before those are deleted."""
-    db.executemany(
-        "DELETE FROM title WHERE conversation_id IN (SELECT conversation_id FROM member WHERE node_id=?) AND kind<?",
-        ((node_id, TitleKind.NAME) for node_id in node_ids),
-    )
-
-
 def _is_member(db: apsw.Connection, id_: int, node_id: int) -> bool:
     query = "SELECT 1 FROM member WHERE conversation_id=? AND node_id=?"
     return db.execute(query, (id_, node_id)).fetchone() is not None
@@ -417,20 +298,32 @@ def _tell_project(db: apsw.Connection, node_ids: Sequence[int]) -> None:
             )
 
 
-def _count(db: apsw.Connection, key: bytes, id_: int, node_id: int | None, model: str, usage: dict[str, Any]) -> None:
-    """Count a call unless another conversation has counted it; larger figures replace earlier ones."""
+def _count(
+    db: apsw.Connection,
+    key: bytes,
+    id_: int,
+    node_id: int | None,
+    model: str,
+    usage: dict[str, Any],
+    *,
+    is_own: bool = False,
+) -> None:
+    """Count a call unless another conversation has counted it, which a conversation's own call leaves.
+
+    Larger figures replace earlier ones.
+    """
     row = db.execute("SELECT conversation_id, node_id, usage FROM call WHERE key=?", (key,)).fetchone()
     if row is None:
         values = (key, id_, node_id, model, forest.as_json(usage))
         db.execute("INSERT INTO call(key, conversation_id, node_id, model, usage) VALUES(?, ?, ?, ?, ?)", values)
         return
     owner, at_node, figures = row
-    if owner != id_:
+    if owner != id_ and not is_own:
         return
     told = forest.read_usage(figures)
     kept = figures if count(told, "total_tokens") > count(usage, "total_tokens") else forest.as_json(usage)
-    if (at_node, figures) != (node_id, kept):
-        db.execute("UPDATE call SET node_id=?, usage=? WHERE key=?", (node_id, kept, key))
+    if (owner, at_node, figures) != (id_, node_id, kept):
+        db.execute("UPDATE call SET conversation_id=?, node_id=?, usage=? WHERE key=?", (id_, node_id, kept, key))
 
 
 def _mark_counted(db: apsw.Connection, id_: int, node_id: int) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import apsw
 
 from linckia.services.runtime.database import Database, Kind, Schema
-from linckia.services.transcripts import conversations
+from linckia.services.transcripts import conversations, titles
 from linckia.services.transcripts.manifest import SCHEMA_VERSION
 from linckia.services.transcripts.messages import Turn
 
@@ -153,8 +153,8 @@ def _migrate_3(db: apsw.Connection) -> None:
 
 SCHEMA = Schema(
     version=SCHEMA_VERSION,
-    tables=_TABLES + _IMPORTS + _NODE_ROOT + conversations.TABLES + _TALKS + conversations.TITLES,
-    migrations={1: _migrate_1, 2: _NODE_ROOT, 3: _migrate_3, 4: conversations.TITLES},
+    tables=_TABLES + _IMPORTS + _NODE_ROOT + conversations.TABLES + _TALKS + titles.TABLES,
+    migrations={1: _migrate_1, 2: _NODE_ROOT, 3: _migrate_3, 4: titles.TABLES},
 )
 
 
@@ -193,7 +193,7 @@ def delete(db: apsw.Connection, node_id: int, *, descendants: bool, bar: bool) -
     Runs inside the caller's transaction.
     """
     doomed = _below(db, node_id, descendants=descendants)
-    conversations.forget_titles(db, [found for found, *_ in doomed])
+    titles.forget(db, [found for found, *_ in doomed])
     return Deleted(*_take_out(db, doomed, bar=bar))
 
 
@@ -203,7 +203,7 @@ def delete_from(db: apsw.Connection, conversation_id: int, node_id: int | None, 
     chosen = {int(found) for (found,) in db.execute(query, (conversation_id,))}
     if node_id is not None:
         chosen &= {found for found, *_ in _below(db, node_id, descendants=descendants)}
-    conversations.forget_titles(db, sorted(chosen))
+    titles.forget(db, sorted(chosen))
     doomed: list[Doomed] = []
     shared = 0
     for found in sorted(chosen, reverse=True):

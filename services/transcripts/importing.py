@@ -16,7 +16,7 @@ import trio
 from linckia.proto.ops.transcripts_intake import ImportResult, ImportState, TranscriptImport, TranscriptImportState
 from linckia.services.runtime.database import Database
 from linckia.services.runtime.handlers import Context, handles
-from linckia.services.transcripts import conversations, forest
+from linckia.services.transcripts import conversations, forest, titles
 from linckia.services.transcripts.database import take_back
 from linckia.services.transcripts.forest import NodeRef, Placed
 from linckia.services.transcripts.ingest import Ingest
@@ -153,7 +153,7 @@ class _Part:
             placed = self._add(db, places, step)
             touched.update(place.node_id for place in placed.nodes)
             growing += (place.node_id for place in placed.nodes[len(placed.nodes) - placed.new :])
-        conversations.entitle_awaited(db)
+        titles.store_kept(db)
         if self._steps or self._last:
             for node_id in reversed(before):
                 if node_id not in touched:
@@ -191,7 +191,7 @@ class _Part:
         if step.is_linked:
             after = forest.followed(db, step)
         if step.titles and after is None and step.after and not step.session:
-            conversations.await_title(db, forest.record_key(step.after, self._params.source), step.titles[-1])
+            titles.keep(db, forest.record_key(step.after, self._params.source), step.titles[-1])
         placed = Placed([])
         self._messages += len(step.messages)
         try:

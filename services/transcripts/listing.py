@@ -21,12 +21,12 @@ from linckia.services.runtime import times
 from linckia.services.runtime.database import Database
 from linckia.services.runtime.handlers import Context, handles
 from linckia.services.runtime.storage import DiskFull
-from linckia.services.transcripts import conversations
-from linckia.services.transcripts.conversations import first_line
+from linckia.services.transcripts import titles
 from linckia.services.transcripts.forest import read_blocks, read_usage
 from linckia.services.transcripts.messages import ASSISTANT
 from linckia.services.transcripts.prices import AS_OF, Prices, Tokens
 from linckia.services.transcripts.providers.wire import count
+from linckia.services.transcripts.titles import first_line
 
 TITLE_CHARS = 100
 CHARS_A_TOKEN = 4
@@ -139,7 +139,7 @@ class Listing:
         estimated = estimate(there, used)
         newest = (main or rows)[-1:]
         said = next(filter(None, (self._title(db, row.node_id) for row in main if row.role == "user")), "")
-        named = [text for _, text in conversations.titles(db, id_)]
+        named = [text for _, text in titles.of(db, id_)]
         title = named[0][:TITLE_CHARS] if named else said
         sought = "\n".join(dict.fromkeys((*named, said))).casefold()
 

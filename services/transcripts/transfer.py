@@ -15,7 +15,7 @@ from linckia.proto.errors import InvalidParams
 from linckia.proto.ops import transcripts_carry as ops
 from linckia.services.runtime.database import Database
 from linckia.services.runtime.handlers import Context, handles
-from linckia.services.transcripts import conversations, forest
+from linckia.services.transcripts import conversations, forest, titles
 from linckia.services.transcripts.ingest import Ingest
 from linckia.services.transcripts.messages import (
     PROJECTION_BYTES,
@@ -182,18 +182,16 @@ def _holders(db: apsw.Connection, node_id: int) -> Iterator[ops.CarriedMembershi
                 (node_id, each.name),
             )
         ]
-        titles = [
-            ops.CarriedTitle(kind=kind, text=text) for kind, text in conversations.titles_at(db, each.name, node_id)
-        ]
-        yield ops.CarriedMembership(**{**each._asdict(), "name": each.name.hex()}, calls=calls, titles=titles)
+        stated = [ops.CarriedTitle(kind=kind, text=text) for kind, text in titles.of_first_turn(db, each.name, node_id)]
+        yield ops.CarriedMembership(**{**each._asdict(), "name": each.name.hex()}, calls=calls, titles=stated)
 
 
 def _hold(db: apsw.Connection, node_id: int, given: ops.CarriedMembership) -> None:
     about = {name: getattr(given, name) for name in conversations.Membership._fields}
     id_ = conversations.restore(db, node_id, conversations.Membership(**{**about, "name": bytes.fromhex(given.name)}))
-    known = {kind for kind, _ in conversations.titles(db, id_)}
-    titles = [Title(kind=TitleKind(each.kind), text=each.text) for each in given.titles if each.kind not in known]
-    conversations.entitle(db, id_, titles)
+    known = {kind for kind, _ in titles.of(db, id_)}
+    stated = [Title(kind=TitleKind(each.kind), text=each.text) for each in given.titles if each.kind not in known]
+    titles.store(db, id_, stated)
     db.executemany(
         "INSERT OR IGNORE INTO call(key, conversation_id, node_id, model, usage) VALUES(?, ?, ?, ?, ?)",
         ((bytes.fromhex(call.key), id_, node_id, call.model, forest.as_json(call.usage)) for call in given.calls),

@@ -155,14 +155,14 @@ class Codex(Layout, kw_only=True):
 
     def _typed(self, said: str, at: float | None) -> None:
         """Note an event with a message of the user."""
-        message = Message(role="user", content=[text_block(said)], at=at)
-        digest = digest_of(said)
-        if not said.strip() or _is_around(message):
+        if not said.strip() or said.lstrip().startswith(_AROUND):
             return
+        digest = digest_of(said)
         for index, digests in enumerate(self.heard):
             if digest in digests:
                 del self.heard[index]
                 return
+        message = Message(role="user", content=[text_block(said)], at=at)
         self.typed.append(Queued(digest=digest, step=self._said(message)))
 
     def _is_placed(self, message: Message) -> bool:
@@ -173,11 +173,13 @@ class Codex(Layout, kw_only=True):
             if each.is_in(said):
                 del self.typed[index]
                 return False
-        if digest_of(said) in placed:
+        digests = [digest_of(said)]
+        if digests[0] in placed:
             return True
-        lines = said.splitlines()[-_MAX_LINES:]
-        request = said.rpartition(_REQUEST)[2]
-        self.heard.append([digest_of(part) for part in (said, request, *lines) if part.strip()])
+        if "\n" in said:
+            parts = (said.rpartition(_REQUEST)[2], *said.splitlines()[-_MAX_LINES:])
+            digests += (digest_of(part) for part in parts if part.strip())
+        self.heard.append(digests)
         return False
 
     def _place(self) -> list[Step]:
