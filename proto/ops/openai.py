@@ -51,7 +51,8 @@ class EmbeddingsRequest(Endpoint, frozen=True, kw_only=True):
     dimensions: Annotated[int, Meta(ge=1)] | None = None
     user: str | None = None
     input_type: Annotated[
-        Literal["query", "passage", "document"] | None, Meta(description="Which prefix the model wants before the text")
+        Literal["query", "passage", "document", "search_query", "search_document"] | None,
+        Meta(description="Which prefix the model wants before the text, by the names of several APIs"),
     ] = None
 
     async def answer(self, call: Call) -> Json:
@@ -61,7 +62,7 @@ class EmbeddingsRequest(Endpoint, frozen=True, kw_only=True):
         if self.dimensions not in (None, model.dimensions):
             why = f"the vectors of {model.model} have {model.dimensions} and cannot be shortened"
             raise _wrong("dimensions", why)
-        kind = TextKind.QUERY if self.input_type == "query" else TextKind.PASSAGE
+        kind = TextKind.QUERY if self.input_type in ("query", "search_query") else TextKind.PASSAGE
         result = await _renamed(call, EmbedTexts(texts=texts, tokens=tokens, kind=kind), "input")
         if result.fingerprint != model.fingerprint:
             # The model changed between the two calls: check the requested name again.
@@ -134,6 +135,9 @@ class ModelRequest(Endpoint, frozen=True, kw_only=True):
     async def answer(self, call: Call) -> Json:
         """Raises LinckiaError."""
         names = await _names(call)
+        if not self.model:
+            # The list, asked for with a slash at its end.
+            return {"object": "list", "data": [_entry(name) for name in names]}
         for name in names:
             if _is_called(self.model, name):
                 return _entry(name)

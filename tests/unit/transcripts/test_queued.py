@@ -13,7 +13,7 @@ from linckia.proto.ops.transcripts_intake import TranscriptImport
 from tests.in_process import Bench
 from tests.unit.transcripts.rig import Json, serving
 from tests.unit.transcripts.test_cases import turns
-from tests.unit.transcripts.test_layouts import claude, codex, contents, result, spoken, take_in, use
+from tests.unit.transcripts.test_layouts import PNG, claude, codex, contents, result, spoken, take_in, use
 from tests.unit.transcripts.test_listing import listed
 
 CASES = Path(__file__).parents[4] / "shared/cases/reports/second/cases.json"
@@ -66,6 +66,16 @@ LOGS: dict[str, tuple[list[Json], list[tuple[str, str]]]] = {
         [*BEGINS, queue("enqueue", "use larch boards"), attached("q1", "r1", says("use larch boards")), GOES_ON[0],
          queue("remove", "use larch boards"), claude("a2", "q1", "assistant", says("Boards it is."), id="m2")],
         [*STARTED, ("user", "use larch boards"), ("assistant", "Boards it is.")],
+    ),
+    "absorbed, and not named": (
+        [*BEGINS, queue("enqueue", "use larch boards"), queue("remove", reason="absorbed_mid_turn"), *GOES_ON],
+        [*STARTED, ("user", "use larch boards"), ("assistant", "Boards it is.")],
+    ),
+    "an attachment with an image": (
+        [*BEGINS, queue("enqueue", "[Image #1] like this"), queue("remove"), GOES_ON[0],
+         attached("q1", "r2", [*says("[Image #1] like this"), PNG]),
+         claude("a2", "q1", "assistant", says("Boards it is."), id="m2")],
+        [*STARTED, ("user", "[Image #1] like this|"), ("assistant", "Boards it is.")],
     ),
     "an attachment without an id": (
         [*BEGINS, GOES_ON[0], attached("", None, "use larch boards"), GOES_ON[1]],

@@ -324,6 +324,22 @@ async def test_a_model_in_use_is_found_by_its_id(asked: str, found: str) -> None
         assert body in answer(await http.request("GET", "/v1/models"))["data"]
 
 
+async def test_the_list_may_be_asked_for_with_a_slash_at_its_end() -> None:
+    async with serving() as (http, *_):
+        listed = answer(await http.request("GET", "/v1/models"))
+        assert answer(await http.request("GET", "/v1/models/")) == listed
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [("query", "query"), ("search_query", "query"), ("document", "passage"), ("search_document", "passage")],
+)
+async def test_the_kind_of_a_text_has_the_names_of_several_apis(given: str, kind: str) -> None:
+    async with serving() as (http, fake, _):
+        answer(await post(http, "/v1/embeddings", {"input": "a", "input_type": given}))
+        assert [each.kind.value for each in fake.embedded] == [kind]
+
+
 @pytest.mark.parametrize("asked", ["gpt-4o", "owner", "other/Small-Model", "default"])
 async def test_a_model_that_is_not_in_use_is_not_found(asked: str) -> None:
     async with serving() as (http, *_):
