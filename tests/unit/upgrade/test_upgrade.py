@@ -177,6 +177,32 @@ async def test_transcripts_of_version_3_become_conversations_by_session_once_the
         ]  # fmt: skip
 
 
+async def test_transcripts_of_version_4_get_the_titles_and_messages_that_come_with_more_of_their_files(
+    tmp_path: Path,
+) -> None:
+    build("transcripts-4.sql", tmp_path / "transcripts" / "transcripts.db")
+    more: list[dict[str, object]] = [
+        {"type": "queue-operation", "operation": "enqueue", "timestamp": "2026-09-01T10:00:01Z", "content": "In blue."},
+        {"type": "queue-operation", "operation": "remove", "timestamp": "2026-09-01T10:00:02Z"},
+        {"uuid": "a2", "parentUuid": "a1", "type": "assistant", "message": {
+            "role": "assistant", "id": "m2", "content": [{"type": "text", "text": "A blue sea star."}]}},
+        {"type": "custom-title", "customTitle": "Arms"},
+    ]  # fmt: skip
+    async with serving(tmp_path) as bench:
+        assert [one.title for one in (await bench.call(TranscriptList())).conversations] == [
+            "Which animal grows back an arm?"
+        ]
+        records = [json.dumps({"sessionId": "s"} | record) for record in more]
+        part = TranscriptImport(source="/s.jsonl", start=2, position=6, tail="u", records=records, final=True)
+        assert (await bench.call(part)).nodes == 2
+        (one,) = (await bench.call(TranscriptList(query="arms"))).conversations
+        assert (one.title, one.turns, one.project) == ("Arms", 4, "/home/u/sea")
+        history = (await bench.call(TranscriptHistories())).histories[-1]
+        assert [message.content[0].text for message in history.messages] == [
+            "Which animal grows back an arm?", "A sea star.", "In blue.", "A blue sea star.",
+        ]  # fmt: skip
+
+
 @pytest.mark.parametrize("fixture", ["files-1.sql", "files-1-last.sql"])
 async def test_sets_queries_and_plans_of_version_1_are_there_and_of_use(tmp_path: Path, fixture: str) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
