@@ -17,7 +17,7 @@ from msgspec import structs
 from linckia.kernel import manifests
 from linckia.kernel.settings import ConfigError, check_names
 from linckia.proto.json_types import Layer
-from linckia.proto.mounts import NAME_PATTERN, TABLE, MountSettings, is_name, service_of
+from linckia.proto.mounts import NAME_PATTERN, REFERENCE, TABLE, MountSettings, is_name, service_of
 from linckia.proto.operation import SURFACES
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -105,6 +105,19 @@ def is_variable(source: str) -> bool:
     return _VARIABLE.fullmatch(source) is not None
 
 
+def has_variables(source: str) -> bool:
+    """Return whether an item of `headers_from` is the name of a variable, or a text with variables."""
+    return is_variable(source) or REFERENCE.search(source) is not None
+
+
+def variables_of(table: Layer) -> list[str]:
+    """Return the variables of Linckia's environment that a table names."""
+    found = list(filter(is_variable, table.get("env_from", [])))
+    for source in table.get("headers_from", {}).values():
+        found += REFERENCE.findall(source) or filter(is_variable, [source])
+    return found
+
+
 def with_real_paths(table: Layer, folder: Path) -> Layer:
     """Return the table with relative paths resolved against `folder`, that of the settings file."""
 
@@ -123,9 +136,12 @@ def with_real_paths(table: Layer, folder: Path) -> Layer:
         found["roots"] = [path(each) for each in found["roots"]]
     if "env_from" in found:
         found["env_from"] = [source(each) for each in found["env_from"]]
-    for key in ("args_from", "headers_from"):
-        if key in found:
-            found[key] = {name: source(each) for name, each in found[key].items()}
+    if "args_from" in found:
+        found["args_from"] = {name: source(each) for name, each in found["args_from"].items()}
+    if "headers_from" in found:
+        found["headers_from"] = {
+            header: each if has_variables(each) else path(each) for header, each in found["headers_from"].items()
+        }
     if found.get("url_from"):
         found["url_from"] = source(found["url_from"])
     if secret := found.get("oauth", {}).get("client_secret_from"):
@@ -135,11 +151,8 @@ def with_real_paths(table: Layer, folder: Path) -> Layer:
 
 def files_of(table: Layer) -> list[str]:
     """Return the files with secrets that a table with resolved paths names."""
-    sources = [
-        *table.get("env_from", []),
-        *table.get("args_from", {}).values(),
-        *table.get("headers_from", {}).values(),
-    ]
+    headers = (each for each in table.get("headers_from", {}).values() if not has_variables(each))
+    sources = [*table.get("env_from", []), *table.get("args_from", {}).values(), *headers]
     sources.append(table.get("url_from", ""))
     sources.append(table.get("oauth", {}).get("client_secret_from", ""))
     return [each for each in sources if each.startswith("/")]

@@ -106,7 +106,8 @@ class MountSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How to speak with `url`; by default Streamable HTTP, then SSE if the server is an old one."""
     headers: dict[str, str] = {}
     headers_from: dict[str, str] = {}
-    """By header: the name of an environment variable, or the path of a file."""
+    """By header: the name of an environment variable, a text with variables such as `Bearer ${TOKEN}`, or the path of a
+    file."""
     oauth: OAuthClient | None = None
     tools: ToolChoice = ToolChoice()
     roots: list[str] = []
@@ -351,6 +352,10 @@ def settings_of(name: str, table: Layer) -> MountSettings:
     if settings.url and not is_url(settings.url):
         raise ValueError(f"mcp.{name}.url: expected an address that starts with http:// or https://")
     return settings
+
+
+REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+"""A variable in a text of `headers_from`."""
 
 
 def is_url(text: str) -> bool:

@@ -88,26 +88,32 @@ def settings_file(client: str, home: Path, here: Path, environment: Mapping[str,
     return next(place.path for place in places(home, here, environment) if place.client == client)
 
 
-def servers(place: Place) -> Iterator[Found]:
-    """Yield the servers in a file, if it exists. Raises ConfigError."""
+def servers(place: Place, problems: list[str]) -> Iterator[Found]:
+    """Yield the servers in a file, if it exists; `problems` gets what cannot be read."""
     if not os.path.lexists(place.path):
         return
-    content = parsed(place.path)
+    try:
+        content = parsed(place.path)
+    except ConfigError as error:
+        problems.append(str(error))
+        return
     listed = [(place.workspace, content)]
     if place.has_projects and isinstance(projects := content.get("projects"), dict):
         listed += [(Path(path), project) for path, project in projects.items() if isinstance(project, dict)]
     for workspace, holder in listed:
-        for server in _listed(holder, str(place.path)):
+        where = str(place.path) if holder is content else f"{place.path}: projects.{workspace}"
+        for server in _listed(holder, where, problems):
             yield Found(
                 client=place.client, path=place.path, workspace=workspace, server=server, is_project=place.is_project
             )
 
 
-def _listed(holder: JsonObject, where: str) -> list[Server]:
+def _listed(holder: JsonObject, where: str, problems: list[str]) -> list[Server]:
     # Most of these files contain other settings too, so that having no servers is no mistake.
     if not any(key in holder for key in TABLES):
         return []
     try:
         return servers_in(holder, where)
     except ConfigError as error:
-        raise ConfigError(f"{error}; this file was left out") from None
+        problems.append(f"{error}; its servers are left out")
+        return []

@@ -24,7 +24,7 @@ from linckia.kernel.cli.mcp_settings import change, mounts, server_of, written
 from linckia.kernel.cli.secret_files import resolved, store_secrets, without_secrets
 from linckia.kernel.cli.terminal import complain, confirmed, say, show_table
 from linckia.kernel.client_files import Variables, mount_name, names_variable, service_name, table_of
-from linckia.kernel.mount_settings import is_variable, with_real_paths
+from linckia.kernel.mount_settings import files_of, variables_of, with_real_paths
 from linckia.kernel.settings import ConfigError
 from linckia.proto.json_types import Layer
 
@@ -49,7 +49,7 @@ class _New(msgspec.Struct, frozen=True):
     def stored(self) -> tuple[Layer, dict[str, str]]:
         """Return the table without secrets, and the files that have them."""
         members = self.found.server.members
-        hides_url = names_variable(members.get("url") or members.get("serverUrl"))
+        hides_url = any(names_variable(members.get(key)) for key in ("url", "serverUrl", "httpUrl"))
         hidden = [place for place, text in enumerate(members.get("args") or ()) if names_variable(text)]
         return without_secrets(self.name, self.table, hides_url=hides_url, hidden_args=hidden)
 
@@ -60,28 +60,33 @@ class _New(msgspec.Struct, frozen=True):
 
 
 def import_servers(arguments: argparse.Namespace, data_dir: Path) -> int:
-    """Add all new servers, or only show them. Raises Usage, Failed, CallFailed, OSError."""
+    """Add all new servers, or only show them. Returns 1 if an entry or a file has a mistake; the others are added.
+
+    Raises Usage, Failed, CallFailed, OSError.
+    """
     asks = arguments.project and not (arguments.yes or arguments.dry_run)
     if asks and not sys.stdin.isatty():
         raise Usage("--project asks about each server, but stdin is no terminal; add --yes if you trust the project")
-    new, skipped = _chosen(data_dir, arguments.clients or (), os.environ, with_project=arguments.project)
-    for line in skipped:
+    problems: list[str] = []
+    new, notes = _chosen(data_dir, arguments.clients or (), os.environ, problems, with_project=arguments.project)
+    for line in (*problems, *notes):
         complain(line)
+    code = 1 if problems else 0
     if not arguments.project:
         for path in _project_files(arguments.clients or ()):
             complain(f"{path} belongs to a project and is not read; --project asks about each of its servers")
     if not new:
         say("There are no new servers in the settings of your MCP clients.")
-        return 0
+        return code
     show_table(("NAME", "FROM", "COMMAND OR URL"), [[each.name, str(each.found.path), each.shown] for each in new])
     if arguments.dry_run:
         say("Nothing was changed.")
-        return 0
+        return code
     if asks:
         new = [each for each in new if not each.found.is_project or _is_wanted(each, confine=arguments.confine)]
         if not new:
             say("Nothing was changed.")
-            return 0
+            return code
     is_running = _add(data_dir, new, confine=arguments.confine) is not None
     count = "1 server is" if len(new) == 1 else f"{len(new)} servers are"
     say(f"{count} added to {data_dir / 'linckia.toml'}, and served {'now' if is_running else 'once Linckia starts'}.")
@@ -89,7 +94,7 @@ def import_servers(arguments: argparse.Namespace, data_dir: Path) -> int:
         say(*CONFINED.split("\n"))
     _warn_of_variables(new)
     say(*ADVICE.split("\n"))
-    return 0
+    return code
 
 
 def _is_wanted(new: _New, *, confine: bool) -> bool:
@@ -115,30 +120,27 @@ def _project_files(clients: Sequence[str]) -> list[Path]:
 
 
 def _lists(place: Place) -> bool:
-    try:
-        return any(True for _ in servers(place))
-    except ConfigError:
-        return False
+    return any(True for _ in servers(place, []))
 
 
 def _chosen(
-    data_dir: Path, clients: Sequence[str], environment: Mapping[str, str], *, with_project: bool
+    data_dir: Path, clients: Sequence[str], environment: Mapping[str, str], problems: list[str], *, with_project: bool
 ) -> tuple[list[_New], list[str]]:
-    """Return the servers to add, and why others are skipped."""
+    """Return the servers to add, and what the user should know of them; `problems` gets why others are skipped."""
     new: list[_New] = []
-    skipped: list[str] = []
+    notes: list[str] = []
     there = {**written(data_dir), **mounts(data_dir)}
     same = [_program(resolved(with_real_paths(table, data_dir), data_dir)) for table in there.values()]
-    for found in _found(clients, environment, skipped, with_project=with_project):
+    for found in _found(clients, environment, problems, with_project=with_project):
         where = f"{found.path}: {found.server.name}"
         if _is_linckia(found):
             continue
         try:
-            table, unknown = table_of(found.server, Variables(environment, found.workspace), where)
+            table, said = table_of(found.server, Variables(environment, found.workspace), where)
         except ConfigError as error:
-            skipped.append(f"{error}; the server is skipped")
+            problems.append(f"{error}; the server is skipped")
             continue
-        skipped += [f"{where}.{member} is not known, and ignored" for member in unknown]
+        notes += said
         if table.get("cwd") == str(Path.home()):
             del table["cwd"]
         table = with_real_paths(table, found.workspace)
@@ -146,8 +148,10 @@ def _chosen(
             continue
         same.append(table)
         taken = [*map(service_name, there), *(service_name(each.name) for each in new)]
-        new.append(_New(_name(found, taken), table, found))
-    return new, skipped
+        new.append(_New(name := _name(found, taken), table, found))
+        if name != found.server.name:
+            notes.append(f"{where} is called {name} here")
+    return new, notes
 
 
 def _program(table: Layer) -> Layer:
@@ -156,15 +160,12 @@ def _program(table: Layer) -> Layer:
 
 
 def _found(
-    clients: Sequence[str], environment: Mapping[str, str], skipped: list[str], *, with_project: bool
+    clients: Sequence[str], environment: Mapping[str, str], problems: list[str], *, with_project: bool
 ) -> Iterator[Found]:
     for place in places(Path.home(), Path.cwd(), environment):
         if (clients and place.client not in clients) or (place.is_project and not with_project):
             continue
-        try:
-            yield from servers(place)
-        except ConfigError as error:
-            skipped.append(str(error))
+        yield from servers(place, problems)
 
 
 def _name(found: Found, taken: Sequence[str]) -> str:
@@ -178,7 +179,8 @@ def _name(found: Found, taken: Sequence[str]) -> str:
 
 def _is_linckia(found: Found) -> bool:
     members = found.server.members
-    words = [str(members.get("command", "")), *map(str, members.get("args") or ())]
+    args = members.get("args")
+    words = [str(members.get("command", "")), *map(str, args if isinstance(args, list) else ())]
     return any(Path(word).name == "linckia" or word == "linckia.kernel.cli" for word in words) or (
         found.server.name == "linckia"
     )
@@ -201,7 +203,9 @@ def _add(data_dir: Path, new: Sequence[_New], *, confine: bool) -> object:
 
 def _warn_of_variables(new: Sequence[_New]) -> None:
     for each in new:
-        sources = [*each.table.get("env_from", []), *each.table.get("headers_from", {}).values()]
-        for variable in filter(is_variable, sources):
+        for variable in dict.fromkeys(variables_of(each.table)):
             if variable not in os.environ:
                 complain(f"{each.name} needs the environment variable {variable}; set it where Linckia starts")
+        for path in files_of(each.table):
+            if not Path(path).is_file():
+                complain(f"{each.name} needs the file {path}, which is not there")

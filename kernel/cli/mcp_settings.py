@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import tomllib
@@ -14,11 +15,12 @@ from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.secret_files import FOLDER, has_secret, secrets_of
 from linckia.kernel.cli.settings_file import REMOVED, SettingsFile, edited
 from linckia.kernel.config import load
-from linckia.kernel.mount_settings import is_variable
+from linckia.kernel.mount_settings import has_variables, is_variable
 from linckia.kernel.settings import ConfigError, Flags
+from linckia.proto.control.address import log_dir
 from linckia.proto.control.client import CallFailed, Client, NoKernel
 from linckia.proto.json_types import JsonObject, Layer
-from linckia.proto.mounts import TABLE
+from linckia.proto.mounts import TABLE, service_of
 from linckia.proto.suggestions import nearest
 
 RELOADED_S = 60.0
@@ -112,6 +114,10 @@ def remove(data_dir: Path, name: str) -> None:
     change(data_dir, {(name,): REMOVED})
     for path in secret_files(data_dir, name):
         path.unlink(missing_ok=True)
+    # As if it were full: another server of this name begins with a new log.
+    path = log_dir(data_dir) / f"{service_of(name)}.log"
+    with contextlib.suppress(FileNotFoundError):
+        path.replace(path.with_suffix(".log.1"))
 
 
 def secret_files(data_dir: Path, name: str) -> list[Path]:
@@ -181,9 +187,9 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 def _sources(given: object) -> object:
     """Return `env_from` or `headers_from` with absolute paths: the command's relative ones start from here."""
 
-    def source(text: str) -> str:
-        return text if is_variable(text) else str(Path.cwd() / Path(text).expanduser())
+    def path(text: str) -> str:
+        return str(Path.cwd() / Path(text).expanduser())
 
     if isinstance(given, dict):
-        return {name: source(each) for name, each in given.items()}
-    return [source(each) for each in given] if isinstance(given, list) else given
+        return {name: each if has_variables(each) else path(each) for name, each in given.items()}
+    return [each if is_variable(each) else path(each) for each in given] if isinstance(given, list) else given

@@ -533,6 +533,9 @@ class ClusterPlacement:
         self._lost_nodes.discard(service)
         self.local.forget(service)
 
+    def renew_log(self, service: str) -> None:
+        self.local.renew_log(service)
+
     def prioritize(self, service: str) -> None:
         self.local.prioritize(service)
 

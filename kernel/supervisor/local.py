@@ -362,6 +362,10 @@ class LocalPlacement:
         if self._logs.pop(service, None) is not None:
             self._log_scopes.pop(service).cancel()
 
+    def renew_log(self, service: str) -> None:
+        if (log := self._logs.get(service)) is not None:
+            log.renew()
+
     def standby_pid(self, service: str) -> int | None:
         standby = self._standbys.get(service)
         return standby.pid if standby is not None else None

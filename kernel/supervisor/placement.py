@@ -132,6 +132,9 @@ class Placement(Protocol):
     def forget(self, service: str) -> None:
         """Release everything that belongs to a service that was removed."""
 
+    def renew_log(self, service: str) -> None:
+        """Begin a new log if somebody has moved the file: it belongs to a service that was removed."""
+
     def prioritize(self, service: str) -> None:
         """Give priority to this service's first generation, since somebody waits for it."""
 

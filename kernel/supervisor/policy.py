@@ -67,6 +67,8 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     """While DRAINING, the state to enter once it has ended; WAITING means that it is restarted at once."""
     removed: bool = False
     """Whether it is forgotten once it has ended."""
+    renewed: bool = False
+    """Whether it was added again before it had ended, so that its end says nothing about the new one."""
     restarts: int = 0
     deaths: dict[CauseKind, int] = {}
     last_death: Cause | None = None
@@ -188,7 +190,11 @@ class Gone(OfService, frozen=True):
     """A removed service has ended: forget it."""
 
 
-Decision: TypeAlias = Spawn | End | Wake | Notify | Gone
+class Renewed(OfService, frozen=True):
+    """A removed service has ended, and another one was added under its name meanwhile."""
+
+
+Decision: TypeAlias = Spawn | End | Wake | Notify | Gone | Renewed
 
 
 class Plan:
@@ -343,7 +349,8 @@ class _Step:
         if name in self.children:
             # The one that was removed is still ending.
             then = ServiceState.RESTING if spec.lazy else ServiceState.WAITING
-            self._set(name, removed=False, then=then, reason="added again")
+            self._set(name, removed=False, renewed=True, then=then, reason="added again")
+            self._set(name, deaths={}, last_death=None, restarts=0)
             self._clear_record(name)
             return
         self.children[name] = Child()
@@ -466,7 +473,10 @@ class _Step:
 
     def _died(self, name: str, cause: Cause) -> None:
         spec, child = self.plan.specs[name], self.children[name]
-        if cause.kind is not CauseKind.RESTED:
+        if child.renewed:
+            child = self._set(name, renewed=False)
+            self.decisions.append(Renewed(name))
+        elif cause.kind is not CauseKind.RESTED:
             deaths = {**child.deaths, cause.kind: child.deaths.get(cause.kind, 0) + 1}
             child = self._set(name, deaths=deaths, last_death=cause)
         if child.removed:

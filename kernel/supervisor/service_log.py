@@ -78,6 +78,16 @@ class ServiceLog:
                 os.close(full)
             self._size += os.write(self._file, data)
 
+    def renew(self) -> None:
+        """Begin a new file if somebody has moved this one; what was written until now goes to that one."""
+        self._take_all()
+        self._tail = b""
+        with contextlib.suppress(OSError):
+            if not (self.path.exists() and os.path.samestat(self.path.stat(), os.fstat(self._file))):
+                moved = self._file
+                self._open()
+                os.close(moved)
+
     def note(self, text: str) -> None:
         """Write a line of the supervisor's own."""
         self._take_all()

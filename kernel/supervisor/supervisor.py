@@ -256,6 +256,8 @@ class Supervisor:
                 self._sink.state(name, state, reason, retry_at)
             case policy.Gone(name):
                 self._forget(name)
+            case policy.Renewed(name):
+                self._placement.renew_log(name)
 
     def _forget(self, name: str) -> None:
         """Forget a service that was removed."""

@@ -34,6 +34,9 @@ _ATOMIC_BYTES = 4096
 
 _log = logging.getLogger("linckia.mount")
 
+_logging = trio.Lock()
+"""Held while somebody writes to the log: only one task may wait for a descriptor, and lines must not mix."""
+
 _guardians: set[int] = set()
 _starting = trio.Lock()
 """Held while guardians start and while orphans are killed, so that a new guardian is not taken for an orphan."""
@@ -206,12 +209,13 @@ async def start_child(
 
 
 async def write_log(text: str) -> None:
-    """Write to this process's stderr without blocking the event loop if the log is read slowly."""
+    """Write to this process's stderr without blocking the event loop if the log is read slowly. Tasks take turns."""
     data = text.encode("utf-8", "replace")
-    while data:
-        with contextlib.suppress(OSError):
-            await trio.lowlevel.wait_writable(2)
-        data = data[os.write(2, data[:_ATOMIC_BYTES]) :]
+    async with _logging:
+        while data:
+            with contextlib.suppress(OSError):
+                await trio.lowlevel.wait_writable(2)
+            data = data[os.write(2, data[:_ATOMIC_BYTES]) :]
 
 
 def _signal_name(number: str) -> str:

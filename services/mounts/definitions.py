@@ -47,7 +47,8 @@ async def definitions_of(server: Server) -> Definitions:
     lists = {
         field: await _whole(server, method, member, problems)
         for can, method, member, field in _LISTS
-        if can in greeting.can
+        # Some servers with tools declare nothing at all.
+        if can in greeting.can or (can == "tools" and not greeting.can)
     }
     return Definitions(
         protocol_version=greeting.version,
@@ -100,7 +101,8 @@ async def _whole(server: Server, method: str, member: str, problems: list[str]) 
                 return problem(f"more than {MAX_BYTES >> 20} MiB; the rest is left out")
             found += [Raw(messages.one_line(bytes(each))) for each in page]
             following = messages.value(said.get("nextCursor", UNSET))
-            if not isinstance(following, str):
+            if not isinstance(following, str) or not following:
+                # Some servers write an empty cursor on the last page.
                 return found
             if following in seen:
                 return problem("the server gave a cursor twice, so this list has no end")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from linckia.proto.mounts import SECRET_NAME, MountName, MountSettings, is_url
+from linckia.proto.mounts import REFERENCE, SECRET_NAME, MountName, MountSettings, is_url
 from linckia.services.mounts.processes import MARKER
 
 SECRET_CHARS = 6
@@ -166,10 +166,16 @@ def command_of(settings: MountSettings, given: Mapping[str, str], secrets: Secre
     return [settings.command, *(placeholders.sub(lambda found: texts[found[0]], each) for each in settings.args)]
 
 
+def _header_of(setting: str, source: str, given: Mapping[str, str], secrets: Secrets) -> str:
+    if not REFERENCE.search(source):
+        return secret_of(setting, source, given, secrets)
+    return REFERENCE.sub(lambda found: secrets.add(_variable(setting, found[1], given).strip()), source)
+
+
 def headers_of(settings: MountSettings, given: Mapping[str, str], secrets: Secrets) -> dict[str, str]:
     """Return the headers for an HTTP server. Raises SettingProblem."""
     from_elsewhere = {
-        name: secret_of(f"headers_from.{name}", source, given, secrets)
+        name: _header_of(f"headers_from.{name}", source, given, secrets)
         for name, source in settings.headers_from.items()
     }
     for name, value in from_elsewhere.items():

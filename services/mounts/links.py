@@ -16,7 +16,7 @@ import trio
 
 from linckia.services.mounts import messages
 from linckia.services.mounts.child import Child, write_log
-from linckia.services.mounts.messages import NotJson, Received
+from linckia.services.mounts.messages import NotJson, Received, Unreadable
 
 READ_BYTES = 1024 * 1024
 GARBAGE_CHARS = 2000
@@ -157,11 +157,22 @@ class PipeLink:
             line, is_whole = await self._line()
             if not line.strip():
                 continue
+            found: list[Received]
             try:
-                return messages.parse(line) if is_whole else [messages.unreadable(line, _TOO_LONG)]
+                found = messages.parse(line) if is_whole else [messages.unreadable(line, _TOO_LONG)]
             except NotJson:
-                text = line[:GARBAGE_CHARS].decode("utf-8", "replace")
-                await write_log(f"stdout: {self._redact(text)}\n")
+                found = []
+            if is_whole and (not found or isinstance(found[0], Unreadable)):
+                text, reply = messages.behind_text(line) or (line, None)
+                if reply is not None or not found:
+                    await self._log_garbage(text)
+                found = found if reply is None else [reply]
+            if found:
+                return found
+
+    async def _log_garbage(self, line: bytes) -> None:
+        text = line[:GARBAGE_CHARS].decode("utf-8", "replace")
+        await write_log(f"stdout: {self._redact(text)}\n")
 
     async def _line(self) -> tuple[bytes, bool]:
         """Return the next line, and whether it is whole: only the beginning of a line that is too long is returned."""

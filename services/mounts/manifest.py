@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from linckia.proto.json_types import Layer
 from linckia.proto.manifest import GIB, LIGHT, MCP, STALL_S, Keep, Manifest, Store, Template
-from linckia.proto.mounts import REGISTRY, TABLE, MountSettings, operations_of, service_of, settings_of
+from linckia.proto.mounts import REFERENCE, REGISTRY, TABLE, MountSettings, operations_of, service_of, settings_of
 
 MANIFESTS = (
     Manifest(name=REGISTRY, order=95, essential=True, stall_s=STALL_S, rests=True, stores=(Store("", Keep.SOURCE),)),
@@ -61,7 +61,8 @@ def _sources(settings: MountSettings) -> Iterator[str]:
     """Yield the variables and files with secrets that the settings name."""
     yield from settings.env_from
     yield from settings.args_from.values()
-    yield from settings.headers_from.values()
+    for source in settings.headers_from.values():
+        yield from REFERENCE.findall(source) or [source]
     if settings.url_from:
         yield settings.url_from
     if settings.oauth is not None and settings.oauth.client_secret_from:

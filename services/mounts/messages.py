@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import itertools
 import re
 from typing import Any, TypeAlias
 
@@ -64,9 +65,13 @@ PROBLEM_CHARS = 300
 """Longer descriptions of what is wrong with a reply are cut: some quote it."""
 
 _TOKEN = re.compile(rb'\s*("[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+)', re.DOTALL)
-_NUMBER = re.compile(rb'"?(\d{1,15})"?')
+_NUMBER = re.compile(rb'"?(\d{1,15})(?:\.0+)?"?')
 _LAST = re.compile(rb'"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*"?(\d{1,15})"?\s*\}\s*\Z')
 """How replies of servers end that write the id last, as the SDK for TypeScript does."""
+
+_REPLY = re.compile(rb'\{\s*"(?:jsonrpc|id|result|error)"')
+MOST_BEGINS = 4
+"""Number of places in a line where a reply may begin."""
 
 _message = msgspec.json.Decoder(Message)
 _batch = msgspec.json.Decoder(list[Raw])
@@ -85,6 +90,19 @@ def parse(line: bytes) -> list[Received]:
     return [_parsed_or_unknown(bytes(each)) for each in batch]
 
 
+def behind_text(line: bytes) -> tuple[bytes, Message] | None:
+    """Return the text before a reply in the same line, and the reply, if there is one: servers print without a line
+    break. Requests are none, since servers also print those that they get."""
+    for begin in itertools.islice(_REPLY.finditer(line, 0, HEAD_BYTES), MOST_BEGINS):
+        try:
+            found = _parsed(line[begin.start() :])
+        except NotJson:
+            continue
+        if isinstance(found, Message) and found.method is UNSET and found.jsonrpc:
+            return line[: begin.start()], found
+    return None
+
+
 def _parsed_or_unknown(line: bytes) -> Received:
     try:
         return _parsed(line)
@@ -101,6 +119,8 @@ def _parsed(line: bytes) -> Received:
             codecs.utf_8_decode(line)
         message = _message.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if line.startswith(codecs.BOM_UTF8):
+            return _parsed(line.removeprefix(codecs.BOM_UTF8))
         if (mended := _ESCAPES.sub(_mended, line)) != line:
             return _parsed(mended)
         return unreadable(line, f"it is not a JSON-RPC message: {error}")
@@ -173,9 +193,11 @@ def _mended(escape: re.Match[bytes]) -> bytes:
 
 
 def number_of(token: object) -> int:
-    """Return the number in an id, or UNKNOWN; some servers turn it into a text."""
+    """Return the number in an id, or UNKNOWN; some servers turn it into a text, or write it as 1.0."""
     if isinstance(token, int) and not isinstance(token, bool):
         return token
+    if isinstance(token, float) and token.is_integer():
+        return int(token)
     return int(token) if isinstance(token, str) and len(token) <= ID_DIGITS and token.isdecimal() else UNKNOWN
 
 

@@ -10,6 +10,7 @@ learns that they may have been executed. If the server keeps state, nothing is s
 from __future__ import annotations
 
 import logging
+import math
 import re
 from typing import Final
 
@@ -43,6 +44,9 @@ from linckia.services.runtime.handlers import Context, Environment
 
 COALESCE_S: Final = 0.1
 """Servers often report several changed lists at once."""
+SOON_S, LONGEST_COALESCE_S = 1.0, 10.0
+"""A server that reports a change so soon after its lists were read is asked less and less often: some report one
+whenever they are asked."""
 
 PUT_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Pauses before the definitions are sent again, if the registry cannot be reached; the last one repeats."""
@@ -429,9 +433,12 @@ class Servers:
 
     async def _send_definitions(self) -> None:
         """Send what the server offers to the registry, now and after each change."""
+        pause_s, read_at = COALESCE_S, -math.inf
         while True:
             await self._changed.wait()
-            await trio.sleep(COALESCE_S)
+            is_soon = trio.current_time() - read_at < SOON_S
+            pause_s = min(2 * pause_s, LONGEST_COALESCE_S) if is_soon else COALESCE_S
+            await trio.sleep(pause_s)
             self._changed = trio.Event()
             if self._lister is None:
                 continue
@@ -440,10 +447,12 @@ class Servers:
             except (Lost, NoReply):
                 continue
             await self._put(MountsPut(mount=self._settings.mount, pin=self._settings.pin, definitions=found))
+            read_at = trio.current_time()
 
     async def _put(self, params: MountsPut) -> None:
         tries = 0
-        while not self._changed.is_set():
+        # At least once: a server may report changes all the time.
+        while not (tries and self._changed.is_set()):
             try:
                 await self._env.call(params)
             except InvalidParams as error:

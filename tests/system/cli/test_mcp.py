@@ -111,6 +111,30 @@ def test_a_server_that_cannot_start_shows_its_last_words_and_keeps_its_settings(
     assert mcp(kernel, "remove", "broken").returncode == 0
 
 
+def test_a_server_with_the_name_of_a_removed_one_has_a_clean_record(kernel: RunningKernel) -> None:
+    def ending(words: str) -> tuple[str, ...]:
+        return "--", sys.executable, "-c", f"import sys; sys.exit({words!r})"
+
+    assert mcp(kernel, "add", "again", *ending("old words")).returncode == 1
+    assert "old words" in mcp(kernel, "list").stdout
+    assert mcp(kernel, "remove", "again").returncode == 0
+    assert mcp(kernel, "add", "again", "--no-test", *SMALL).returncode == 0
+    assert "old words" not in mcp(kernel, "list").stdout
+    assert "old words" not in linckia(kernel.data_dir, "status").stdout
+    assert "old words" not in mcp(kernel, "logs", "again").stdout
+    assert (kernel.service("mcp_again")["deaths"], kernel.service("mcp_again")["last_death"]) == ({}, "")
+    assert mcp(kernel, "test", "again").returncode == 0
+    # This one runs when it is removed.
+    assert mcp(kernel, "remove", "again").returncode == 0
+    added = mcp(kernel, "add", "again", *ending("new words"))
+    assert ("new words" in added.stderr, "old words" in added.stderr) == (True, False)
+    listed = mcp(kernel, "list").stdout
+    assert ("new words" in listed, "old words" in listed) == (True, False)
+    said = mcp(kernel, "logs", "again", "-n", "500").stdout
+    assert ("new words" in said, "old words" in said) == (True, False)
+    assert mcp(kernel, "remove", "again").returncode == 0
+
+
 def test_settings_that_the_kernel_refuses_stay_as_they_were(kernel: RunningKernel) -> None:
     path = kernel.data_dir / "linckia.toml"
     before = path.read_bytes() if path.exists() else None

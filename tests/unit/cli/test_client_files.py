@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -63,8 +64,7 @@ def test_servers_of_claude_and_cursor_are_mounted(tmp_path: Path) -> None:
         "docs": {
             "url": "https://example.org/sse",
             "transport": "sse",
-            "headers": {"Authorization": "Bearer t0"},
-            "headers_from": {"X": "X"},
+            "headers_from": {"Authorization": "Bearer ${TOKEN}", "X": "X"},
         },
     }
     assert config.warnings == (f"{tmp_path}/mcp.json: GitHub: the server is mounted as 'github'",)
@@ -126,8 +126,8 @@ def test_servers_of_codex_are_mounted(tmp_path: Path) -> None:
         },
         "web": {
             "url": "https://example.org/mcp",
-            "headers": {"A": "1", "Authorization": "Bearer t0"},
-            "headers_from": {"B": "TOKEN"},
+            "headers": {"A": "1"},
+            "headers_from": {"B": "TOKEN", "Authorization": "Bearer ${TOKEN}"},
         },
     }
 
@@ -142,21 +142,106 @@ def test_unknown_members_are_reported_and_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"mcpServers": {"a": {"command": "x", "args": ["${input:key}"]}}}, r"a\.args: \$\{input:key\} is an input"),
-        ({"mcpServers": {"a": {"command": "x", "args": ["-${NONE}"]}}}, r"a\.args: .* variable NONE is not set"),
-        ({"mcpServers": {"a": {"command": "x", "args": ["${command:x}"]}}}, r"\$\{command:x\} is not known"),
-        ({"mcpServers": {"a": {"command": ["x"]}}}, r"mcp\.json: mcp\.a\.command: expected `str`"),
-        ({"mcpServers": {"a": "x"}}, r"mcpServers\.a: expected an object"),
         ({"mcpServers": []}, r"mcpServers: expected an object"),
         ({"other": {}}, r"mcp\.json: it has neither `mcpServers`"),
         ("[]", r"mcp\.json: expected an object"),
         ('{"mcpServers": }', r"mcp\.json is not valid JSON: .* line 1 column"),
-        ({"mcpServers": {"a": {"args": []}}}, r"mcp\.json: mcp\.a: set either `command` or `url`"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, content: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_with(written(tmp_path / "mcp.json", content))
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("x", r"mcpServers\.bad: expected an object"),
+        (None, r"mcpServers\.bad: expected an object"),
+        ({"args": []}, r"bad: it has neither `command` nor `url`"),
+        ({"command": ""}, r"bad: it has neither `command` nor `url`"),
+        ({"command": "x", "url": "https://example.org"}, r"bad: it has both `command` and `url`"),
+        ({"command": ["x"]}, r"bad\.command: expected `str \| null`, got `array`"),
+        ({"command": "x", "args": "-y x"}, r"bad\.args: expected `array \| null`, got `str`"),
+        ({"command": "x", "args": ["-y", ["x"]]}, r"bad\.args\[1\]: expected `int \| float \| str`, got `array`"),
+        ({"command": "x", "env": ["A=1"]}, r"bad\.env: expected `object \| null`, got `array`"),
+        ({"command": "x", "env": {"A": {"b": 1}}}, r"bad\.env\[\.\.\.\]: expected .*, got `object`"),
+        ({"command": "x", "cwd": 1}, r"bad\.cwd: expected `str \| null`"),
+        ({"command": "x", "envFile": [".env"]}, r"bad\.envFile: expected `str \| null`"),
+        ({"command": "x", "type": "websocket"}, r"bad\.type: 'websocket' is not known; it must be stdio, http or sse"),
+        ({"command": "x", "type": "http"}, r"bad\.type: it is 'http', which needs `url`"),
+        ({"url": "https://example.org", "type": "stdio"}, r"bad\.type: it is 'stdio', which needs `command`"),
+        ({"url": "example.org"}, r"bad\.url: expected an address"),
+        ({"url": "https://example.org", "headers": "A: 1"}, r"bad\.headers: expected `object \| null`"),
+        (
+            {"url": "https://example.org", "bearer_token_env_var": "a b"},
+            r"bad\.bearer_token_env_var: expected the name",
+        ),
+        (
+            {"url": "https://example.org", "env_http_headers": {"A": "./x"}},
+            r"bad\.env_http_headers\.A: expected the name",
+        ),
+        ({"command": "x", "env_vars": ["/etc/passwd"]}, r"bad\.env_vars: expected the name of a variable"),
+        ({"command": "x", "args": ["${input:key}"]}, r"bad\.args: \$\{input:key\} is an input"),
+        ({"command": "x", "args": ["-${NONE}"]}, r"bad\.args: .* variable NONE is not set"),
+        ({"command": "x", "args": ["${command:x}"]}, r"\$\{command:x\} is not known"),
+        (
+            {"url": "https://example.org", "headers": {"A": "${input:key}"}},
+            r"bad\.headers\.A: \$\{input:key\} is an input",
+        ),
+    ],
+)
+def test_an_entry_with_a_mistake_is_named_and_the_others_are_mounted(
+    tmp_path: Path, entry: object, message: str
+) -> None:
+    listed = {"first": {"command": "x"}, "bad": entry, "last": {"url": "https://example.org/mcp"}}
+    config = load_with(written(tmp_path / "mcp.json", {"mcpServers": listed}))
+    assert list(config.mounts) == ["first", "last"]
+    (warning,) = config.warnings
+    assert re.search(rf"mcp\.json: .*{message}", warning)
+    assert warning.endswith("; the server is left out")
+
+
+def test_a_name_that_is_there_twice_is_reported(tmp_path: Path) -> None:
+    text = '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}, "a": {"command": "z"}}}'
+    config = load_with(written(tmp_path / "mcp.json", text))
+    assert {name: table["command"] for name, table in config.mounts.items()} == {"a": "z", "b": "y"}
+    assert config.warnings == (f"{tmp_path}/mcp.json: mcpServers.a is there more than once; the last one counts",)
+
+
+def test_what_other_clients_write_is_carried_over(tmp_path: Path) -> None:
+    listed = {
+        "gemini": {"httpUrl": "https://example.org/mcp", "includeTools": ["a"], "excludeTools": ["b"]},
+        "zed": {"command": {"path": "x", "args": ["y"], "env": {"A": "1"}}},
+        "copilot": {"type": "local", "command": "x", "env": {"A": True, "B": None, "C": 2}},
+        "windows": {"command": "cmd", "args": ["/c", "npx", "-y", "x"]},
+        "file": {"command": "x", "envFile": "production"},
+    }
+    config = load_with(written(tmp_path / "mcp.json", {"mcpServers": listed}))
+    assert config.mounts == {
+        "gemini": {"url": "https://example.org/mcp", "transport": "http", "tools": {"allow": ["a"], "deny": ["b"]}},
+        "zed": {"command": "x", "args": ["y"], "env": {"A": "1"}, "cwd": str(tmp_path)},
+        "copilot": {"command": "x", "env": {"A": "true", "C": "2"}, "cwd": str(tmp_path)},
+        "windows": {"command": "npx", "args": ["-y", "x"], "cwd": str(tmp_path)},
+        "file": {"command": "x", "env_from": [str(tmp_path / "production")], "cwd": str(tmp_path)},
+    }
+    assert config.warnings == (f"{tmp_path}/mcp.json: windows: `cmd /c` is left out: it belongs to Windows",)
+
+
+@pytest.mark.parametrize(
+    ("value", "source"),
+    [
+        ("Bearer ${TOKEN}", "Bearer ${TOKEN}"),
+        ("Bearer ${env:TOKEN}", "Bearer ${TOKEN}"),
+        ("${env:USER_ID}:${TOKEN}", "${USER_ID}:${TOKEN}"),
+        ("${env:TOKEN}", "TOKEN"),
+    ],
+)
+def test_a_header_with_variables_stays_a_reference(tmp_path: Path, value: str, source: str) -> None:
+    listed = {"a": {"url": "https://example.org/mcp", "headers": {"Authorization": value}}}
+    config = load_with(written(tmp_path / "mcp.json", {"servers": listed}))
+    # They need not be set until the server starts.
+    assert config.mounts["a"] == {"url": "https://example.org/mcp", "headers_from": {"Authorization": source}}
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from linckia.kernel.cli.mcp_settings import mounts
 from linckia.proto.mounts import settings_of
 from linckia.services.mounts.environment import Secrets, command_of
 
+CASES = Path(__file__).parents[4] / "shared/cases/reports/second/cases.json"
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -39,8 +41,8 @@ def write(path: Path, content: object) -> Path:
     return path
 
 
-def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[str, str]:
-    assert main(["mcp", "import", *argv]) == 0
+def run(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> tuple[str, str]:
+    assert main(["mcp", "import", *argv]) == code
     captured = capsys.readouterr()
     return captured.out, captured.err
 
@@ -158,11 +160,130 @@ def test_servers_and_files_with_mistakes_are_skipped(home: Path, capsys: pytest.
     content = {"a": {"command": "a", "args": ["${input:key}"]}, "b": {"command": "b", "odd": 1}}
     write(home / ".config/Code/User/mcp.json", {"servers": content})
     write(home / ".cursor/mcp.json", "{")
-    _, err = run(capsys)
+    _, err = run(capsys, code=1)
     assert list(tables(home)) == ["b"]
     assert "${input:key} is an input" in err
     assert "b.odd is not known" in err
     assert ".cursor/mcp.json is not valid JSON" in err
+
+
+def test_the_shared_file_with_an_entry_without_a_command_is_imported(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not CASES.exists():
+        pytest.skip("the shared cases are absent")
+    write(home / ".claude.json", json.loads(CASES.read_text())["mcp_import_goes_on"])
+    out, err = run(capsys, code=1)
+    assert list(tables(home)) == ["time"]
+    assert "nocmd: it has neither `command` nor `url`; the server is skipped" in err
+    assert "1 server is added" in out
+
+
+BAD: list[object] = [
+    "x", None, 7, [], {}, {"args": ["x"]}, {"command": "x", "args": "y"}, {"command": "x", "args": 7},
+    {"command": "x", "env": {"A": ["1"]}}, {"command": "x", "env": "A=1"}, {"command": "x", "url": "http://localhost/"},
+    {"command": "x", "type": "ws"}, {"url": "localhost"}, {"command": {"args": ["x"]}}, {"command": "x", "env_vars": 1},
+    {"url": "http://localhost/", "headers": ["A"], "bearer_token_env_var": "A"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_one_bad_entry_is_named_and_stops_no_other(home: Path, capsys: pytest.CaptureFixture[str], bad: object) -> None:
+    write(home / ".cursor/mcp.json", {"mcpServers": {"odd": bad, "good": {"command": "good"}}})
+    write(home / ".codex/config.toml", '[mcp_servers.other]\ncommand = "other"\n')
+    out, err = run(capsys, code=1)
+    assert sorted(tables(home)) == ["good", "other"]
+    (line,) = err.splitlines()
+    assert ".cursor/mcp.json: " in line
+    assert "odd" in line
+    assert line.endswith("the server is skipped")
+    assert "2 servers are added" in out
+    # It is still wrong.
+    assert "no new servers" in run(capsys, code=1)[0]
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"mcpServers": []}', '{"mcpServers": "x"}', "[" * 100_000, b"\xff\xfe{\0}\0"]
+)
+def test_one_bad_file_is_named_and_stops_no_other(
+    home: Path, capsys: pytest.CaptureFixture[str], content: str | bytes
+) -> None:
+    path = home / ".cursor/mcp.json"
+    path.parent.mkdir()
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    write(home / ".claude.json", servers(a="a"))
+    write(home / ".codex/config.toml", '[mcp_servers.i]\ncommand = "i"\n')
+    _, err = run(capsys, code=1)
+    assert sorted(tables(home)) == ["a", "i"]
+    assert str(path) in err
+
+
+def test_a_bad_list_of_one_project_stops_no_other(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    projects = {"/srv/x": {"mcpServers": ["b"]}, "/srv/y": servers(c="c"), "/srv/z": 7}
+    write(home / ".claude.json", {**servers(a="a"), "projects": projects})
+    _, err = run(capsys, code=1)
+    assert sorted(tables(home)) == ["a", "c"]
+    assert "projects./srv/x: mcpServers: expected an object" in err
+
+
+def test_names_that_change_are_said(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    listed = {"": "a", "本": "b", "My Server": "c", "my-server": "d"}
+    write(home / ".cursor/mcp.json", servers(**listed))
+    _, err = run(capsys)
+    assert {name: table["command"] for name, table in tables(home).items()} == {
+        "mcp": "a", "mcp-cursor": "b", "my-server": "c", "my-server-cursor": "d"
+    }  # fmt: skip
+    assert "My Server is called my-server here" in err
+    assert "本 is called mcp-cursor here" in err
+
+
+def test_tokens_of_codex_stay_in_the_environment(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "hidden-1")
+    text = """
+    [mcp_servers.a]
+    url = "https://example.org/mcp"
+    bearer_token_env_var = "TOKEN"
+    http_headers = {A = "hidden-2"}
+    env_http_headers = {B = "OTHER"}
+    """
+    write(home / ".codex/config.toml", text)
+    out, err = run(capsys)
+    data = home.parent / "data"
+    assert mounts(data)["a"]["headers_from"] == {
+        "Authorization": "Bearer ${TOKEN}", "B": "OTHER", "A": str(data / "mcp/a.A.header")
+    }  # fmt: skip
+    assert "hidden-" not in (data / "linckia.toml").read_text() + out + err
+    assert [path.name for path in (data / "mcp").iterdir()] == ["a.A.header"]
+    assert "a needs the environment variable OTHER" in err
+    assert "no new servers" in run(capsys)[0]
+
+
+def test_what_vs_code_refers_to_is_carried_or_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    project = Path.cwd()
+    (project / ".env").write_text("A=1\n")
+    web = {"type": "http", "url": "https://example.org/mcp"}
+    listed = {
+        "header": {**web, "headers": {"Authorization": "Bearer ${env:TOKEN}"}},
+        "asked": {**web, "headers": {"Authorization": "Bearer ${input:key}"}},
+        "file": {"command": "${workspaceFolder}/x", "args": ["${workspaceFolderBasename}"],
+                 "envFile": "${workspaceFolder}/.env"},
+        "lost": {"command": "x", "envFile": "${workspaceFolder}/none"},
+        "named": {"command": "x", "args": ["${config:a.b}"]},
+    }  # fmt: skip
+    write(project / ".vscode/mcp.json", {"inputs": [{"id": "key", "type": "promptString"}], "servers": listed})
+    _, err = run(capsys, "--project", "--yes", "--no-confine", code=1)
+    found = tables(home)
+    assert found["header"]["headers_from"] == {"Authorization": "Bearer ${TOKEN}"}
+    assert found["file"] == {
+        "command": f"{project}/x", "args": [project.name], "cwd": str(project), "env_from": [f"{project}/.env"]
+    }  # fmt: skip
+    assert sorted(found) == ["file", "header", "lost"]
+    assert "asked.headers.Authorization: ${input:key} is an input" in err
+    assert "named.args: ${config:a.b} is not known" in err
+    assert "header needs the environment variable TOKEN" in err
+    assert f"lost needs the file {project}/none, which is not there" in err
 
 
 @pytest.mark.parametrize(

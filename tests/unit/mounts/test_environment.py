@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from linckia.proto.mounts import MountSettings, settings_of
-from linckia.services.mounts.environment import Secrets, SettingProblem, environment_of, url_of
+from linckia.services.mounts.environment import Secrets, SettingProblem, environment_of, headers_of, url_of
 from linckia.services.mounts.manifest import adapter
 
 
@@ -32,6 +32,19 @@ def test_an_address_with_a_secret_comes_from_elsewhere_and_stays_out_of_logs(tmp
     assert "hidden" not in secrets.redact(f"cannot open {url}; GET /hidden-2?key=hidden-3; user me:hidden-1")
     manifest = adapter("a", {"url_from": source})
     assert (*manifest.variables, *manifest.files) == (source,)
+
+
+def test_a_header_may_have_variables_and_text() -> None:
+    secrets, source = Secrets(), "Basic ${USER_ID}:${TOKEN}"
+    table = {"url": "https://example.org", "headers_from": {"Authorization": source, "X": "PLAIN"}}
+    given = {"USER_ID": "hidden-1", "TOKEN": "hidden-2\n", "PLAIN": "hidden-3"}
+    found = headers_of(settings_of("a", table), given, secrets)
+    assert found == {"Authorization": "Basic hidden-1:hidden-2", "X": "hidden-3"}
+    assert "hidden" not in secrets.redact(f"refused: {found}; user hidden-1")
+    manifest = adapter("a", table)
+    assert (manifest.variables, manifest.files) == (("USER_ID", "TOKEN", "PLAIN"), ())
+    with pytest.raises(SettingProblem, match=r"headers_from\.Authorization: .* no variable TOKEN"):
+        headers_of(settings_of("a", table), {"USER_ID": "x"}, secrets)
 
 
 def test_an_address_that_is_none_is_not_quoted() -> None:

@@ -144,6 +144,7 @@ class Stage:
         self.actors: list[Actor] = []
         self.processes: list[ActedProcess] = []
         self.dismissed: list[str] = []
+        self.renewed: list[str] = []
         self.forgotten: list[str] = []
         self._nursery: trio.Nursery | None = None
 
@@ -173,6 +174,9 @@ class Stage:
 
     def dismiss(self, service: str) -> None:
         self.dismissed.append(service)
+
+    def renew_log(self, service: str) -> None:
+        self.renewed.append(service)
 
     def forget(self, service: str) -> None:
         self.forgotten.append(service)

@@ -254,6 +254,38 @@ async def test_supervisor_adds_changes_and_removes_while_it_runs(autojump_clock:
         await troupe.ready("m")
 
 
+@pytest.mark.parametrize("again", [EAGER, LAZY])
+def test_a_service_that_is_added_again_has_a_clean_record(again: ServiceSpec) -> None:
+    w = world(ends_at_once=False)
+    add(w, EAGER)
+    w.die("m", CRASH)
+    w.pass_time(10)
+    assert w.child("m").last_death == CRASH
+    w.happen(Removed("m"))
+    assert "m" in w.alive
+    add(w, again)
+    assert (w.child("m").deaths, w.child("m").last_death) == ({}, None)
+    # The end of the removed one is not its own.
+    w.die("m", STOPPED)
+    assert (w.child("m").deaths, w.child("m").last_death) == ({}, None)
+    w.happen(Wanted("m"))
+    w.pass_time(10)
+    w.die("m", KILLED)
+    assert (w.child("m").deaths, w.child("m").last_death) == ({CauseKind.SIGNAL: 1}, KILLED)
+
+
+async def test_the_log_of_a_service_that_is_added_again_begins_once_the_old_one_has_ended(
+    autojump_clock: MockClock,
+) -> None:
+    async with staged(EAGER) as troupe:
+        await troupe.ready("m")
+        troupe.supervisor.remove("m")
+        troupe.supervisor.add(EAGER)
+        assert troupe.stage.renewed == []
+        await troupe.ready("m", after=1)
+        assert (troupe.stage.renewed, troupe.stage.forgotten) == (["m"], [])
+
+
 async def test_a_service_is_removed_in_bounded_time_although_it_does_not_drain(autojump_clock: MockClock) -> None:
     async def stubborn(actor: Actor) -> None:
         actor.drains = False

@@ -45,6 +45,23 @@ async def test_no_flood_gets_past_the_limit_of_a_log_and_its_last_words_are_ther
     assert 128 * 1024 < most <= 2 * 128 * 1024
 
 
+def test_a_log_whose_file_was_moved_begins_anew(tmp_path: Path) -> None:
+    log = ServiceLog(tmp_path, "a", 4096)
+    os.write(log.fd, b"old\n")
+    log.renew()
+    # Nobody has moved it.
+    assert (tmp_path / "a.log").read_bytes() == b"old\n"
+    (tmp_path / "a.log").rename(tmp_path / "a.log.1")
+    os.write(log.fd, b"its end\n")
+    log.renew()
+    assert log.last_words() == ""
+    os.write(log.fd, b"new\n")
+    assert log.last_words() == "new"
+    log.close()
+    assert (tmp_path / "a.log").read_bytes() == b"new\n"
+    assert (tmp_path / "a.log.1").read_bytes() == b"old\nits end\n"
+
+
 def test_last_words_are_known_on_a_full_disk(tmp_path: Path) -> None:
     (tmp_path / "a.log").symlink_to("/dev/full")
     log = ServiceLog(tmp_path, "a", 4096)
