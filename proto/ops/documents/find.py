@@ -56,7 +56,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     tags: list[str]
     first_line: Annotated[int | None, Meta(description="Line of the text, from 1, where the snippet begins")] = None
-    last_line: Annotated[int | None, Meta(description="Where it ends; of HTML there are no lines")] = None
+    last_line: Annotated[int | None, Meta(description="Where it ends")] = None
     line_number: Annotated[int | None, Meta(description="The same as first_line, with `line_numbers`")] = None
     cosine: Similarity | None = None
     matched: Matched = []
@@ -169,6 +169,7 @@ class DocumentsGrep(Params[GrepResult], frozen=True, kw_only=True):
     ignore_case: bool = False
     line_numbers: Annotated[bool, Meta(description="Accepted for compatibility; lines always have numbers")] = False
     context: Annotated[int, Meta(ge=0, le=100, description="Lines around each match")] = 0
+    original: Annotated[bool, Meta(description="The source of HTML, mail and notebooks, not their text")] = False
     word: Annotated[bool, Meta(description="Match whole words only")] = False
     literal: Annotated[bool, Meta(description="Treat the pattern as plain text")] = False
     count: Annotated[bool, Meta(description="Return only counts")] = False

@@ -23,8 +23,8 @@ _NAMES = {
     ".rb": "text/x-ruby", ".php": "text/x-php", ".cs": "text/x-csharp", ".swift": "text/x-swift", ".sh": "text/x-sh",
     ".bash": "text/x-sh", ".sql": "text/x-sql", ".json": "application/json", ".jsonl": "application/jsonl",
     ".yaml": "application/yaml", ".yml": "application/yaml", ".toml": "application/toml", ".xml": "application/xml",
-    ".html": "text/html", ".htm": "text/html", ".css": "text/css", ".csv": "text/csv",
-    ".tsv": "text/tab-separated-values",
+    ".html": "text/html", ".htm": "text/html", ".xhtml": "application/xhtml+xml", ".css": "text/css",
+    ".csv": "text/csv", ".tsv": "text/tab-separated-values",
     ".ini": "text/plain", ".cfg": "text/plain", ".conf": "text/plain", ".log": "text/plain", ".tex": "text/x-tex",
     ".pdf": "application/pdf", ".svg": "image/svg+xml", ".wasm": "application/wasm", ".webp": "image/webp",
     ".avif": "image/avif", **DOCUMENT_TYPES,
@@ -46,8 +46,10 @@ _ALLOWED_CONTROL = 0.02
 _LOOKED_FOR_CONTROL = 2048
 """Number of bytes checked for control characters, the slowest of all checks of a text."""
 _TYPES = mimetypes.MimeTypes()
+PAGE_TYPES = frozenset({"text/html", "application/xhtml+xml"})
+"""Types of pages, whose visible text is extracted.  Templates have other types: their markup is what is written."""
 _EXTRACTED = {
-    True: frozenset(TEXTUAL_TYPES.values()),
+    True: PAGE_TYPES.union(TEXTUAL_TYPES.values()),
     False: frozenset(DOCUMENT_TYPES.values()) - frozenset(TEXTUAL_TYPES.values()),
 }
 """Types whose text is extracted, by whether they are text themselves."""
@@ -80,20 +82,29 @@ def nature(head: bytes, name: str, mime: str | None = None) -> Nature:
     magic = None
     if head[:1] in _MAGIC_FIRST:
         magic = next((kind for start, kind in _MAGIC if head.startswith(start)), None)
-    said = mime or _of_name(name)
+    named = _of_name(name)
+    said = mime or named
     # Extract text if either the given type or the name asks for it.
-    kind = {said, _of_name(name)} & _EXTRACTED[text]
+    kind = next((each for each in (base_type(said), named) if each in _EXTRACTED[text]), None)
     if magic == "application/pdf":
         return Nature(mime or magic, False, TEXT_WAITING)
     if not text:
         if said is None or (mime is None and said.startswith("text/")):
             said = magic or "application/octet-stream"
-        return Nature(said, False, TEXT_WAITING if kind else TEXT_NONE)
+        return Nature(kind or said, False, TEXT_WAITING if kind else TEXT_NONE)
     # Text that is not UTF-8 is decoded first.
     encoded = charset_of(whole, is_cut=len(whole) >= SNIFF_BYTES).codec != "utf-8"
     if said is None or (mime is None and not head.startswith(b"<") and said.startswith(("image/", "audio/", "video/"))):
-        said = "text/html" if head[:64].lstrip().lower().startswith((b"<!doctype html", b"<html")) else "text/plain"
-    return Nature(said, True, TEXT_WAITING if encoded or kind else TEXT_OWN)
+        said = "text/plain"
+        # Templates often begin like pages, so only a name without an extension leaves the decision to the content.
+        if not extension_of(name) and head[:64].lstrip().lower().startswith((b"<!doctype html", b"<html")):
+            said = kind = "text/html"
+    return Nature(kind or said, True, TEXT_WAITING if encoded or kind else TEXT_OWN)
+
+
+def base_type(mime: str | None) -> str | None:
+    """Return a MIME type without its parameters."""
+    return None if mime is None else mime.partition(";")[0].strip().lower()
 
 
 def _of_name(name: str) -> str | None:

@@ -210,8 +210,18 @@ _MIGRATE_3 = (
     f"UPDATE object SET text_state={TEXT_WAITING} WHERE text_state={TEXT_EXTRACTED}"
 )
 
+# The source of pages was their text.
+_MIGRATE_4 = (
+    f"UPDATE object SET text_state={TEXT_WAITING} WHERE text_state IN ({TEXT_OWN}, {TEXT_EXTRACTED})"
+    " AND (mime LIKE 'text/html%' OR mime LIKE 'application/xhtml+xml%');"
+    f"INSERT OR IGNORE INTO index_outbox(object) SELECT id FROM object WHERE text_state={TEXT_WAITING}"
+)
+
 PACKS = Schema(
-    version=PACKS_VERSION, tables=_TABLES, migrations={1: _MIGRATE_1, 2: _MIGRATE_2, 3: _MIGRATE_3}, begin=_name
+    version=PACKS_VERSION,
+    tables=_TABLES,
+    migrations={1: _MIGRATE_1, 2: _MIGRATE_2, 3: _MIGRATE_3, 4: _MIGRATE_4},
+    begin=_name,
 )
 
 QUEUE_ALL = """

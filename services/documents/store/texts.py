@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from typing import TypeGuard
 
 import apsw
 
+from linckia.proto.ops.decode import MAX_SOURCE_BYTES
 from linckia.services.documents.store import objects, tables
 from linckia.services.documents.store.compress import DamagedContent
 from linckia.services.documents.store.objects import Stored
 from linckia.services.documents.store.tables import TEXT_EXTRACTED, TEXT_OWN
+from linckia.services.runtime.text.charsets import charset_of
 
 WHOLE_BYTES = 16 * 1024 * 1024
 """Longer texts are not indexed, and are searched in windows."""
@@ -27,6 +30,11 @@ AHEAD_BYTES = 256 * 1024
 
 def has_text(stored: Stored | None) -> TypeGuard[Stored]:
     return stored is not None and stored.text_state in (TEXT_OWN, TEXT_EXTRACTED)
+
+
+def is_own(stored: Stored | None) -> TypeGuard[Stored]:
+    """Return whether a content is text itself, even if another text was extracted from it."""
+    return stored is not None and stored.is_text
 
 
 def pieces(db: apsw.Connection, stored: Stored) -> Iterator[bytes]:
@@ -130,6 +138,16 @@ def windows(db: apsw.Connection, stored: Stored, context: int) -> Iterator[Windo
         body = following
     if body is not None:
         yield Window(before + body, len(before), len(before) + len(body), line)
+
+
+def own_windows(db: apsw.Connection, stored: Stored, context: int) -> Iterator[Window]:
+    """Yield the content itself in windows, in UTF-8 unless it is too large to be decoded.  Raises DamagedContent."""
+    source = dataclasses.replace(stored, text_state=TEXT_OWN)
+    if stored.text_state == TEXT_OWN or stored.size > MAX_SOURCE_BYTES:
+        yield from windows(db, source, context)
+    else:
+        data = b"".join(pieces(db, source))
+        yield window(charset_of(data).decode(data).encode("utf-8", "replace"))
 
 
 def _bodies(stream: Iterator[bytes]) -> Iterator[bytes]:

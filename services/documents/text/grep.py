@@ -21,6 +21,7 @@ from linckia.services.documents.store import rows, texts
 from linckia.services.documents.store.compress import DamagedContent
 from linckia.services.documents.store.databases import is_complete
 from linckia.services.documents.store.objects import Stored
+from linckia.services.documents.store.tables import TEXT_OWN
 from linckia.services.documents.text import trigram_index
 from linckia.services.documents.text.lines import Line, TookTooLong, compiled
 from linckia.services.runtime import literals
@@ -97,6 +98,7 @@ class _Grep:
         )
         self._conditions = conditions_of(params)
         self._begin = _parsed_cursor(params.cursor)
+        self._has_text = texts.is_own if params.original else texts.has_text
         self._only_files = params.files_with_matches and not params.count
         self._bytes = 0
         self.match_count = self.file_count = self.searched = self.left_out = 0
@@ -138,6 +140,11 @@ class _Grep:
             " ORDER BY 1"
         )
         waiting = list(_ints(db.execute(query, (first,))))
+        # The index has the texts that were extracted, not their sources.
+        sources: list[int] = []
+        if params.original:
+            query = "SELECT id FROM object WHERE id >= ? AND is_text AND text_state <> ? ORDER BY id"
+            sources = list(_ints(db.execute(query, (first, TEXT_OWN))))
         wanted = literals.ANYTHING
         if is_complete(db):
             wanted = literals.trigrams_of(params.pattern, literal=params.literal, ignore_case=params.ignore_case)
@@ -151,17 +158,18 @@ class _Grep:
             )
             allowed = set(_ints(db.execute(query, (*found.values, first))))
         if expression is None:
-            query = "SELECT id FROM object WHERE id >= ? AND text_state IN (1, 2) ORDER BY id"
+            query = "SELECT id FROM object WHERE id >= ? AND (is_text OR text_state IN (1, 2)) ORDER BY id"
             yield from sorted(allowed) if allowed is not None else _ints(db.execute(query, (first,)))
             return
         # A waiting content may be in the index as well.
-        for object_, _ in itertools.groupby(heapq.merge(waiting, trigram_index.having(db, expression, first))):
+        having = trigram_index.having(db, expression, first)
+        for object_, _ in itertools.groupby(heapq.merge(waiting, sources, having)):
             if allowed is None or object_ in allowed:
                 yield object_
 
     def _look(self, stored: Stored, text: bytes | None) -> bool:
         """Collect the matches of one content.  Returns False if the page is full."""
-        if not texts.has_text(stored) or not (holders := self._holders(stored.id)):
+        if not self._has_text(stored) or not (holders := self._holders(stored.id)):
             return True
         self.searched += 1
         count, lines = self._lines(stored, text)
@@ -189,7 +197,7 @@ class _Grep:
         count = 0
         bare = params.count or self._only_files
         try:
-            windows = texts.windows(self._db, stored, params.context)
+            windows = (texts.own_windows if params.original else texts.windows)(self._db, stored, params.context)
             for window in windows if text is None else [texts.window(text)]:
                 for line in itertools.islice(self._matcher.lines(window, params.context, bare=bare), most - count):
                     count += 1

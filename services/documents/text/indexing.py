@@ -2,9 +2,9 @@
 
 Each step is small and leaves a consistent state. After a crash, work resumes from the outboxes.
 
-Texts in character sets other than UTF-8 are decoded here. Text of PDFs and other documents is extracted by `decode`,
-which may crash on it: a content on which it crashed twice stays stored without text. The status, `add` and `get` say
-why a content has no text.
+Texts in character sets other than UTF-8 are decoded here, and the visible text of pages is extracted. Text of PDFs and
+other documents is extracted by `decode`, which may crash on it: a content on which it crashed twice stays stored
+without text. The status, `add` and `get` say why a content has no text.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ import apsw
 import trio
 
 from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.decode import MAX_SOURCE_BYTES, TEXTUAL_TYPES, DecodedText, DecodeText
+from linckia.proto.ops.decode import MAX_SOURCE_BYTES, MAX_TEXT_CHARACTERS, TEXTUAL_TYPES, DecodedText, DecodeText
 from linckia.services.documents.add.add import Adding
 from linckia.services.documents.code import parsing
 from linckia.services.documents.store import objects, tables, texts
 from linckia.services.documents.store.compress import Codec, DamagedContent
 from linckia.services.documents.store.databases import Store
+from linckia.services.documents.store.kinds import PAGE_TYPES, base_type
 from linckia.services.documents.store.objects import Stored
 from linckia.services.documents.store.tables import TEXT_EXTRACTED, TEXT_NONE, TEXT_OWN, TEXT_QUARANTINED, TEXT_WAITING
 from linckia.services.documents.text import trigram_index
@@ -34,9 +35,12 @@ from linckia.services.runtime.calls import Undecodable, decoded
 from linckia.services.runtime.handlers import Environment
 from linckia.services.runtime.storage import DiskFull
 from linckia.services.runtime.text.charsets import charset_of
+from linckia.services.runtime.text.html import plain
 
 INDEX_OBJECTS = 500
 INDEX_BYTES = 8 * 1024 * 1024
+EXTRACT_OBJECTS = 64
+EXTRACT_BYTES = 4 * 1024 * 1024
 COLLECT_OBJECTS = 500
 PAUSE_S, IDLE_S = 1.0, 60.0
 WORD = re.compile(r"[A-Za-zÀ-ɏЀ-ӿ][\wÀ-ɏЀ-ӿ]{3,39}")
@@ -108,18 +112,19 @@ class Indexing:
             return False
 
     async def extract_some(self) -> bool:
-        """Extract the text of one content.  Returns whether any was waiting."""
+        """Extract the text of the next contents: one, or several if `decode` is not needed.  Returns whether any was
+        waiting."""
         async with self._extracting:
-            stored = await self._store.read(due)
-            if stored is None:
+            due = await self._store.read(_due)
+            if not due.ids:
                 return False
-            made = await self._store.read(partial(source, stored=stored))
-            if isinstance(made, bytes):
+            made = due.made
+            if due.source is not None:
                 try:
-                    made = await decoded(self._env.call, DecodeText(data=made))
+                    made = [await decoded(self._env.call, DecodeText(data=due.source))]
                 except Undecodable as error:
-                    made = DecodedText(text=None, problem=str(error))
-            await self._store.write(partial(settle, codec=self._store.codec, id_=stored.id, made=made))
+                    made = [DecodedText(text=None, problem=str(error))]
+            await self._store.write(partial(_settle_all, codec=self._store.codec, ids=due.ids, made=made))
             self.hurry()
             self._extracted()
             return True
@@ -227,9 +232,43 @@ def _strike(db: apsw.Connection, work: Work) -> None:
     db.execute("DELETE FROM index_outbox WHERE object IN (SELECT value FROM carray(?))", (tables.ids(work.ids),))
 
 
-def due(db: apsw.Connection) -> Stored | None:
-    id_ = db.execute("SELECT id FROM object WHERE text_state=? ORDER BY id LIMIT 1", (TEXT_WAITING,)).get
-    return None if id_ is None else objects.by_id(db, id_)
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The next contents without text: `source` is what `decode` needs for the only one, or `made` has their texts."""
+
+    ids: list[int] = field(default_factory=list)
+    made: list[DecodedText] = field(default_factory=list)
+    source: bytes | None = None
+
+
+def _due(db: apsw.Connection) -> Due:
+    ids: list[int] = []
+    made: list[DecodedText] = []
+    size = 0
+    wanted: bytes | None = None
+    # A content in the outbox has a former text, which has to leave the index first.
+    query = (
+        "SELECT id FROM object WHERE text_state=? AND id NOT IN (SELECT object FROM index_outbox) ORDER BY id LIMIT ?"
+    )
+    for (id_,) in db.execute(query, (TEXT_WAITING, EXTRACT_OBJECTS)).fetchall():
+        stored = objects.by_id(db, id_)
+        if stored is None:
+            continue
+        if ids and (_needs_decoding(stored) or size + stored.size > EXTRACT_BYTES):
+            break
+        text = source(db, stored)
+        ids.append(id_)
+        if isinstance(text, bytes):
+            wanted = text
+            break
+        made.append(text)
+        size += stored.size
+    return Due(ids, made, wanted)
+
+
+def _settle_all(db: apsw.Connection, codec: Codec, ids: list[int], made: list[DecodedText]) -> None:
+    for id_, text in zip(ids, made, strict=True):
+        settle(db, codec, id_, text)
 
 
 def settle(db: apsw.Connection, codec: Codec, id_: int, made: DecodedText) -> None:
@@ -252,7 +291,22 @@ def source(db: apsw.Connection, stored: Stored) -> DecodedText | bytes:
         data = b"".join(objects.stream(db, stored))
     except DamagedContent as error:
         return DecodedText(text=None, problem=str(error))
-    if stored.is_text and stored.mime not in TEXTUAL_TYPES.values():
-        found = charset_of(data)
-        return DecodedText(text=found.decode(data), charset=f"{found.codec} ({found.reason})")
-    return data
+    if _needs_decoding(stored):
+        return data
+    found = charset_of(data)
+    text = found.decode(data)
+    charset = None if found.reason == "utf-8" else f"{found.codec} ({found.reason})"
+    return _of_page(text, charset) if base_type(stored.mime) in PAGE_TYPES else DecodedText(text=text, charset=charset)
+
+
+def _needs_decoding(stored: Stored) -> bool:
+    return not stored.is_text or stored.mime in TEXTUAL_TYPES.values()
+
+
+def _of_page(source: str, charset: str | None) -> DecodedText:
+    """Return the visible text of a page."""
+    text = plain(source, MAX_TEXT_CHARACTERS)
+    problem = None if text else "it has no visible text"
+    if len(source) > MAX_TEXT_CHARACTERS:
+        problem = f"only the first {MAX_TEXT_CHARACTERS} of {len(source)} characters are read"
+    return DecodedText(text=text, problem=problem, charset=charset)

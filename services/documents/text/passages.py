@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 
 from linckia.proto.ops.decode import DOCUMENT_TYPES
+from linckia.services.documents.store.kinds import PAGE_TYPES
 from linckia.services.documents.text import definitions
 from linckia.services.runtime.models.measure import Measure
 from linckia.services.runtime.text.cutting import PREFIX_CHARS, Block, Section, cut, without_data
-from linckia.services.runtime.text.html import plain
 from linckia.services.runtime.text.markdown import outline
 
 VERSION = 4
@@ -30,7 +30,7 @@ _TABLES = frozenset(
         "image/svg+xml",
     }
 )
-_WITH_HEADINGS = ("text/markdown", "text/html", *DOCUMENT_TYPES.values())
+_WITH_HEADINGS = ("text/markdown", *PAGE_TYPES, *DOCUMENT_TYPES.values())
 """Types whose text is Markdown or is converted to it."""
 _CODE = ("text/x-", "text/javascript")
 _GENERATED = frozenset({"text/javascript", "text/css"})
@@ -42,8 +42,6 @@ _FRONT = re.compile(r"\A---[ \t]*\n.{,65536}?^(?:---|\.\.\.)[ \t]*$", re.DOTALL 
 
 def passages(text: str, mime: str, title: str, measure: Measure) -> list[Section]:
     """Cut a text into passages that, with `title`, fit the model that `measure` describes."""
-    if mime.startswith("text/html"):
-        text = plain(text)
     text = text[:MAX_TEXT_CHARS]
     lines, _ = without_data(text.split("\n"))
     if mime.startswith(_WITH_HEADINGS):

@@ -208,12 +208,11 @@ def _documents(
             Found(
                 id=holder.id, hash=holder.hash, title=holder.name, path=holder.path, name=holder.name,
                 score=round(one.score, 6), snippet=text, mime_type=holder.mime_type, size=holder.size, tags=holder.tags,
-                first_line=where, last_line=None if where is None else where + text.count("\n"),
-                line_number=where if params.line_numbers else None, matches=matches, matched=[*one.matched],
+                first_line=at, last_line=None if at is None else at + text.count("\n"),
+                line_number=at if params.line_numbers else None, matches=matches, matched=[*one.matched],
                 cosine=None if one.cosine is None else round(one.cosine, 6),
             )
             for holder in rows.holding(db, one.object, conditions, params.limit - len(page))
-            for where in [None if holder.mime_type.startswith("text/html") else at]
         ]  # fmt: skip
     return sum(counts.values()), page
 

@@ -20,9 +20,10 @@ _TAG_REST = re.compile(r"""(?:[^=>]|=\s*+(?:"[^"]*+"|'[^']*+')?)*+>""")
 _TOO_LARGE = re.compile(r"&#(?:[0-9]{8,}|[xX][0-9A-Fa-f]{8,});?")
 
 
-def plain(text: str) -> str:
-    """Return the text of a page, with headings as in Markdown and each table row on one line."""
-    text = text[:MAX_TEXT_CHARS]
+def plain(text: str, most: int = MAX_TEXT_CHARS) -> str:
+    """Return the text of a page's first `most` characters, with headings as in Markdown and each table row on one
+    line."""
+    text = text[:most]
     found: list[str] = []
     position = skipping = 0
     while match := _MARKUP.search(text, position):

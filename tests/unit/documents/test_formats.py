@@ -54,7 +54,7 @@ def test_headings_and_tables_of_html_are_kept() -> None:
         "<template><h2>no</h2></template><h3>Sums</h3><table><tr><th>a</th><th>b</th></tr><tr><td>1</td></tr></table>"
     )
     assert plain(page) == "# Reefs\n\n# Corals\n\ngrow\nslowly\n\n### Sums\n\na | b | \n\n1 |"
-    (passage,) = passages(page, "text/html; charset=utf-8", "reefs.html", ROUGH)
+    (passage,) = passages(plain(page), "text/html; charset=utf-8", "reefs.html", ROUGH)
     assert [part.path for part in passage.parts] == [("Reefs",), ("Corals",), ("Corals", "Sums")]
 
 

@@ -75,8 +75,8 @@ async def test_documents_of_version_1_are_read_changed_and_deleted(tmp_path: Pat
         await bench.call(DocumentsAdd(name="code.py", content="def a():\n    return 1\n"))
         await bench.call(DocumentsDelete(name="note.md"))
         assert [one.name for one in (await bench.call(DocumentsList())).documents] == ["code.py"]
-    copy = packs.with_name("packs.db.before-v4")
-    assert (version_of(packs), version_of(copy)) == (4, 1)
+    copy = packs.with_name("packs.db.before-v5")
+    assert (version_of(packs), version_of(copy)) == (5, 1)
     with contextlib.closing(apsw.Connection(str(copy))) as db:
         assert db.execute("SELECT name FROM document").fetchall() == [("note.md",)]
 
