@@ -15,13 +15,17 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from linckia.services.knowledge.notes.spelling import nfc
-from linckia.services.runtime.text.markdown import outline, plain
+from linckia.services.runtime.text.markdown import Outline, outline, plain
 
 _MARKS = re.compile(r"\s*#{1,6}(?=\s)")
 _CLOSING = re.compile(r"(?:^|\s)#+\s*\Z")
 _BETWEEN = re.compile(r"\s+>\s+")
 _SPAN = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)|\[\[[^\[\]]*\]\]|\[[^\[\]]*\]\([^()]*\)")
 _MARKUP = re.compile(r"[`*_\[\]<>&\\]")
+_COMMENT = re.compile(r"^ {0,3}%%", re.MULTILINE)
+_FENCE = re.compile(r" {0,3}(`{3,}(?!.*`)|~{3,})")
+_HTML_END = re.compile("-->")
+_INDEX = re.compile(r"(.*\S)\s*\[([1-9][0-9]{0,5})\]\s*", re.DOTALL)
 _INLINE = MarkdownIt("commonmark")
 _WIKILINK = re.compile(r"!?\[\[(?:[^\[\]|]*\|)?([^\[\]|]*)\]\]")
 
@@ -41,12 +45,51 @@ def of(body: str) -> list[Heading]:
     """Return the headings of a text (with `\\n` line breaks)."""
     lines = body.split("\n")
     found = []
-    for block in outline(body).blocks:
+    for block in outlined(body).blocks:
         if block.level:
             source = _source(lines[block.first : block.end])
             names = tuple(dict.fromkeys(_key(name) for name in (source, block.title, rendered(source))))
             found.append(Heading(block.first, block.end, block.level, block.title, names))
     return found
+
+
+def outlined(body: str) -> Outline:
+    """Return the outline of a note's text: headings in an Obsidian comment (`%% … %%`) are not its headings."""
+    plan = outline(body)
+    return plan if (shown := _without_comments(body)) == body else plan._replace(blocks=outline(shown).blocks)
+
+
+def _without_comments(body: str) -> str:
+    """Blank the comments that begin a line, outside code and HTML comments.  One without an end is text."""
+    if _COMMENT.search(body) is None:
+        return body
+    lines = body.split("\n")
+    # What ends the code or HTML comment that begins in a line.
+    until: re.Pattern[str] | None = None
+    number = 0
+    while number < len(lines):
+        line = lines[number]
+        if until is not None:
+            until = None if until.search(line) else until
+        elif fence := _FENCE.match(line):
+            until = re.compile(rf"^ {{0,3}}{fence[1][0]}{{{len(fence[1])},}}[ \t]*$")
+        elif line.lstrip().startswith("<!--"):
+            until = None if "-->" in line else _HTML_END
+        elif _COMMENT.match(line) and "%%" not in line.strip()[2:]:
+            end = next((at for at in range(number + 1, len(lines)) if "%%" in lines[at]), number)
+            for at in range(number, end):
+                lines[at] = ""
+            if end > number:
+                lines[end] = lines[end].partition("%%")[2]
+                number = end
+        number += 1
+    return "\n".join(lines)
+
+
+def indexed(title: str) -> tuple[str, int]:
+    """Split `Log[2]`, the second heading of this name, into its name and number (0 if it has none)."""
+    match = _INDEX.fullmatch(title)
+    return (match[1], int(match[2])) if match else (title, 0)
 
 
 def named(title: str, headings: Sequence[Heading]) -> list[Heading]:

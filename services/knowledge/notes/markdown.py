@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from linckia.services.knowledge.notes import frontmatter
+from linckia.services.knowledge.notes import frontmatter, headings
 from linckia.services.knowledge.notes.files import Place
 from linckia.services.knowledge.notes.links import Reference, pointers
 from linckia.services.runtime.date_ranges import instant
 from linckia.services.runtime.models.measure import Measure
 from linckia.services.runtime.text.cutting import Part, Section, cut, without_data
-from linckia.services.runtime.text.markdown import Outline, outline
+from linckia.services.runtime.text.markdown import Outline
 
-VERSION = 7
+VERSION = 8
 """Increment when the same text would yield a different note; all notes are then read again."""
 
 MAX_INDEXED_CHARS = 4 * 1024 * 1024
@@ -50,7 +50,7 @@ def parse(text: str, place: Place, measure: Measure) -> Note:
         problem = f"only the first {MAX_INDEXED_CHARS} of {len(normal)} characters are searched"
         normal = normal[:MAX_INDEXED_CHARS]
     front, body = frontmatter.split(normal)
-    plan = outline(body)
+    plan = headings.outlined(body)
     references, tags = pointers(body, plan.code, front, place)
     for name, pointed in (("links", references), ("tags", tags)):
         if len(pointed) > MAX_POINTERS:
@@ -90,7 +90,7 @@ def parse(text: str, place: Place, measure: Measure) -> Note:
 def own_title(text: str) -> str:
     """Return the title in a note's text; empty if its file name serves as title."""
     front, body = frontmatter.split(frontmatter.normal(text))
-    return _title(front, outline(body))
+    return _title(front, headings.outlined(body))
 
 
 def _title(front: frontmatter.FrontMatter, plan: Outline) -> str:

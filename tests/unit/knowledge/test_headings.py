@@ -95,3 +95,59 @@ def test_a_name_that_several_have_is_refused_and_one_within_another_found() -> N
 def test_a_section_is_not_made_below_one_that_is_missing(heading: str, missing: str) -> None:
     with pytest.raises(LinckiaError, match=f"section not found: '{missing}'"):
         edit("# A\n", heading)
+
+
+COMMENTS = [
+    "%%\n# Log\n\nhidden\n%%",
+    "%% note\n## Log\n\n- [ ] later %%",
+    "   %%\nLog\n---\n%% seen",
+    "%%\n```\n## Log\n```\n%%",
+    "<!--\n# Log\n-->",
+    "<!-- off\n\n## Log\n\n%%\n-->",
+]
+
+
+@pytest.mark.parametrize("comment", COMMENTS)
+@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
+def test_headings_in_comments_are_no_headings(comment: str, line_break: str) -> None:
+    text = f"---\na: 1\n---\n# Title\n\n{comment}\n\n## Log\n\nbefore\n\n## Next\n\nstays\n".replace("\n", line_break)
+    assert edit(text, "Log", create=False) == text.replace("before", "after")
+    assert part(text, "", "Log").text == f"## Log{line_break * 2}before{line_break * 2}"
+    with pytest.raises(LinckiaError, match="section not found"):
+        edit(text.replace(f"## Log{line_break * 2}before", "before"), "Log", create=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# T\n\n50%% of it\n\n## Log\n\nbefore\n\n## End\n\n60%%\n",
+        "# T\n\n%% short %%\n\n## Log\n\nbefore\n\n## End\n\n%% short %%\n",
+        "# T\n\n```\n%%\n```\n\n## Log\n\nbefore\n\n## End\n\n```\n%%\n```\n",
+        "# T\n\n%%\n\n## Log\n\nbefore\n",
+        "# T\n\n<!-- %% -->\n%% a %%\n## Log\n\nbefore\n\n## End\n\n~~~~\n~~~\n%%\n~~~~\n",
+    ],
+)
+def test_percent_signs_that_are_no_comment_hide_nothing(text: str) -> None:
+    assert "after" in edit(text, "Log", create=False)
+    assert edit(text, "Log", create=False) == text.replace("before", "after")
+
+
+def test_a_name_that_several_have_is_numbered() -> None:
+    text = "---\nx: 1\n---\n# A\n\n## Log\n\n1\n\n# A\n\n## Log\n\n2\n\n# B\n\n## Log\n\n3\n\n## Log [2]\n\n4\n"
+    said = r"3 headings match 'Log', in lines 6, 12, 18; include the parent heading, `A > B`, or say which: Log\[1\] to"
+    with pytest.raises(LinckiaError, match=said):
+        edit(text, "Log")
+    assert edit(text, "Log[1]") == text.replace("\n1\n", "\nafter\n")
+    assert edit(text, "Log[3]") == text.replace("\n3\n", "\nafter\n")
+    assert edit(text, "A > Log[2]") == text.replace("\n2\n", "\nafter\n")
+    assert edit(text, "A[2] > Log") == text.replace("\n2\n", "\nafter\n")
+    assert edit(text, "## B > ## Log") == text.replace("\n3\n", "\nafter\n")
+    assert part(text, "", "Log[3]").text == "## Log\n\n3\n\n"
+    # A heading that is called so comes first.
+    assert edit(text, "Log [2]") == text.replace("\n4\n", "\nafter\n")
+    for heading in ("Log[4]", "A > Log[3]"):
+        for create in (True, False):
+            with pytest.raises(LinckiaError, match=r"only \d headings match"):
+                edit(text, heading, create=create)
+    assert edit(text, "A[2] > New").endswith(text[text.index("# B") :])
+    assert edit("# A\n", "A[2]") == "# A\n\n## A[2]\n\nafter\n"
