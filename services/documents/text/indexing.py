@@ -250,7 +250,8 @@ def _due(db: apsw.Connection) -> Due:
     query = (
         "SELECT id FROM object WHERE text_state=? AND id NOT IN (SELECT object FROM index_outbox) ORDER BY id LIMIT ?"
     )
-    for (id_,) in db.execute(query, (TEXT_WAITING, EXTRACT_OBJECTS)).fetchall():
+    waiting: list[int] = [id_ for (id_,) in db.execute(query, (TEXT_WAITING, EXTRACT_OBJECTS))]
+    for id_ in waiting:
         stored = objects.by_id(db, id_)
         if stored is None:
             continue

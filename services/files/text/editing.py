@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import structs
 
 from linckia.proto.errors import InvalidParams, OperationError
 from linckia.proto.ops.files.text import FileEdit, FileText
@@ -50,6 +51,15 @@ def part(data: bytes, text: Text, lines: str) -> FileText:
         raise InvalidParams(f"`lines`: no lines {lines}; the file has {total}", field="lines")
     start = at_line(text.text, first)
     shown = text.text[start : at_line(text.text[start:], last - first + 2) + start]
+    return structs.replace(
+        answered(shown, first, last, total, is_range=bool(lines)), bytes=len(data), encoding=text.encoding,
+        encoding_from=text.reason, hash=content_hash(data), line_ends=text.line_ends,
+    )  # fmt: skip
+
+
+def answered(shown: str, first: int, last: int, total: int, *, is_range: bool) -> FileText:
+    """Return as many of the lines from `first` to `last` as fit into an answer; nothing else of the file is filled
+    in."""
     most = MAX_LINE_CHARACTERS if last > first else MAX_CHARACTERS
     kept: list[str] = []
     room, cut = MAX_CHARACTERS, 0
@@ -63,10 +73,8 @@ def part(data: bytes, text: Text, lines: str) -> FileText:
         room -= len(kept[-1])
     end = first + len(kept) - 1
     return FileText(
-        text="".join(kept), lines=f"{first}-{end}" if kept else "", total_lines=total, bytes=len(data),
-        encoding=text.encoding, encoding_from=text.reason, hash=content_hash(data), line_ends=text.line_ends,
-        cut_lines=cut,
-        next_lines=f"{end + 1}-" if end < total and (end < last or not lines) else "",
+        text="".join(kept), lines=f"{first}-{end}" if kept else "", total_lines=total, bytes=0, encoding="", hash="",
+        cut_lines=cut, next_lines=f"{end + 1}-" if end < total and (end < last or not is_range) else "",
     )  # fmt: skip
 
 

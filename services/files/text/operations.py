@@ -16,11 +16,20 @@ from linckia.services.files import paths
 from linckia.services.files.changes.writing import Writing
 from linckia.services.files.core import Core, Family
 from linckia.services.files.query import named
+from linckia.services.files.text import large
 from linckia.services.files.text.editing import edited, part
 from linckia.services.files.text.extracting import extracted, is_document, original
 from linckia.services.files.text.grep import Grep
 from linckia.services.runtime.handlers import Context, handles
-from linckia.services.runtime.rewrite import Rewritten, check_match, content_hash, naming_errors, read_whole
+from linckia.services.runtime.rewrite import (
+    MAX_BYTES,
+    Rewritten,
+    bounded,
+    check_match,
+    content_hash,
+    naming_errors,
+    read_whole,
+)
 from linckia.services.runtime.text.lines import shortly
 from linckia.services.runtime.text.texts import Text, codec, decode, like, unencodable
 
@@ -44,7 +53,11 @@ class TextTools(Family):
     async def read_file(self, params: ops.ReadFile, ctx: Context) -> ops.FileText:
         def read() -> ops.FileText | bytes:
             with naming_errors(params.path):
-                data = read_whole(paths.to_os(self._real(params.path)), self._core.roots.all)
+                descriptor, status = self._core.roots.all.open(paths.to_os(self._real(params.path)))
+                with open(descriptor, "rb", buffering=0) as file:
+                    if status.st_size > MAX_BYTES:
+                        return large.read(file, params)
+                    data = bounded(file, status.st_size, MAX_BYTES)
             if params.original:
                 return original(data, params.offset)
             if not params.encoding and is_document(data, params.path):

@@ -27,8 +27,8 @@ PAGE = """<!DOCTYPE html>
 TEXT = "# Rates & terms\n\n# Fees\n\nA fee of 5 < 6 euros for each reimbursement."
 
 
-async def lines(bench: Bench, pattern: str, **more: bool) -> list[tuple[str, str]]:
-    found = await bench.call(DocumentsGrep(pattern=pattern, **more))
+async def lines(bench: Bench, pattern: str, *, original: bool = False) -> list[tuple[str, str]]:
+    found = await bench.call(DocumentsGrep(pattern=pattern, original=original))
     return [(Path(match.file).name, match.line_text) for match in found.matches]
 
 
@@ -54,7 +54,7 @@ async def test_get_and_grep_of_a_page_use_its_visible_text(tmp_path: Path, name:
 async def test_grep_of_originals_finds_the_source_of_pages_mail_and_notebooks(tmp_path: Path) -> None:
     mail = "From: a@b.example\nSubject: =?utf-8?b?R3LDtsOfZQ==?=\nX-Kind: listed\n\nclass=told\n"
     book = '{"cells": [{"cell_type": "code", "source": "class=said", "metadata": {}}], "metadata": {}}'
-    files = {"a.html": PAGE, "b.eml": mail, "c.ipynb": book, "d.txt": "class=plain\n",
+    files: dict[str, str | bytes] = {"a.html": PAGE, "b.eml": mail, "c.ipynb": book, "d.txt": "class=plain\n",
              "e.html": '<meta charset="windows-1252"><p class="gr\u00f6\u00dfe">x</p>'.encode("cp1252")}  # fmt: skip
     tree(tmp_path / "root", files)
     async with documents(tmp_path) as bench:
