@@ -109,8 +109,8 @@ def overlap(one: str, other: str) -> bool:
 
 
 def spelled(path: str) -> str:
-    """Return a clean path as it is spelled on disk. A name that exists only in another Unicode form is replaced by that
-    form. The path is left as given from the first missing name on. Blocks."""
+    """Return a clean path as it is spelled on disk. A name that exists only in another Unicode form, and only one, is
+    replaced by that form. The path is left as given from the first missing name on. Blocks."""
     if path.isascii() or os.path.lexists(to_os(path)):
         return path
     at = ""
@@ -124,15 +124,16 @@ def spelled(path: str) -> str:
 
 
 def _other_form(folder: str, name: str) -> str | None:
-    """Return the name in a folder that differs from `name` only in its Unicode form."""
+    """Return the only name in a folder that differs from `name` in nothing but its Unicode form."""
     if name.isascii():
         return None
     wanted = unicodedata.normalize("NFC", name)
     try:
-        names = sorted(map(to_text, os.listdir(to_os(folder))))
+        names = map(to_text, os.listdir(to_os(folder)))
     except OSError:
         return None
-    return next((one for one in names if not one.isascii() and unicodedata.normalize("NFC", one) == wanted), None)
+    same = [one for one in names if not one.isascii() and unicodedata.normalize("NFC", one) == wanted]
+    return same[0] if len(same) == 1 else None
 
 
 class FileRoots:

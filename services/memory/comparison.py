@@ -143,6 +143,11 @@ def tells_apart(query: str, one: str, other: str) -> bool:
     return not parts(query).words.isdisjoint(parts(one).words ^ parts(other).words)
 
 
+def has_words(query: str) -> bool:
+    """Return True if a query has words or symbols to look for."""
+    return bool(_searched(query))
+
+
 def matched_by(query: str, text: str) -> bool:
     """Return True if a statement has all words of a query, in any script; a query without words matches by its
     symbols."""

@@ -16,7 +16,7 @@ from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
 from linckia.proto.ops import memory as ops
 from linckia.proto.ops.retrieve import Filter, RetrieveSearch
 from linckia.services.memory import memory_db, scopes
-from linckia.services.memory.comparison import Relation, closeness, fold, matched_by, relation
+from linckia.services.memory.comparison import Relation, closeness, fold, has_words, matched_by, relation
 from linckia.services.memory.memory_db import Place, Row
 from linckia.services.runtime import times
 from linckia.services.runtime.database import Database
@@ -119,6 +119,9 @@ class Writing:
     @handles(ops.Forget)
     async def forget(self, params: ops.Forget, ctx: Context) -> ops.Forgotten:
         place = None
+        if params.query and not has_words(params.query):
+            said = "parameter `query`: there are no words in it; leave it out to forget all of the scope"
+            raise InvalidParams(said, field="query")
         if params.scope is not None:
             label = await scopes.label(ctx, []) if params.scope == ops.SESSION else ""
             place = scopes.place_of(params.scope, ctx.session, label)

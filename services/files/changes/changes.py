@@ -63,6 +63,8 @@ class Changes:
             item.scan += self._recover_deferred()
         take_up(items)
         left = [item for item in items if not item.done]
+        for item in left:
+            item.exact = not item.source.isascii() and os.path.lexists(paths.to_os(item.source))
         done = len(items) - len(left)
         for chunk in self._chunks(left):
             go_on(done)
@@ -143,6 +145,8 @@ class Changes:
         if item.kind == "restore":
             source = OpenPath(stack.enter_context(self._open_trash()), str(item.trash_id), str(self._trash))
         else:
+            if item.exact and not os.path.lexists(paths.to_os(item.source)):
+                raise Refused(f"`{item.source_field}`: {paths.shown(item.source)} does not exist")
             source = stack.enter_context(opened(self._roots, item.source, item.source_field))
             self.check(source.path, item.source_field)
             item.source = source.path
@@ -162,8 +166,11 @@ class Changes:
                 item, source, OpenPath(stack.enter_context(self._open_trash()), "", str(self._trash)), status
             )
         target = stack.enter_context(
-            opened(self._roots, item.target, item.target_field, make=item.make, moved=source.path)
-        )
+            opened(
+                self._roots, item.target, item.target_field, make=item.make,
+                moved=disk.unmoved(self._roots, item, source.path),
+            )
+        )  # fmt: skip
         self.check(target.path, item.target_field)
         disk.check_not_inside(source.path, target.path, item.target_field)
         item.target = target.path

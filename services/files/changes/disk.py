@@ -65,6 +65,8 @@ class Item:
     source_field: str = "from"
     target_field: str = "to"
     trash_id: int | None = None
+    exact: bool = False
+    """Whether an entry has exactly this name, so that none with another Unicode form of it may be taken instead."""
     force: bool = False
     make: bool = False
     error: str | None = None
@@ -138,6 +140,12 @@ def placed(roots: FileRoots, path: str, field: str, *, moved: str = "") -> str:
     if place in roots.paths:
         raise Refused(f"`{field}`: {paths.shown(place)} is a root and cannot be changed")
     return place
+
+
+def unmoved(roots: FileRoots, item: Item, source: str) -> str:
+    """Return the place at which an item's target may get another Unicode form: where the entry is, or was deleted.
+    Raises Refused."""
+    return placed(roots, item.target, item.target_field) if item.target == item.source else source
 
 
 def _step(above: int, name: str, *, make: bool) -> int:

@@ -264,7 +264,9 @@ class _Preview:
                     raise Refused(disk.not_empty(source))
                 self._moves.append((source, None))
                 return
-        target = placed(self._roots, item.target, item.target_field, moved=source or "")
+        target = placed(
+            self._roots, item.target, item.target_field, moved=disk.unmoved(self._roots, item, source or "")
+        )
         self._changes.check(target, item.target_field)
         if source is not None:
             disk.check_not_inside(source, target, item.target_field)

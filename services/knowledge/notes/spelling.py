@@ -37,6 +37,8 @@ def _entry(folder: str, name: str) -> str | None:
     if name.isascii():
         return None
     try:
-        return min((each for each in os.listdir(folder) if nfc(each) == nfc(name)), default=None)
+        same = [each for each in os.listdir(folder) if nfc(each) == nfc(name)]
     except OSError:
         return None
+    # Of several other forms, none is meant more than another.
+    return same[0] if len(same) == 1 else None
