@@ -11,7 +11,17 @@ MAX_TEXT_CHARS = 1_000_000
 
 _RAW = frozenset({"script", "style"})
 _SKIPPED = frozenset({"template", "noscript", "svg"})
-_BLOCKS = frozenset(re.findall(r"\w+", "p div br li tr section article header footer pre table ul ol blockquote"))
+_BLOCKS = frozenset(
+    re.findall(
+        r"\w+",
+        "p div br li tr section article header footer pre table ul ol blockquote address aside caption center dd"
+        " details dialog dir dl dt fieldset figcaption figure form hgroup hr legend main menu nav optgroup option search select"
+        " summary tbody tfoot thead textarea",
+    )
+)
+_ROWS = frozenset({"tr", "table", "tbody", "tfoot", "thead"})
+_APART = frozenset({"button", "label", "output"})
+"""Elements within a line, but with space around them."""
 _HEADINGS = {"title": "# "} | {f"h{level}": "#" * level + " " for level in range(1, 7)}
 _CELLS = frozenset({"td", "th"})
 
@@ -26,6 +36,8 @@ def plain(text: str, most: int = MAX_TEXT_CHARS) -> str:
     text = text[:most]
     found: list[str] = []
     position = skipping = 0
+    # The end tags of cells may be left out.
+    is_in_cell = False
     while match := _MARKUP.search(text, position):
         if not skipping:
             found.append(text[position : match.start()])
@@ -50,11 +62,15 @@ def plain(text: str, most: int = MAX_TEXT_CHARS) -> str:
         elif skipping:
             continue
         elif name in _CELLS:
-            found.append(" | " if match["end"] else "")
+            found.append(" | " if match["end"] or is_in_cell else "")
+            is_in_cell = not match["end"]
         elif name in _HEADINGS:
             found.append("\n" if match["end"] else f"\n{_HEADINGS[name]}")
         elif name in _BLOCKS:
-            found.append("\n")
+            found.append(" | \n" if is_in_cell and name in _ROWS else "\n")
+            is_in_cell = is_in_cell and name not in _ROWS
+        elif name in _APART:
+            found.append(" ")
     if not skipping:
         found.append(text[position:])
     seen = html.unescape(_TOO_LARGE.sub("\N{REPLACEMENT CHARACTER}", "".join(found)))

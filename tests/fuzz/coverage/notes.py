@@ -33,7 +33,7 @@ def read(data: bytes) -> None:
     text, said = decode(note), words.decode("utf-8", "replace")
     parse(text, Place("/roots", "a/note.md"), ROUGH)
     for mime in ("text/markdown", "text/plain", "text/html"):
-        for passage in passages(text, mime, "", ROUGH):
+        for passage in passages(plain(text) if mime == "text/html" else text, mime, "", ROUGH):
             plain(passage.text)
     terms(text)
     query_terms(said)

@@ -48,6 +48,27 @@ def test_the_text_of_each_kind_has_its_headings_and_rows(name: str) -> None:
     assert "secret" not in made.text
 
 
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("<dl><dt>Coffee</dt><dd>Black</dd><dt>Tea</dt><dd>Green</dd></dl>", "Coffee\n\nBlack\n\nTea\n\nGreen"),
+        ("<dl><dt>Coffee<dd>Black<dt>Tea<dd>Green</dl>", "Coffee\nBlack\nTea\nGreen"),
+        ("<nav>Home</nav><main>Text</main><aside>Side</aside>", "Home\n\nText\n\nSide"),
+        ("<figure>A<figcaption>Caption</figcaption></figure>B<hr>C", "A\nCaption\n\nB\nC"),
+        ("<label>Colour</label><select><option>Red<option>Blue</select>", "Colour \n\nRed\nBlue"),
+        (
+            "<address>1 First Street</address><details><summary>More</summary>Inside</details>",
+            "1 First Street\n\nMore\nInside",
+        ),
+        ("<table><tr><th>Region<th>Units<tr><td>EU<td>12</table>after", "Region | Units | \nEU | 12 | \nafter"),
+        ("<table><tr><td>a</td><td>b</td></tr></table>", "a | b |"),
+        ("<del><p>out</p></del><ins>in</ins> w<b>or</b>d<wbr>s", "out\nin words"),
+    ],
+)
+def test_words_of_different_elements_are_not_joined(page: str, text: str) -> None:
+    assert plain(page) == text
+
+
 def test_headings_and_tables_of_html_are_kept() -> None:
     page = (
         "<head><title>Reefs</title><style>h1 {}</style></head><h1 class=x>\n Corals</h1><p>grow<br>slowly</p>"

@@ -17,6 +17,7 @@ from linckia.services.knowledge.notes.files import Place
 from linckia.services.knowledge.notes.markdown import parse
 from linckia.services.runtime.models.measure import Measure, estimate, measure
 from linckia.services.runtime.text.cutting import Section, embedded_text, without_data
+from linckia.services.runtime.text.html import plain
 
 pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")
 
@@ -94,7 +95,7 @@ def test_all_pieces_of_a_text_stand_under_the_line_alone_at_its_top() -> None:
     found = passages(f"\n{title}\n\n{TEXTS['prose']}", "text/plain; charset=utf-8", "n.txt", MEASURE)
     assert len(found) > 2
     assert {piece.path for piece in found} == {(title,)}
-    page = passages(f"<title>{title}</title><p>{TEXTS['prose']}</p>", "text/html", "n.html", MEASURE)
+    page = passages(plain(f"<title>{title}</title><p>{TEXTS['prose']}</p>"), "text/html", "n.html", MEASURE)
     assert {piece.path for piece in page} == {(title,)}
     for text, mime in (
         (f"{title}\n{TEXTS['prose']}", "text/plain"),
