@@ -15,8 +15,8 @@ _BLOCKS = frozenset(
     re.findall(
         r"\w+",
         "p div br li tr section article header footer pre table ul ol blockquote address aside caption center dd"
-        " details dialog dir dl dt fieldset figcaption figure form hgroup hr legend main menu nav optgroup option search select"
-        " summary tbody tfoot thead textarea",
+        " details dialog dir dl dt fieldset figcaption figure form hgroup hr legend main menu nav optgroup option"
+        " search select summary tbody tfoot thead textarea",
     )
 )
 _ROWS = frozenset({"tr", "table", "tbody", "tfoot", "thead"})

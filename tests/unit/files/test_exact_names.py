@@ -58,9 +58,10 @@ async def touches_only(bench: Bench, root: Path, name: str, twin: str) -> None:
     back = await bench.call(RestoreFiles(paths=[path]))
     assert [one.status for one in back.results] == ["success"]
     assert tree(root) == {**other, name: "new"}
-    for tool, field in ((RenameFiles, "renames"), (MoveFiles, "moves")):
+    twice = [Relocation(from_=path, to=str(root / "moved")) for _ in range(2)]
+    for asked in (RenameFiles(renames=twice), MoveFiles(moves=twice)):
         (root / name).write_text("new")
-        done = await bench.call(tool(**{field: [Relocation(from_=path, to=str(root / "moved")) for _ in range(2)]}))
+        done = await bench.call(asked)
         assert [one.status for one in done.results] == ["success", "error"]
         assert tree(root) == {**other, "moved": "new"}
         (root / "moved").unlink()

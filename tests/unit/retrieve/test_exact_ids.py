@@ -14,6 +14,7 @@ from linckia.proto.ops.collections import (
     CollectionDrop,
     CollectionListParams,
     CollectionUpsert,
+    Document,
 )
 from linckia.proto.ops.retrieve import Filter
 from tests.in_process import Bench
@@ -50,7 +51,7 @@ async def left(bench: Bench, collection: str = "mine") -> set[str]:
 async def test_a_deletion_takes_only_what_is_named(tmp_path: Path, by: str) -> None:
     async with retrieve(tmp_path, collection_documents=100, collection_bytes=100_000) as bench:
         await bench.call(CollectionCreate(collection="mine"))
-        docs = [doc(each, "text", **{"of": each + "|", each: 1}) for each in VALUES]
+        docs = [Document(id=each, text="text", payload={"of": each + "|", each: 1}) for each in VALUES]
         await bench.call(CollectionUpsert(collection="mine", documents=docs))
         there = set(VALUES)
         for each in VALUES:
@@ -59,9 +60,11 @@ async def test_a_deletion_takes_only_what_is_named(tmp_path: Path, by: str) -> N
             elif by == "field":
                 gone = await bench.call(CollectionDelete(collection="mine", filters=[Filter(field=each, any_of=[1])]))
             else:
-                given = {"any_of": [each + "|"]} if by == "value" else {"prefix": each + "|"}
-                wanted = [Filter(field="of", **given)]  # type: ignore[arg-type]
-                gone = await bench.call(CollectionDelete(collection="mine", filters=wanted))
+                is_value = by == "value"
+                wanted = Filter(
+                    field="of", any_of=[f"{each}|"] if is_value else None, prefix=None if is_value else f"{each}|"
+                )
+                gone = await bench.call(CollectionDelete(collection="mine", filters=[wanted]))
             there -= {each}
             assert (gone.deleted, await left(bench)) == (1, there), each
 

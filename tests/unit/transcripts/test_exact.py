@@ -32,7 +32,7 @@ async def test_only_the_conversation_that_is_named_is_deleted(tmp_path: Path) ->
 async def test_a_part_of_an_id_names_nothing(tmp_path: Path, wrong: str) -> None:
     async with serving(tmp_path) as bench:
         await post(bench, payload([user("a")], "b"))
-        for asked in ({"conversation": wrong}, {"hash": wrong * 2}):
+        for asked in (TranscriptDelete(conversation=wrong), TranscriptDelete(hash=wrong * 2)):
             with pytest.raises(LinckiaError):
-                await bench.call(TranscriptDelete(**asked))
+                await bench.call(asked)
         assert len((await bench.call(TranscriptList())).conversations) == 1
