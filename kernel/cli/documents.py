@@ -136,7 +136,10 @@ def cat(arguments: argparse.Namespace) -> int:
 def _content(client: Client, document: JsonObject) -> Iterator[bytes]:
     offset = 0
     while offset < document["size"]:
-        params = {"path": document["path"], "include_content": True, "offset": offset, "length": PIECE_BYTES}
+        params = {
+            "path": document["path"], "include_content": True, "original": True, "offset": offset,
+            "length": PIECE_BYTES,
+        }  # fmt: skip
         piece = patiently(client, "documents_get", params)
         if piece["hash"] != document["hash"]:
             raise Failed(f"{document['path']} was changed while it was being read")

@@ -24,6 +24,7 @@ import pytest
 
 from tests.system.cli.clients import linckia
 from tests.system.running import RunningKernel, running
+from tests.unit.documents.pdfs import pdf_of
 
 SIZE = (24, 80)
 
@@ -249,6 +250,22 @@ def test_json_is_one_value(kernel: RunningKernel, words: list[str]) -> None:
     done = linckia(kernel.data_dir, *(word.format(root=root) for word in words), "--json")
     assert done.returncode == 0, done.stderr
     assert isinstance(json.loads(done.stdout), dict | list)
+
+
+def test_cat_writes_the_bytes_of_documents_whose_text_is_extracted(kernel: RunningKernel) -> None:
+    folder = Path(kernel.status()["roots"][0]) / "documents"
+    folder.mkdir()
+    files = {
+        "page.html": "<!doctype html><p class=x>größe</p>\n".encode(),
+        "old.txt": "größe\n".encode("latin-1"),
+        "form.pdf": pdf_of(["some text"]),
+    }
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    assert linckia(kernel.data_dir, "add", str(folder)).returncode == 0
+    program = [sys.executable, "-m", "linckia.kernel.cli", "--data", str(kernel.data_dir), "cat"]
+    for name, data in files.items():
+        assert subprocess.run([*program, name], capture_output=True, check=True).stdout == data
 
 
 def test_logs_as_json_have_a_message_on_each_line(kernel: RunningKernel) -> None:
