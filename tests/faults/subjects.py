@@ -182,17 +182,17 @@ async def seen_media(bench: Bench, root: Path) -> set[int]:
 
 
 async def write_memory(bench: Bench, root: Path, n: int) -> None:
-    await bench.call(Remember(text=f"Arm {n} of the sea star has {n} spines", source=str(n)))
+    await bench.call(Remember(text=f"The sea star has {n} spines", source=str(n)))
 
 
 async def seen_memory(bench: Bench, root: Path) -> set[int]:
     memories = (await bench.call(ListMemories())).memories
     there = {one.id for one in memories}
     for one in memories:
-        assert [said.source for said in one.said] == [one.text.split()[1]]
+        assert [said.source for said in one.said] == [one.text.split()[4]]
         # Those that contradict each other are kept together or not at all.
         assert there == {one.id, *one.conflicts_with}
-    return {int(one.text.split()[1]) for one in memories}
+    return {int(one.text.split()[4]) for one in memories}
 
 
 async def write_events(bench: Bench, root: Path, n: int) -> None:
