@@ -54,7 +54,7 @@ class Replacement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SectionText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Text below a heading `B` or `A > B`; if several match, `B[2]` is the second."""
+    """Text below a heading `B`, `A > B`, or `B[2]`, the second."""
 
     heading: Annotated[str, Meta(min_length=1, max_length=1024)]
     content: Text
