@@ -21,37 +21,37 @@ from typing import Any
 import trio
 from msgspec import structs
 
-from linckia.kernel import catalog, mounts, tokens
-from linckia.kernel.audit import Audit
-from linckia.kernel.catalog import ServiceEntry
-from linckia.kernel.config import Config
-from linckia.kernel.control.server import ControlServer
-from linckia.kernel.handoff import Handoff
-from linckia.kernel.happenings import Happenings
-from linckia.kernel.isolation import keep_running, run_isolated
-from linckia.kernel.launch import LaunchConfigs, RootFolders, secret
-from linckia.kernel.mandates import KEY_FILE, Mandates
-from linckia.kernel.mounts import LiveMounts
-from linckia.kernel.observation import Observation
-from linckia.kernel.operations import KernelOperations
-from linckia.kernel.ports import ROUTINE, Injector, ServiceState
-from linckia.kernel.router.router import Router
-from linckia.kernel.schedule import Schedule
-from linckia.kernel.settings import ConfigError
-from linckia.kernel.supervisor.local import LocalPlacement
-from linckia.kernel.supervisor.placement import Placement
-from linckia.kernel.supervisor.process import channel_to
-from linckia.kernel.supervisor.spawn import Prestarted
-from linckia.kernel.supervisor.supervisor import Supervisor
-from linckia.kernel.trends import Trends
-from linckia.proto import approvals, ops
-from linckia.proto.approvals import Rules
-from linckia.proto.control.address import log_dir
-from linckia.proto.end_signals import end_signals
-from linckia.proto.front import SERVICE as FRONT
-from linckia.proto.front import Http
-from linckia.proto.machine import give_back_at_rest
-from linckia.proto.operation import Operation
+from kernel import catalog, mounts, tokens
+from kernel.audit import Audit
+from kernel.catalog import ServiceEntry
+from kernel.config import Config
+from kernel.control.server import ControlServer
+from kernel.handoff import Handoff
+from kernel.happenings import Happenings
+from kernel.isolation import keep_running, run_isolated
+from kernel.launch import LaunchConfigs, RootFolders, secret
+from kernel.mandates import KEY_FILE, Mandates
+from kernel.mounts import LiveMounts
+from kernel.observation import Observation
+from kernel.operations import KernelOperations
+from kernel.ports import ROUTINE, Injector, ServiceState
+from kernel.router.router import Router
+from kernel.schedule import Schedule
+from kernel.settings import ConfigError
+from kernel.supervisor.local import LocalPlacement
+from kernel.supervisor.placement import Placement
+from kernel.supervisor.process import channel_to
+from kernel.supervisor.spawn import Prestarted
+from kernel.supervisor.supervisor import Supervisor
+from kernel.trends import Trends
+from proto import approvals, ops
+from proto.approvals import Rules
+from proto.control.address import log_dir
+from proto.end_signals import end_signals
+from proto.front import SERVICE as FRONT
+from proto.front import Http
+from proto.machine import give_back_at_rest
+from proto.operation import Operation
 
 LINGER_S = 2.0
 """How long a kernel started for its clients outlives the last one, so that a restarted MCP client finds it running."""
@@ -275,7 +275,7 @@ class _Kernel:
         """Return where services run: on this machine, and on the cluster if there is one. Raises ConfigError."""
         if (cluster := self.config.cluster) is None:
             return local
-        from linckia.kernel.supervisor.cluster import ClusterPlacement
+        from kernel.supervisor.cluster import ClusterPlacement
 
         placed = catalog.placed(pools, cluster, self.config.services)
         logs = log_dir(self.config.data_dir)

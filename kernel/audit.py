@@ -24,9 +24,9 @@ from typing import Final
 import msgspec
 import trio
 
-from linckia.kernel.isolation import isolated
-from linckia.proto.ops.kernel import AuditStatus
-from linckia.proto.repeats import INTERVAL_S, Repeats
+from kernel.isolation import isolated
+from proto.ops.kernel import AuditStatus
+from proto.repeats import INTERVAL_S, Repeats
 
 FOLDER: Final = "audit"
 """Folder in the data directory."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from linckia.kernel.audit import AuditEntry, entries, files_of
+from kernel.audit import AuditEntry, entries, files_of
 
 MAX_BYTES: Final = 1024 * 1024
 """How much of a file is read at once."""

@@ -10,17 +10,18 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from linckia.kernel import manifests
-from linckia.kernel.settings import REST_AFTER_S, ClusterSettings, ConfigError
-from linckia.kernel.supervisor.spec import Restart, ServiceSpec, ZygoteSpec
-from linckia.proto import extras
-from linckia.proto.cluster import Placed, Resources
-from linckia.proto.front import SERVICE as FRONT
-from linckia.proto.json_types import Layer
-from linckia.proto.launch import HEAPS
-from linckia.proto.machine import usable_cores
-from linckia.proto.manifest import MAX_WORKERS, THREADS_A_CORE, TORCH, Manifest, Roots, Zygote
-from linckia.proto.suggestions import nearest
+from kernel import manifests
+from kernel.settings import REST_AFTER_S, ClusterSettings, ConfigError
+from kernel.supervisor.spec import Restart, ServiceSpec, ZygoteSpec
+from proto import extras
+from proto.cluster import Placed, Resources
+from proto.front import SERVICE as FRONT
+from proto.json_types import Layer
+from proto.launch import HEAPS
+from proto.machine import usable_cores
+from proto.manifest import MAX_WORKERS, THREADS_A_CORE, TORCH, Manifest, Roots, Zygote
+from proto.names import module
+from proto.suggestions import nearest
 
 DISK_LIMIT = "disk_limit_bytes"
 """Setting that every service has: overrides its disk limit; 0 means no limit."""
@@ -28,7 +29,7 @@ DISK_LIMIT = "disk_limit_bytes"
 GROWS_AFTER_S = 1.0
 """How long calls wait before a pool with bounds starts another process. Starting one on a node takes as long."""
 
-_RUNTIME = "linckia.services.runtime.main"
+_RUNTIME = module("services.runtime.main")
 """Module that every zygote loads."""
 
 _LONG_PAUSE = 5

@@ -18,10 +18,10 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from linckia.kernel.mount_settings import Mounts, is_variable, problem_of
-from linckia.kernel.settings import ConfigError
-from linckia.proto.json_types import JsonObject, Layer
-from linckia.proto.mounts import TABLE
+from kernel.mount_settings import Mounts, is_variable, problem_of
+from kernel.settings import ConfigError
+from proto.json_types import JsonObject, Layer
+from proto.mounts import TABLE
 
 IGNORED: Final = frozenset({"type", "transport", "source", "name", "description", "version", "gallery", "icon", "dev"})
 """Members that say nothing about how to start the server; `type` and `transport` are read with `url`."""

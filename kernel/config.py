@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from linckia.kernel import client_files, denied_paths, manifests
-from linckia.kernel.mount_settings import Mounts
-from linckia.kernel.settings import (
+from kernel import client_files, denied_paths, manifests
+from kernel.mount_settings import Mounts
+from kernel.settings import (
     REST_AFTER_S,
     AuditSettings,
     BackupSettings,
@@ -33,11 +33,11 @@ from linckia.kernel.settings import (
     from_other_names,
     with_short_tables,
 )
-from linckia.proto import approvals, extras
-from linckia.proto import backup as backups
-from linckia.proto.approvals import ApprovalSettings
-from linckia.proto.control.address import find_data_dir, given_data_dir
-from linckia.proto.front import (
+from proto import approvals, extras
+from proto import backup as backups
+from proto.approvals import ApprovalSettings
+from proto.control.address import find_data_dir, given_data_dir
+from proto.front import (
     ASYMMETRIC,
     DEFAULT_HOST,
     MIN_TOKEN_CHARACTERS,
@@ -47,13 +47,13 @@ from linckia.proto.front import (
     ScopeGrant,
     is_loopback,
 )
-from linckia.proto.grants import parse_rate
-from linckia.proto.json_types import Layer
-from linckia.proto.manifest import Manifest
-from linckia.proto.models import hub
-from linckia.proto.mounts import TABLE
-from linckia.proto.operation import ALL, SURFACES
-from linckia.proto.suggestions import nearest
+from proto.grants import parse_rate
+from proto.json_types import Layer
+from proto.manifest import Manifest
+from proto.models import hub
+from proto.mounts import TABLE
+from proto.operation import ALL, SURFACES
+from proto.suggestions import nearest
 
 FILE_NAMES = ("config.yaml", "linckia.toml")
 """Names of settings files in the data directory; the last one takes precedence."""

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from linckia.kernel import VERSION, manifests
-from linckia.proto.backup import FILE, STAGING, Program
-from linckia.proto.control.address import CannotHold
-from linckia.proto.durable import replace_file
-from linckia.proto.manifest import Keep, Manifest
-from linckia.proto.stores import Stores
+from kernel import VERSION, manifests
+from proto.backup import FILE, STAGING, Program
+from proto.control.address import CannotHold
+from proto.durable import replace_file
+from proto.manifest import Keep, Manifest
+from proto.stores import Stores
 
 FORMAT: Final = sum(store.schema for each in manifests.built_in() for store in each.manifest.stores)
 """Sum of the schema versions of all stores, so that it grows with each of them."""

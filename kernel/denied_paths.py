@@ -14,7 +14,7 @@ import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 
-from linckia.kernel.settings import ConfigError
+from kernel.settings import ConfigError
 
 _WILDCARD = re.compile(r"[*?\[]")
 

@@ -16,14 +16,14 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
-from linckia.kernel.mandates import Mandate
-from linckia.proto import errors, frames
-from linckia.proto.channel import Channel
-from linckia.proto.errors import Executed, LinckiaError
-from linckia.proto.frames import Call, Cancel, Event, Fault, Level, Log, Progress, Return, Unfinished
-from linckia.proto.grants import Grant
-from linckia.proto.link import LinkClosed
-from linckia.proto.operation import Operation
+from kernel.mandates import Mandate
+from proto import errors, frames
+from proto.channel import Channel
+from proto.errors import Executed, LinckiaError
+from proto.frames import Call, Cancel, Event, Fault, Level, Log, Progress, Return, Unfinished
+from proto.grants import Grant
+from proto.link import LinkClosed
+from proto.operation import Operation
 
 CALLS_AT_ONCE = 1024
 """Maximum number of unanswered calls of one process."""

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 import msgspec
 import trio
 
-from linckia.kernel.isolation import keep_running, run_isolated
-from linckia.proto import frames
-from linckia.proto.front import (
+from kernel.isolation import keep_running, run_isolated
+from proto import frames
+from proto.front import (
     MAX_BETWEEN,
     MAX_PACKET_BYTES,
     Attach,
@@ -36,7 +36,7 @@ from linckia.proto.front import (
     Listen,
     ToFront,
 )  # fmt: skip
-from linckia.proto.link import passed, rights
+from proto.link import passed, rights
 
 LOOK_S = 1.0
 """Interval between checks of the listening sockets; each check takes a microsecond."""

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import trio
 
-from linckia.kernel.audit import Audit, AuditEntry
-from linckia.kernel.audit_positions import read_after
-from linckia.kernel.history import Recorder
-from linckia.kernel.router.router import Router
-from linckia.proto.errors import OperationError
-from linckia.proto.operation import Access, operation_of
-from linckia.proto.ops import observation as ops
+from kernel.audit import Audit, AuditEntry
+from kernel.audit_positions import read_after
+from kernel.history import Recorder
+from kernel.router.router import Router
+from proto.errors import OperationError
+from proto.operation import Access, operation_of
+from proto.ops import observation as ops
 
 GATHER_S = 0.25
 """How long to gather what happens after the first piece of news."""

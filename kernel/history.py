@@ -18,9 +18,9 @@ from typing import Final, TypeVar
 import msgspec
 import trio
 
-from linckia.kernel.isolation import isolated
-from linckia.proto.durable import append, replace_file
-from linckia.proto.ops.observation import History, Series, TimelineEvent
+from kernel.isolation import isolated
+from proto.durable import append, replace_file
+from proto.ops.observation import History, Series, TimelineEvent
 
 INTERVAL_S: Final = 15.0
 """Four points a minute: fine enough for a chart of an hour, and an idle machine wakes rarely."""

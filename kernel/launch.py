@@ -20,16 +20,16 @@ from typing import Final
 import msgspec
 import trio
 
-from linckia.kernel import VERSION, denied_paths, users
-from linckia.kernel.catalog import DISK_LIMIT, ServiceEntry
-from linckia.kernel.config import Config, files_of, model_folders
-from linckia.kernel.supervisor.spec import ServiceSpec
-from linckia.proto.durable import replace_file
-from linckia.proto.front import PATIENCE_S, PATIENCE_SETTING, FrontSettings, PromptFolder
-from linckia.proto.json_types import Layer
-from linckia.proto.launch import Confinement, LaunchConfig
-from linckia.proto.manifest import Manifest, Roots
-from linckia.proto.ops import Table
+from kernel import VERSION, denied_paths, users
+from kernel.catalog import DISK_LIMIT, ServiceEntry
+from kernel.config import Config, files_of, model_folders
+from kernel.supervisor.spec import ServiceSpec
+from proto.durable import replace_file
+from proto.front import PATIENCE_S, PATIENCE_SETTING, FrontSettings, PromptFolder
+from proto.json_types import Layer
+from proto.launch import Confinement, LaunchConfig
+from proto.manifest import Manifest, Roots
+from proto.ops import Table
 
 SESSION_KEY: Final = "session.key"
 """Name of the file in the data directory with the key that signs the ids of HTTP sessions."""

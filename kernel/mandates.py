@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from linckia.proto import frames
-from linckia.proto.errors import Forbidden
-from linckia.proto.grants import ISSUED, Grant, Token
-from linckia.proto.later import NOT_VALID, LaterCall
-from linckia.proto.operation import Params
+from proto import frames
+from proto.errors import Forbidden
+from proto.grants import ISSUED, Grant, Token
+from proto.later import NOT_VALID, LaterCall
+from proto.operation import Params
 
 KEY_FILE = "mandates.key"
 """File in the data directory, accessible only to the kernel's user."""

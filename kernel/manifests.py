@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from linckia.kernel.settings import ConfigError
-from linckia.proto.json_types import Layer
-from linckia.proto.manifest import GIB, Manifest, Template
+from kernel.settings import ConfigError
+from proto.json_types import Layer
+from proto.manifest import GIB, Manifest, Template
+from proto.names import module
 
-SERVICES = "linckia.services"
+SERVICES = module("services")
 
 
 class PackagedManifest(NamedTuple):

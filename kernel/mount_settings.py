@@ -14,11 +14,11 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from linckia.kernel import manifests
-from linckia.kernel.settings import ConfigError, check_names
-from linckia.proto.json_types import Layer
-from linckia.proto.mounts import NAME_PATTERN, REFERENCE, TABLE, MountSettings, is_name, service_of
-from linckia.proto.operation import SURFACES
+from kernel import manifests
+from kernel.settings import ConfigError, check_names
+from proto.json_types import Layer
+from proto.mounts import NAME_PATTERN, REFERENCE, TABLE, MountSettings, is_name, service_of
+from proto.operation import SURFACES
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -15,17 +15,17 @@ import msgspec
 import trio
 from msgspec import structs
 
-from linckia.kernel import catalog, manifests
-from linckia.kernel.catalog import ServiceEntry
-from linckia.kernel.config import Config, load
-from linckia.kernel.router.instance import Limits
-from linckia.kernel.router.router import Router
-from linckia.kernel.settings import ConfigError
-from linckia.kernel.supervisor.supervisor import Supervisor
-from linckia.proto.mounts import TABLE, Mount, MountTable, ToolChoice, service_of
-from linckia.proto.operation import Operation
-from linckia.proto.ops import Table
-from linckia.proto.ops.kernel import MountsReloaded
+from kernel import catalog, manifests
+from kernel.catalog import ServiceEntry
+from kernel.config import Config, load
+from kernel.router.instance import Limits
+from kernel.router.router import Router
+from kernel.settings import ConfigError
+from kernel.supervisor.supervisor import Supervisor
+from proto.mounts import TABLE, Mount, MountTable, ToolChoice, service_of
+from proto.operation import Operation
+from proto.ops import Table
+from proto.ops.kernel import MountsReloaded
 
 POLL_S = 30.0
 """How long a front's request for changes waits at most; less than its deadline."""

@@ -19,22 +19,23 @@ from typing import Any
 import msgspec
 import trio
 
-from linckia.kernel import audit, token_editing, tokens
-from linckia.kernel.config import Config
-from linckia.kernel.generation import Undecoded
-from linckia.kernel.history import Point, Recorder, rounded
-from linckia.kernel.launch import LaunchConfigs
-from linckia.kernel.ports import LocalHandler
-from linckia.kernel.router.router import Router
-from linckia.kernel.supervisor import processes
-from linckia.kernel.supervisor.supervisor import Supervisor
-from linckia.kernel.trends import Trends
-from linckia.proto.control.address import log_dir
-from linckia.proto.errors import Forbidden, InvalidParams, OperationError
-from linckia.proto.grants import Token
-from linckia.proto.operation import CLIENT, OPERATOR, Params, operation_of
-from linckia.proto.ops import observation as ops
-from linckia.proto.ops.kernel import SERVICE, Done, KernelStatus
+from kernel import audit, token_editing, tokens
+from kernel.config import Config
+from kernel.generation import Undecoded
+from kernel.history import Point, Recorder, rounded
+from kernel.launch import LaunchConfigs
+from kernel.ports import LocalHandler
+from kernel.router.router import Router
+from kernel.supervisor import processes
+from kernel.supervisor.supervisor import Supervisor
+from kernel.trends import Trends
+from proto.control.address import log_dir
+from proto.errors import Forbidden, InvalidParams, OperationError
+from proto.grants import Token
+from proto.names import module
+from proto.operation import CLIENT, OPERATOR, Params, operation_of
+from proto.ops import observation as ops
+from proto.ops.kernel import SERVICE, Done, KernelStatus
 
 SAME_S = 0.5
 """Readers within this time get the same overview, so that several of them cost no more than one."""
@@ -250,7 +251,7 @@ class Observation:
 
     async def _doctor(self, params: ops.KernelDoctor, caller: str) -> ops.DoctorFindings:
         status = await self.status()
-        command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "doctor", "--json", "--status", "-"]
+        command = [sys.executable, "-P", "-m", module("kernel.cli"), "doctor", "--json", "--status", "-"]
         ended = await trio.run_process(
             [*command, "--data", str(self.config.data_dir)], stdin=msgspec.json.encode(status), capture_stdout=True,
             capture_stderr=True, check=False,

@@ -13,33 +13,33 @@ from typing import Any, TypeVar
 import msgspec
 import trio
 
-from linckia.kernel import VERSION
-from linckia.kernel.audit import Audit, AuditEntry, now
-from linckia.kernel.config import Config, load
-from linckia.kernel.generation import MAX_DECODED_BYTES, Reports, Undecoded, answering, served
-from linckia.kernel.handoff import Handoff
-from linckia.kernel.mandates import Mandates
-from linckia.kernel.mounts import LiveMounts
-from linckia.kernel.ports import CauseKind, Injector, LocalHandler, ServiceState
-from linckia.kernel.router.record import who
-from linckia.kernel.router.router import Router
-from linckia.kernel.schedule import Schedule
-from linckia.kernel.settings import ConfigError
-from linckia.kernel.supervisor import processes
-from linckia.kernel.supervisor.supervisor import Supervisor
-from linckia.kernel.tokens import CannotRead, LiveTokens
-from linckia.kernel.trends import Trends
-from linckia.proto import frames
-from linckia.proto.control.address import last_lines, log_dir
-from linckia.proto.errors import Forbidden, InvalidParams, OperationError, Unavailable
-from linckia.proto.front import OFF
-from linckia.proto.front import SERVICE as FRONT
-from linckia.proto.grants import TokenTable
-from linckia.proto.http import CONTENT_PATH
-from linckia.proto.later import filled
-from linckia.proto.mounts import TOOLS_CALL, MountRequest, MountTable
-from linckia.proto.operation import CLIENT, OPERATOR, Operation, Params, Role, operation_of
-from linckia.proto.ops import kernel as ops
+from kernel import VERSION
+from kernel.audit import Audit, AuditEntry, now
+from kernel.config import Config, load
+from kernel.generation import MAX_DECODED_BYTES, Reports, Undecoded, answering, served
+from kernel.handoff import Handoff
+from kernel.mandates import Mandates
+from kernel.mounts import LiveMounts
+from kernel.ports import CauseKind, Injector, LocalHandler, ServiceState
+from kernel.router.record import who
+from kernel.router.router import Router
+from kernel.schedule import Schedule
+from kernel.settings import ConfigError
+from kernel.supervisor import processes
+from kernel.supervisor.supervisor import Supervisor
+from kernel.tokens import CannotRead, LiveTokens
+from kernel.trends import Trends
+from proto import frames
+from proto.control.address import last_lines, log_dir
+from proto.errors import Forbidden, InvalidParams, OperationError, Unavailable
+from proto.front import OFF
+from proto.front import SERVICE as FRONT
+from proto.grants import TokenTable
+from proto.http import CONTENT_PATH
+from proto.later import filled
+from proto.mounts import TOOLS_CALL, MountRequest, MountTable
+from proto.operation import CLIENT, OPERATOR, Operation, Params, Role, operation_of
+from proto.ops import kernel as ops
 
 S = TypeVar("S", bound=msgspec.Struct)
 

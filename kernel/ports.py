@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from linckia.kernel.generation import Client, Generation
-from linckia.proto.channel import Channel
-from linckia.proto.frames import AnyFrame
-from linckia.proto.link import Link
-from linckia.proto.operation import Operation, Params
+from kernel.generation import Client, Generation
+from proto.channel import Channel
+from proto.frames import AnyFrame
+from proto.link import Link
+from proto.operation import Operation, Params
 
 ROUTINE = {"routine": True}
 """`extra` for routine log lines: they are written to the log file but not shown on a terminal."""

@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 import trio
 
-from linckia.kernel.settings import BackupSettings
-from linckia.proto.backup import Outcome, known
-from linckia.proto.ops.kernel import BackupStatus
+from kernel.settings import BackupSettings
+from proto.backup import Outcome, known
+from proto.names import module
+from proto.ops.kernel import BackupStatus
 
 AGAIN_S = 600.0
 """Delay after a failure, unless the next backup is due earlier."""
@@ -68,7 +69,7 @@ class Schedule:
         if self._settings is None:
             return None
         async with self._turn:
-            command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "backup", self._settings.to, "--background"]
+            command = [sys.executable, "-P", "-m", module("kernel.cli"), "backup", self._settings.to, "--background"]
             command += ["--keep", str(self._settings.keep), "--data", str(self._data_dir)]
             began = time.time()
             ended = await trio.run_process(command, capture_stderr=True, stdout=subprocess.DEVNULL, check=False)

@@ -19,11 +19,11 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.cluster import Placed
-from linckia.proto.front import DEFAULT_PORT, Http
-from linckia.proto.json_types import Layer
-from linckia.proto.manifest import ShortTable
-from linckia.proto.suggestions import nearest
+from proto.cluster import Placed
+from proto.front import DEFAULT_PORT, Http
+from proto.json_types import Layer
+from proto.manifest import ShortTable
+from proto.suggestions import nearest
 
 PREFIX = "LINCKIA_"
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from linckia.kernel import tokens
-from linckia.kernel.catalog import ENTRIES
-from linckia.kernel.settings import seconds
-from linckia.proto.grants import HTTP, MAX_ROOTS, STDIO, Token, parse_rate
-from linckia.proto.operation import ALL, CLIENT, COMPACT, OPERATOR
-from linckia.proto.suggestions import nearest
+from kernel import tokens
+from kernel.catalog import ENTRIES
+from kernel.settings import seconds
+from proto.grants import HTTP, MAX_ROOTS, STDIO, Token, parse_rate
+from proto.operation import ALL, CLIENT, COMPACT, OPERATOR
+from proto.suggestions import nearest
 
 RESERVED: Final = frozenset({STDIO, HTTP, CLIENT, OPERATOR, *(entry.service for entry in ENTRIES), "kernel"})
 """Other names that appear in the audit log."""

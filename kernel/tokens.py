@@ -19,9 +19,9 @@ from pathlib import Path
 import msgspec
 import trio
 
-from linckia.proto.durable import replace_file
-from linckia.proto.front import MIN_TOKEN_CHARACTERS
-from linckia.proto.grants import Grant, Token, TokenTable
+from proto.durable import replace_file
+from proto.front import MIN_TOKEN_CHARACTERS
+from proto.grants import Grant, Token, TokenTable
 
 TOKEN_BYTES = 32
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import msgspec
 import trio
 
-from linckia.kernel.supervisor.disk import folder_bytes
-from linckia.proto.durable import append, replace_file
-from linckia.proto.ops.kernel import Trend
+from kernel.supervisor.disk import folder_bytes
+from proto.durable import append, replace_file
+from proto.ops.kernel import Trend
 
 INTERVAL_S = 3600.0
 WINDOW_S = 7 * 86_400

@@ -20,8 +20,8 @@ import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 
-from linckia import proto
-from linckia.proto.launch import User
+import proto
+from proto.launch import User
 
 FIRST_ID = 1_879_048_192
 """No distribution, container or directory service assigns numbers from here to 2^31."""

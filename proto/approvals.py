@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.mounts import TOOLS_CALL, MountRequest, is_name
-from linckia.proto.operation import CLIENT, Access, Operation
-from linckia.proto.suggestions import nearest
+from proto.mounts import TOOLS_CALL, MountRequest, is_name
+from proto.operation import CLIENT, Access, Operation
+from proto.suggestions import nearest
 
 SERVICE: Final = "approvals"
 KERNEL: Final = "kernel"

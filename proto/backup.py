@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from linckia.proto.durable import replace_file
-from linckia.proto.stores import Stores
+from proto.durable import replace_file
+from proto.stores import Stores
 
 FILE: Final = "backup.json"
 """File in the data directory to which each backup process writes its outcome."""

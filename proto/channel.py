@@ -16,9 +16,9 @@ from typing import NamedTuple
 import msgspec
 import trio
 
-from linckia.proto import frames
-from linckia.proto.frames import AnyFrame, Call, Cancel, Event, Fault, Log, Part, Pieces, Progress, Return
-from linckia.proto.link import Link, LinkClosed
+from proto import frames
+from proto.frames import AnyFrame, Call, Cancel, Event, Fault, Log, Part, Pieces, Progress, Return
+from proto.link import Link, LinkClosed
 
 _CALL_FRAMES = (Call, Return, Fault, Progress, Cancel)
 """Frames that keep their order within one id."""

@@ -14,8 +14,8 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.json_types import JsonObject
-from linckia.proto.launch import LaunchConfig
+from proto.json_types import JsonObject
+from proto.launch import LaunchConfig
 
 MAX_PACKET_BYTES = 1024 * 1024
 """Maximum size of a message. Settings take a few kilobytes."""

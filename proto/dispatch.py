@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
-from linckia.proto.frames import Level
-from linckia.proto.json_types import JsonObject
-from linckia.proto.operation import Operation, Params
+from proto.frames import Level
+from proto.json_types import JsonObject
+from proto.operation import Operation, Params
 
 
 class ClientRequests(Protocol):

@@ -8,8 +8,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from linckia import proto
-from linckia.proto.launch import HEAPS
+import proto
+from proto import names
+from proto.launch import HEAPS
 
 MALLOC = {
     # By default glibc maps and unmaps each large message, which makes 1 MB messages 3 to 6 times slower.
@@ -37,8 +38,7 @@ its launch configuration."""
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a child process."""
     base = {name: value for name, value in os.environ.items() if name in PASSED or name.startswith(PASSED_PREFIXES)}
-    # Not resolved: in a checkout, the package gets its name from a folder of symlinks.
-    code = str(Path(proto.__file__).parents[2])
+    code = str(Path(proto.__file__).parents[1 + names.PACKAGE.count(".")])
     others = [os.path.abspath(path) for path in base.get("PYTHONPATH", "").split(os.pathsep) if path]
     return {
         **base,

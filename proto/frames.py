@@ -20,8 +20,8 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 import msgspec
 from msgspec import Meta, Raw
 
-from linckia.proto.errors import Failure
-from linckia.proto.grants import Grant
+from proto.errors import Failure
+from proto.grants import Grant
 
 PROTOCOL = 5
 """Protocol version. A hello with another version is refused, so that a stale process is not used by mistake."""

@@ -13,7 +13,8 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.approvals import ApprovalSettings
+from proto.approvals import ApprovalSettings
+from proto.names import module
 
 SERVICE = "front"
 """The service of which fronts are instances; it owns the operations that they handle themselves."""
@@ -22,8 +23,8 @@ CALL_MOUNTED = "call_mounted"
 """Operation of the front by which the operator calls a tool of a mounted server, since only fronts know their names."""
 
 LIBRARIES = (
-    "linckia.services.front.protocol.server",
-    "linckia.services.front.web.serving",
+    module("services.front.protocol.server"),
+    module("services.front.web.serving"),
 )
 """Modules that a front needs for everything beyond lists and ordinary calls of local clients: MCP's SDK and the HTTP
 server."""

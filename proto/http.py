@@ -10,8 +10,8 @@ from typing import ClassVar, Protocol, TypeVar
 
 import msgspec
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.operation import Params, Route
+from proto.errors import InvalidParams
+from proto.operation import Params, Route
 
 R = TypeVar("R")
 

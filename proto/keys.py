@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from linckia.proto.errors import InvalidParams
+from proto.errors import InvalidParams
 
 META: Final = "io.linckia/idempotency-key"
 """Member of `_meta` in MCP requests."""

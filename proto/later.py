@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from linckia.proto.errors import InvalidParams
+from proto.errors import InvalidParams
 
 MAX_LATER_CALLS = 1_000
 """Maximum number of different calls that a client may request at once."""

@@ -13,10 +13,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from linckia.proto.front import LIBRARIES
-from linckia.proto.front import SERVICE as FRONT
-from linckia.proto.json_types import JsonObject, Layer
-from linckia.proto.operation import Operation
+from proto.front import LIBRARIES
+from proto.front import SERVICE as FRONT
+from proto.json_types import JsonObject, Layer
+from proto.operation import Operation
 
 NAME: Final = r"[a-z][a-z0-9_]{0,63}"
 """Pattern for names of services."""

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Raw, UnsetType
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.json_types import Layer
-from linckia.proto.operation import CLIENT, OPERATOR, Access, Operation, Params, Role
+from proto.errors import InvalidParams
+from proto.json_types import Layer
+from proto.operation import CLIENT, OPERATOR, Access, Operation, Params, Role
 
 TABLE: Final = "mcp"
 """Name of the settings table with a table for each mount."""

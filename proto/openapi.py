@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from linckia.proto.json_types import JsonObject
-from linckia.proto.operation import Access, Operation, Route
-from linckia.proto.ops import Table
-from linckia.proto.validation import json_schema
+from proto.json_types import JsonObject
+from proto.operation import Access, Operation, Route
+from proto.ops import Table
+from proto.validation import json_schema
 
 OPENAPI: Final = "3.1.1"
 PATH: Final = "/openapi.json"

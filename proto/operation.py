@@ -18,10 +18,10 @@ from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 import msgspec
 
-from linckia.proto.errors import Executed, Kind, LinckiaError
-from linckia.proto.grants import Grant
-from linckia.proto.later import LaterCall
-from linckia.proto.validation import JsonSchema, json_schema, respelled, validate
+from proto.errors import Executed, Kind, LinckiaError
+from proto.grants import Grant
+from proto.later import LaterCall
+from proto.validation import JsonSchema, json_schema, respelled, validate
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from linckia.proto.stores import opened_folder
+from proto.stores import opened_folder
 
 
 def remove(path: Path) -> None:

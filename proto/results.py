@@ -11,10 +11,10 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 from msgspec import Raw
 
-from linckia.proto import frames
-from linckia.proto.errors import Internal
-from linckia.proto.front import SERVICE as FRONT
-from linckia.proto.operation import Operation
+from proto import frames
+from proto.errors import Internal
+from proto.front import SERVICE as FRONT
+from proto.operation import Operation
 
 R = TypeVar("R")
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Final, NamedTuple
 
-from linckia.proto.manifest import Keep
+from proto.manifest import Keep
 
 LOGS: Final = ("-wal", "-shm", "-journal")
 """Suffixes of the files that SQLite keeps next to a database."""

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.lenient import converted
+from proto.errors import InvalidParams
+from proto.lenient import converted
 
 JsonSchema: TypeAlias = dict[str, Any]
 """A JSON Schema 2020-12; its values may be any JSON."""

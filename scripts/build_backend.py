@@ -1,9 +1,16 @@
-"""setuptools, with the links of the README made absolute in the package's description: PyPI does not resolve others."""
+"""setuptools, for a source whose folders are packages, and an installation that has one package, `linckia`.
+
+The source imports `kernel`, `proto` and `services`, as the folders are called, so that every tool can follow its
+imports. Before a build, they are copied below `linckia` in BUILD_ROOT, with its name written into their imports.
+Modules that are named at run time get it from `proto.names`. The links of the README are made absolute in the package's
+description, since PyPI does not resolve others.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +20,11 @@ from setuptools import build_meta  # type: ignore[import-untyped]  # its stubs a
 REPOSITORY = "https://github.com/linckia/linckia"
 DESCRIPTION = Path("README.pypi.md")
 """Made for the time of a build, and named in pyproject.toml as the description."""
+
+BUILD_ROOT = Path("scripts/build_root")
+"""Made for the time of a build, and named in pyproject.toml as the folder of the package."""
+
+FOLDERS = ("kernel", "proto", "services")
 
 Settings = Mapping[str, Any] | None
 
@@ -24,13 +36,32 @@ def absolute(text: str) -> str:
     return _LINK.sub(rf"]({REPOSITORY}/blob/main/\1)", text)
 
 
+_FROM = re.compile(
+    rf"^(\s*(?:from|import) )((?:{'|'.join(FOLDERS)})(?:\.[\w.]+)?(?= import |\s*$| as |  #))", re.MULTILINE
+)
+_WHOLE = re.compile(rf"^(\s*)import ({'|'.join(FOLDERS)})$", re.MULTILINE)
+
+
+def installed(source: str) -> str:
+    """Return the source of a module with its imports as they are in an installation."""
+    return _FROM.sub(r"\1linckia.\2", _WHOLE.sub(r"\1from linckia import \2", source))
+
+
 @contextlib.contextmanager
 def _described() -> Iterator[None]:
     DESCRIPTION.write_text(absolute(Path("README.md").read_text(encoding="utf-8")), encoding="utf-8")
     try:
+        package = BUILD_ROOT / "linckia"
+        shutil.rmtree(BUILD_ROOT, ignore_errors=True)
+        for folder in FOLDERS:
+            shutil.copytree(folder, package / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        (package / "__init__.py").touch()
+        for module in package.rglob("*.py"):
+            module.write_text(installed(module.read_text(encoding="utf-8")), encoding="utf-8")
         yield
     finally:
         DESCRIPTION.unlink()
+        shutil.rmtree(BUILD_ROOT, ignore_errors=True)
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:

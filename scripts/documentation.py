@@ -25,11 +25,11 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(ROOT / "scripts" / "import_root"))
 
-from linckia.kernel import VERSION, settings  # noqa: E402
-from linckia.kernel.cli.parser import build_parser  # noqa: E402
-from linckia.proto import openapi, ops  # noqa: E402
-from linckia.proto.operation import CLIENT, SURFACES, Operation, Role  # noqa: E402
-from linckia.services.front.web import metrics  # noqa: E402
+from kernel import VERSION, settings  # noqa: E402
+from kernel.cli.parser import build_parser  # noqa: E402
+from proto import openapi, ops  # noqa: E402
+from proto.operation import CLIENT, SURFACES, Operation, Role  # noqa: E402
+from services.front.web import metrics  # noqa: E402
 
 OUTSIDE = ("README.md", "ARCHITECTURE.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE")
 """Files of the repository that pages link to; the site has copies of them in `project/`."""
@@ -152,7 +152,7 @@ def setting_types() -> list[tuple[str, type[msgspec.Struct], str]]:
             for name, table in re.findall(r'^class (\w+)\(.*?\n    """Settings of `\[([\w.]+)\]`', text, re.M | re.S):
                 if re.search(rf"^class {name}\(", text, re.M) is None:
                     continue
-                module = "linckia." + ".".join(path.relative_to(ROOT).with_suffix("").parts)
+                module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
                 kind = getattr(importlib.import_module(module), name)
                 service = table.removeprefix("services.")
                 found.append((f"`[services.{service}]`", kind, f"services.{service}."))
@@ -177,7 +177,7 @@ def field_docs(kind: type) -> dict[str, str]:
     """Return the docstrings below the fields of a class and its bases."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):
-        if not each.__module__.startswith("linckia."):
+        if each.__module__.partition(".")[0] not in ("kernel", "proto", "services"):
             continue
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
         assert isinstance(tree, ast.ClassDef)

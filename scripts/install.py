@@ -337,7 +337,7 @@ def set_up(extras: Sequence[str]) -> None:
             pip_install("--upgrade", "pip")
         install_missing(missing, set(setup["alone"]))
     # The checkout itself, without a build step: an edit takes effect at the next start.
-    (site / "linckia-checkout.pth").write_text(f"{IMPORT_ROOT}\n")
+    (site / "linckia-checkout.pth").write_text(f"{ROOT}\n{IMPORT_ROOT}\nimport linckia_in_checkout\n")
     check(wanted, site)
     if missing:
         compile_packages(site)

@@ -17,17 +17,17 @@ from typing import Any, TypeVar
 
 import trio
 
-from linckia.proto import frames, ops, results
-from linckia.proto.channel import Channel
-from linckia.proto.errors import Cancelled, LinckiaError, Unavailable
-from linckia.proto.frames import Bye, ByeAck, Call, Cancel, Drain, Event, Fault, Progress, Ready, Return, Unfinished
-from linckia.proto.launch import LaunchConfig
-from linckia.proto.link import LinkClosed
-from linckia.proto.operation import Params, operation_of
-from linckia.services.runtime.calls import Outgoing
-from linckia.services.runtime.handlers import OpenService
-from linckia.services.runtime.loop import ServiceLoop
-from linckia.services.runtime.roots import Roots
+from proto import frames, ops, results
+from proto.channel import Channel
+from proto.errors import Cancelled, LinckiaError, Unavailable
+from proto.frames import Bye, ByeAck, Call, Cancel, Drain, Event, Fault, Progress, Ready, Return, Unfinished
+from proto.launch import LaunchConfig
+from proto.link import LinkClosed
+from proto.operation import Params, operation_of
+from services.runtime.calls import Outgoing
+from services.runtime.handlers import OpenService
+from services.runtime.loop import ServiceLoop
+from services.runtime.roots import Roots
 from tests.memory_link import memory_link
 
 R = TypeVar("R")

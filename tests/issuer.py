@@ -29,8 +29,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from linckia.proto.front import Http
-from linckia.services.front.transport import http_server
+from proto.front import Http
+from services.front.transport import http_server
 
 AUDIENCE = "https://linckia.example"
 

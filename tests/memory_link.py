@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import trio
 
-from linckia.proto.link import Link, LinkClosed
+from proto.link import Link, LinkClosed
 
 
 class _MemoryEnd(Link):

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from linckia.kernel.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Failed, Usage
-from linckia.kernel.cli.parser import build_parser, commands_of, reordered
-from linckia.kernel.cli.terminal import complain, program
-from linckia.proto.control.address import find_data_dir
-from linckia.proto.control.client import CallFailed, ControlError
+from kernel.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Failed, Usage
+from kernel.cli.parser import build_parser, commands_of, reordered
+from kernel.cli.terminal import complain, program
+from proto.control.address import find_data_dir
+from proto.control.client import CallFailed, ControlError
+from proto.names import module
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -24,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.data_dir = find_data_dir(arguments.data, os.environ)
     named = program.set(f"linckia {arguments.command}")
     try:
-        command: Command = getattr(import_module(f"linckia.kernel.cli.{arguments.module}"), arguments.function)
+        command: Command = getattr(import_module(module(f"kernel.cli.{arguments.module}")), arguments.function)
         code = command(arguments)
         sys.stdout.flush()
     except BrokenPipeError:

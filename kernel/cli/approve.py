@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import getpass
 
-from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.terminal import connect, say, show_json
-from linckia.proto.control.client import CallFailed, Client
-from linckia.proto.json_types import JsonObject
+from kernel.cli import Failed, Usage
+from kernel.cli.terminal import connect, say, show_json
+from proto.control.client import CallFailed, Client
+from proto.json_types import JsonObject
 
 PREVIEW_CHARS = 400
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from linckia.kernel.audit import AuditEntry, entries, files_of, now, path_of
-from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.logs import POLL_S, Followed
-from linckia.kernel.cli.terminal import escaped, say
-from linckia.kernel.settings import seconds
+from kernel.audit import AuditEntry, entries, files_of, now, path_of
+from kernel.cli import Failed, Usage
+from kernel.cli.logs import POLL_S, Followed
+from kernel.cli.terminal import escaped, say
+from kernel.settings import seconds
 
 DEFAULT_COUNT = 50
 

@@ -13,15 +13,16 @@ from typing import cast
 
 import msgspec
 
-from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.exposure import require_out_of_reach
-from linckia.kernel.cli.terminal import complain, counted, duration, say, show_answer, show_json, size
-from linckia.kernel.config import FILE_NAMES, load
-from linckia.kernel.data_format import program
-from linckia.kernel.settings import BackupSettings, ConfigError, Flags, from_file
-from linckia.proto.backup import BackupFailed, Backups, Manifest, Program
-from linckia.proto.control.address import AlreadyHeld, CannotHold, locked
-from linckia.proto.mounts import TABLE as MOUNTS
+from kernel.cli import Failed, Usage
+from kernel.cli.exposure import require_out_of_reach
+from kernel.cli.terminal import complain, counted, duration, say, show_answer, show_json, size
+from kernel.config import FILE_NAMES, load
+from kernel.data_format import program
+from kernel.settings import BackupSettings, ConfigError, Flags, from_file
+from proto.backup import BackupFailed, Backups, Manifest, Program
+from proto.control.address import AlreadyHeld, CannotHold, locked
+from proto.mounts import TABLE as MOUNTS
+from proto.names import module
 
 EXIT_INCOMPLETE = 4
 """Exit code if a backup was made but is incomplete; lines on stderr name the missing data."""
@@ -29,7 +30,7 @@ EXIT_INCOMPLETE = 4
 
 def _service() -> Backups:
     """Return the backup service, which is imported by name: only these commands load code of services."""
-    return cast(Backups, importlib.import_module("linckia.services.backup"))
+    return cast(Backups, importlib.import_module(module("services.backup")))
 
 
 def backup(arguments: argparse.Namespace) -> int:

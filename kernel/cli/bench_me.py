@@ -25,12 +25,13 @@ from typing import NoReturn
 
 import msgspec
 
-from linckia.kernel import VERSION
-from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.terminal import complain, duration, show_json, show_table, size
-from linckia.proto import extras, models
-from linckia.proto.control.client import Client, ControlError
-from linckia.proto.json_types import JsonObject
+from kernel import VERSION
+from kernel.cli import Failed, Usage
+from kernel.cli.terminal import complain, duration, show_json, show_table, size
+from proto import extras, models
+from proto.control.client import Client, ControlError
+from proto.json_types import JsonObject
+from proto.names import module
 
 NOTES, FILES = 1_000, 10_000
 SEARCHES = 200
@@ -187,7 +188,7 @@ def kernel(data: Path, *roots: Path) -> Iterator[Callable[[], JsonObject]]:
 
     Raises Failed if it does not start.
     """
-    command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "serve", "--no-http", "--data", str(data)]
+    command = [sys.executable, "-P", "-m", module("kernel.cli"), "serve", "--no-http", "--data", str(data)]
     ours = {name: value for name, value in os.environ.items() if not name.startswith("LINCKIA_")}
     soon = {"LINCKIA_REST_AFTER_S": str(REST_AFTER_S), "LINCKIA_SERVICES__EMBED__UNLOAD_AFTER_S": str(REST_AFTER_S)}
     data.mkdir()

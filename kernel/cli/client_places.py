@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from linckia.kernel.client_files import TABLES, Server, parsed, servers_in
-from linckia.kernel.settings import ConfigError
-from linckia.proto.json_types import JsonObject
+from kernel.client_files import TABLES, Server, parsed, servers_in
+from kernel.settings import ConfigError
+from proto.json_types import JsonObject
 
 PROJECTS: Final = {
     "claude-code": ".mcp.json",

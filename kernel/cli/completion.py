@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import argparse
 
-from linckia.kernel.cli.parser import build_parser
-from linckia.kernel.cli.terminal import say
-from linckia.proto.operation import OPERATOR, SURFACES
-from linckia.proto.ops import load
+from kernel.cli.parser import build_parser
+from kernel.cli.terminal import say
+from proto.operation import OPERATOR, SURFACES
+from proto.ops import load
 
 
 def completion(arguments: argparse.Namespace) -> int:

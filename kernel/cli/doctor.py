@@ -18,18 +18,19 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from linckia.kernel import VERSION, tokens, users
-from linckia.kernel.cli.findings import Finding, Verdict
-from linckia.kernel.cli.status import backup
-from linckia.kernel.cli.terminal import show_answer
-from linckia.kernel.config import load
-from linckia.kernel.settings import ConfigError, Flags
-from linckia.proto import extras, models
-from linckia.proto.control.address import socket_path
-from linckia.proto.control.client import Client, ControlError, NoKernel
-from linckia.proto.frames import DAMAGE
-from linckia.proto.front import OFF
-from linckia.proto.json_types import JsonObject
+from kernel import VERSION, tokens, users
+from kernel.cli.findings import Finding, Verdict
+from kernel.cli.status import backup
+from kernel.cli.terminal import show_answer
+from kernel.config import load
+from kernel.settings import ConfigError, Flags
+from proto import extras, models
+from proto.control.address import socket_path
+from proto.control.client import Client, ControlError, NoKernel
+from proto.frames import DAMAGE
+from proto.front import OFF
+from proto.json_types import JsonObject
+from proto.names import module
 
 LOW_SPACE_BYTES = 1 * 2**30
 """Below this, rebuilding an index next to the old one may fill the disk."""
@@ -66,7 +67,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     if arguments.verify:
         findings += verified(data_dir)
     if arguments.repair:
-        from linckia.kernel.cli.repair import repaired  # imports SQLite, which no other check needs
+        from kernel.cli.repair import repaired  # imports SQLite, which no other check needs
 
         findings += repaired(data_dir)
     rows = [
@@ -249,7 +250,7 @@ def landlock_of(version: int) -> Finding:
 
 def _read_only_mounts() -> Finding:
     """Try what confined servers are started with, in a process of its own."""
-    command = [sys.executable, "-P", "-m", "linckia.services.runtime.read_only"]
+    command = [sys.executable, "-P", "-m", module("services.runtime.read_only")]
     tried = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
     why = tried.stderr.strip().rpartition("\n")[2]
     good = "servers with `confine` see everything outside their roots read-only"

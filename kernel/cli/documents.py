@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.terminal import (
+from kernel.cli import Failed, Usage
+from kernel.cli.terminal import (
     Bars,
     complain,
     connect,
@@ -24,8 +24,8 @@ from linckia.kernel.cli.terminal import (
     show_json,
     size,
 )
-from linckia.proto.control.client import CallFailed, Client
-from linckia.proto.json_types import JsonObject
+from proto.control.client import CallFailed, Client
+from proto.json_types import JsonObject
 
 if TYPE_CHECKING:
     pass

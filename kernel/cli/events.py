@@ -9,10 +9,10 @@ import json
 import time
 from collections.abc import Iterator
 
-from linckia.kernel.cli import Usage
-from linckia.kernel.cli.terminal import connect, escaped, say
-from linckia.proto.control.client import CallFailed, ControlError
-from linckia.proto.json_types import JsonObject
+from kernel.cli import Usage
+from kernel.cli.terminal import connect, escaped, say
+from proto.control.client import CallFailed, ControlError
+from proto.json_types import JsonObject
 
 DEFAULT_COUNT = 50
 PAGE = 1_000

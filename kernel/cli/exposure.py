@@ -12,11 +12,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from linckia.kernel.cli import Usage
-from linckia.kernel.config import load
-from linckia.kernel.settings import ConfigError, Flags
-from linckia.proto.control.address import find_data_dir
-from linckia.proto.control.client import Client, ControlError
+from kernel.cli import Usage
+from kernel.config import load
+from kernel.settings import ConfigError, Flags
+from proto.control.address import find_data_dir
+from proto.control.client import Client, ControlError
 
 
 def require_out_of_reach(to: Path, arguments: argparse.Namespace, what: str) -> list[str]:

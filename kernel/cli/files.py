@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from linckia.kernel.cli import Usage
-from linckia.kernel.cli.terminal import Bars, Cell, complain, connect, counted, escaped, say, show_json, size
-from linckia.proto.control.client import Client
-from linckia.proto.json_types import JsonObject
+from kernel.cli import Usage
+from kernel.cli.terminal import Bars, Cell, complain, connect, counted, escaped, say, show_json, size
+from proto.control.client import Client
+from proto.json_types import JsonObject
 
 BAR_CELLS = 20
 EIGHTHS = " ▏▎▍▌▋▊▉█"

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from linckia.kernel.cli.terminal import Bars, OnProgress, complain, connect, counted, patiently, say, show_json
-from linckia.proto.control.client import Client
-from linckia.proto.json_types import JsonObject
-from linckia.proto.records import SUFFIXES, parts
+from kernel.cli.terminal import Bars, OnProgress, complain, connect, counted, patiently, say, show_json
+from proto.control.client import Client
+from proto.json_types import JsonObject
+from proto.records import SUFFIXES, parts
 
 NO_LAYOUT = "none"
 """The layout of a file that the service does not understand."""

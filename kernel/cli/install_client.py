@@ -20,19 +20,20 @@ from pathlib import Path
 
 import msgspec
 
-from linckia.kernel import tokens
-from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.client_places import settings_file
-from linckia.kernel.cli.exposure import require_out_of_reach
-from linckia.kernel.cli.jsonc import NotJson, member_at, with_member, without_member
-from linckia.kernel.cli.stdio import real_root
-from linckia.kernel.cli.terminal import complain, say
-from linckia.proto.control.address import find_data_dir
-from linckia.proto.control.client import Client, NoKernel
-from linckia.proto.durable import replace_file
-from linckia.proto.extras import checkout_script
-from linckia.proto.grants import Token
-from linckia.proto.json_types import JsonObject
+from kernel import tokens
+from kernel.cli import Failed, Usage
+from kernel.cli.client_places import settings_file
+from kernel.cli.exposure import require_out_of_reach
+from kernel.cli.jsonc import NotJson, member_at, with_member, without_member
+from kernel.cli.stdio import real_root
+from kernel.cli.terminal import complain, say
+from proto.control.address import find_data_dir
+from proto.control.client import Client, NoKernel
+from proto.durable import replace_file
+from proto.extras import checkout_script
+from proto.grants import Token
+from proto.json_types import JsonObject
+from proto.names import module
 
 BACKUP_ENDING = ".before-linckia"
 
@@ -193,7 +194,7 @@ def program() -> list[str]:
     if (script := checkout_script()) is not None:
         return [str(script)]
     installed = Path(sys.prefix) / "bin" / "linckia"
-    return [str(installed)] if installed.exists() else [sys.executable, "-P", "-m", "linckia.kernel.cli"]
+    return [str(installed)] if installed.exists() else [sys.executable, "-P", "-m", module("kernel.cli")]
 
 
 def _confirmed(arguments: argparse.Namespace, place: Path, old: str | None, new: str | None) -> bool:

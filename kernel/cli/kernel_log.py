@@ -14,9 +14,9 @@ import os
 import sys
 from pathlib import Path
 
-from linckia.kernel.cli.terminal import complain, escaped
-from linckia.proto.control.address import log_dir
-from linckia.proto.log_lines import JsonLines
+from kernel.cli.terminal import complain, escaped
+from proto.control.address import log_dir
+from proto.log_lines import JsonLines
 
 ROTATE_BYTES = 8 * 1024 * 1024
 KEEP = 3

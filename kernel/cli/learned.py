@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from linckia.proto.json_types import Layer
+from proto.json_types import Layer
 
 SECRETS: Final = (
     ".ssh", ".aws", ".gnupg", ".kube", ".docker", ".azure", ".netrc", ".pgpass", ".password-store", ".git-credentials",

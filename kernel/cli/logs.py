@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.terminal import escaped, say
-from linckia.proto.control.address import last_lines, log_dir, tail_of
-from linckia.proto.log_lines import parsed
-from linckia.proto.suggestions import nearest
+from kernel.cli import Failed, Usage
+from kernel.cli.terminal import escaped, say
+from proto.control.address import last_lines, log_dir, tail_of
+from proto.log_lines import parsed
+from proto.suggestions import nearest
 
 POLL_S = 0.2
 """How often a followed file is checked. inotify would need a dependency, for people who only read along."""

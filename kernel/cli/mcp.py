@@ -8,17 +8,17 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli import logs as service_logs
-from linckia.kernel.cli.mcp_import import import_servers
-from linckia.kernel.cli.mcp_settings import change, known, mounts, reload, remove, server_of, table_of, written
-from linckia.kernel.cli.mcp_test import tested
-from linckia.kernel.cli.terminal import Cell, complain, connect, say, show_answer, show_json
-from linckia.kernel.mount_settings import problem_of
-from linckia.proto.control.client import CallFailed, Client, NoKernel
-from linckia.proto.json_types import JsonObject, Layer
-from linckia.proto.launch import FREE_ATTRIBUTES, NO_ATTRIBUTES, NO_SIGNAL_SCOPE
-from linckia.proto.mounts import ACTIVITY, PREFIX, REGISTRY, TABLE, MountSettings, service_of
+from kernel.cli import Failed, Usage
+from kernel.cli import logs as service_logs
+from kernel.cli.mcp_import import import_servers
+from kernel.cli.mcp_settings import change, known, mounts, reload, remove, server_of, table_of, written
+from kernel.cli.mcp_test import tested
+from kernel.cli.terminal import Cell, complain, connect, say, show_answer, show_json
+from kernel.mount_settings import problem_of
+from proto.control.client import CallFailed, Client, NoKernel
+from proto.json_types import JsonObject, Layer
+from proto.launch import FREE_ATTRIBUTES, NO_ATTRIBUTES, NO_SIGNAL_SCOPE
+from proto.mounts import ACTIVITY, PREFIX, REGISTRY, TABLE, MountSettings, service_of
 
 _HEADERS = ("NAME", "STATE", "CONFINED", "TOOLS", "FLAGS", "COMMAND OR URL")
 
@@ -67,7 +67,7 @@ def _test(arguments: argparse.Namespace, data_dir: Path) -> int:
     if name not in there and name in written(data_dir):
         raise Usage(f"{name} is disabled; `linckia mcp enable {name}` enables it")
     if arguments.learn:
-        from linckia.kernel.cli.mcp_learn import learn
+        from kernel.cli.mcp_learn import learn
 
         return learn(arguments, data_dir, name)
     tested(data_dir, name, there.get(name, {}))

@@ -18,15 +18,16 @@ from pathlib import Path
 
 import msgspec
 
-from linckia.kernel.cli import Usage
-from linckia.kernel.cli.client_places import Found, Place, places, servers
-from linckia.kernel.cli.mcp_settings import change, mounts, server_of, written
-from linckia.kernel.cli.secret_files import resolved, store_secrets, without_secrets
-from linckia.kernel.cli.terminal import complain, confirmed, say, show_table
-from linckia.kernel.client_files import Variables, mount_name, names_variable, service_name, table_of
-from linckia.kernel.mount_settings import files_of, variables_of, with_real_paths
-from linckia.kernel.settings import ConfigError
-from linckia.proto.json_types import Layer
+from kernel.cli import Usage
+from kernel.cli.client_places import Found, Place, places, servers
+from kernel.cli.mcp_settings import change, mounts, server_of, written
+from kernel.cli.secret_files import resolved, store_secrets, without_secrets
+from kernel.cli.terminal import complain, confirmed, say, show_table
+from kernel.client_files import Variables, mount_name, names_variable, service_name, table_of
+from kernel.mount_settings import files_of, variables_of, with_real_paths
+from kernel.settings import ConfigError
+from proto.json_types import Layer
+from proto.names import module
 
 ADVICE = """\
 In the settings of your clients, replace these servers by Linckia, which serves them all:
@@ -181,9 +182,9 @@ def _is_linckia(found: Found) -> bool:
     members = found.server.members
     args = members.get("args")
     words = [str(members.get("command", "")), *map(str, args if isinstance(args, list) else ())]
-    return any(Path(word).name == "linckia" or word == "linckia.kernel.cli" for word in words) or (
-        found.server.name == "linckia"
-    )
+    return any(
+        Path(word).name == "linckia" or word in ("linckia.kernel.cli", module("kernel.cli")) for word in words
+    ) or (found.server.name == "linckia")
 
 
 def _add(data_dir: Path, new: Sequence[_New], *, confine: bool) -> object:

@@ -18,18 +18,19 @@ from pathlib import Path
 
 import msgspec
 
-from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.learned import Attempt, Needs, needs_of
-from linckia.kernel.cli.mcp_settings import change, mounts, written
-from linckia.kernel.cli.mcp_test import denied_by, last_words, offered_by, start_timeout_of, summary, temporary_kernel
-from linckia.kernel.cli.settings_file import edited
-from linckia.kernel.cli.terminal import complain, confirmed, say
-from linckia.proto.control.client import CallFailed, Client
-from linckia.proto.json_types import JsonObject, Layer
-from linckia.proto.mounts import TABLE, TOOLS_CALL, MountSettings, service_of
-from linckia.proto.suggestions import nearest
+from kernel.cli import Failed, Usage
+from kernel.cli.learned import Attempt, Needs, needs_of
+from kernel.cli.mcp_settings import change, mounts, written
+from kernel.cli.mcp_test import denied_by, last_words, offered_by, start_timeout_of, summary, temporary_kernel
+from kernel.cli.settings_file import edited
+from kernel.cli.terminal import complain, confirmed, say
+from proto.control.client import CallFailed, Client
+from proto.json_types import JsonObject, Layer
+from proto.mounts import TABLE, TOOLS_CALL, MountSettings, service_of
+from proto.names import module
+from proto.suggestions import nearest
 
-OBSERVER = (sys.executable, "-I", "-m", "linckia.services.mounts.observer")
+OBSERVER = (sys.executable, "-I", "-m", module("services.mounts.observer"))
 REPORT = "observed.jsonl"
 
 ROUNDS = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from linckia.kernel.cli.data_commands import AddCommand, add_json
+from kernel.cli.data_commands import AddCommand, add_json
 
 TAKES_SERVER = "server"
 """Default that a parser sets if it takes a server's command, after `--`."""

@@ -11,17 +11,17 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.secret_files import FOLDER, has_secret, secrets_of
-from linckia.kernel.cli.settings_file import REMOVED, SettingsFile, edited
-from linckia.kernel.config import load
-from linckia.kernel.mount_settings import has_variables, is_variable
-from linckia.kernel.settings import ConfigError, Flags
-from linckia.proto.control.address import log_dir
-from linckia.proto.control.client import CallFailed, Client, NoKernel
-from linckia.proto.json_types import JsonObject, Layer
-from linckia.proto.mounts import TABLE, service_of
-from linckia.proto.suggestions import nearest
+from kernel.cli import Failed, Usage
+from kernel.cli.secret_files import FOLDER, has_secret, secrets_of
+from kernel.cli.settings_file import REMOVED, SettingsFile, edited
+from kernel.config import load
+from kernel.mount_settings import has_variables, is_variable
+from kernel.settings import ConfigError, Flags
+from proto.control.address import log_dir
+from proto.control.client import CallFailed, Client, NoKernel
+from proto.json_types import JsonObject, Layer
+from proto.mounts import TABLE, service_of
+from proto.suggestions import nearest
 
 RELOADED_S = 60.0
 

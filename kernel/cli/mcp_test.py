@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.mcp_settings import flags_for
-from linckia.kernel.cli.settings_file import SettingsFile, edited
-from linckia.kernel.cli.stdio import SERVE
-from linckia.kernel.cli.terminal import complain, duration, say
-from linckia.kernel.config import load
-from linckia.kernel.settings import ConfigError
-from linckia.proto import log_lines
-from linckia.proto.control.address import last_lines, log_dir
-from linckia.proto.control.client import CallFailed, Client, ControlError, NoKernel
-from linckia.proto.json_types import JsonObject, Layer
-from linckia.proto.mounts import REGISTRY, TABLE, MountSettings, service_of
+from kernel.cli import Failed, Usage
+from kernel.cli.mcp_settings import flags_for
+from kernel.cli.settings_file import SettingsFile, edited
+from kernel.cli.stdio import SERVE
+from kernel.cli.terminal import complain, duration, say
+from kernel.config import load
+from kernel.settings import ConfigError
+from proto import log_lines
+from proto.control.address import last_lines, log_dir
+from proto.control.client import CallFailed, Client, ControlError, NoKernel
+from proto.json_types import JsonObject, Layer
+from proto.mounts import REGISTRY, TABLE, MountSettings, service_of
 
 WORDS = 8
 """Number of last lines of a server's log to show."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from linckia.kernel.cli.terminal import Bars, connect, counted, patiently, say
+from kernel.cli.terminal import Bars, connect, counted, patiently, say
 
 PATIENCE_S = 120.0
 """How long a failure may last: the service restarts, the server fails over. Nothing is lost meanwhile."""

@@ -21,15 +21,15 @@ from pathlib import Path
 
 import msgspec
 
-from linckia.kernel.catalog import ENTRIES
-from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.settings_file import SettingsFile, edited
-from linckia.kernel.cli.terminal import say, show_answer, size
-from linckia.kernel.config import load
-from linckia.kernel.settings import ConfigError, Flags
-from linckia.proto.control.client import CallFailed, Client, NoKernel
-from linckia.proto.json_types import JsonObject
-from linckia.proto.models import (
+from kernel.catalog import ENTRIES
+from kernel.cli import Failed, Usage
+from kernel.cli.settings_file import SettingsFile, edited
+from kernel.cli.terminal import say, show_answer, size
+from kernel.config import load
+from kernel.settings import ConfigError, Flags
+from proto.control.client import CallFailed, Client, NoKernel
+from proto.json_types import JsonObject
+from proto.models import (
     CROSS_ENCODER,
     EMBEDDER,
     KNOWN,

@@ -6,8 +6,8 @@ import argparse
 import time
 from pathlib import Path
 
-from linckia.kernel.cli import Usage
-from linckia.kernel.cli.terminal import (
+from kernel.cli import Usage
+from kernel.cli.terminal import (
     Bars,
     complain,
     connect,
@@ -18,7 +18,7 @@ from linckia.kernel.cli.terminal import (
     show_json,
     show_table,
 )
-from linckia.proto.json_types import JsonObject
+from proto.json_types import JsonObject
 
 SNIPPET_CHARS = 160
 

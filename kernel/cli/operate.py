@@ -7,10 +7,10 @@ import json
 import sys
 import time
 
-from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.terminal import Bars, connect, say, show_json
-from linckia.proto.control.client import NoKernel
-from linckia.proto.json_types import JsonObject
+from kernel.cli import Failed, Usage
+from kernel.cli.terminal import Bars, connect, say, show_json
+from proto.control.client import NoKernel
+from proto.json_types import JsonObject
 
 END_TIMEOUT_S = 30.0
 """Services may use their shutdown timeouts, one after the other if they depend on each other."""

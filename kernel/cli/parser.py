@@ -9,12 +9,12 @@ import argparse
 from collections.abc import Collection, Sequence
 from typing import NoReturn
 
-from linckia.kernel import VERSION
-from linckia.kernel.cli import EXIT_USAGE
-from linckia.kernel.cli.data_commands import FAMILIES, AddCommand, add_json, seconds_option
-from linckia.kernel.cli.mcp_parser import CLIENTS, TAKES_SERVER, add_mcp, add_wrap
-from linckia.proto.control.address import default_data_dir
-from linckia.proto.suggestions import did_you_mean, nearest
+from kernel import VERSION
+from kernel.cli import EXIT_USAGE
+from kernel.cli.data_commands import FAMILIES, AddCommand, add_json, seconds_option
+from kernel.cli.mcp_parser import CLIENTS, TAKES_SERVER, add_mcp, add_wrap
+from proto.control.address import default_data_dir
+from proto.suggestions import did_you_mean, nearest
 
 EPILOG = """\
 a first session:

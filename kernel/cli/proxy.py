@@ -6,7 +6,9 @@ import argparse
 import os
 import sys
 
-PROXY = "linckia.services.transcripts.proxy"
+from proto.names import module
+
+PROXY = module("services.transcripts.proxy")
 """Module to run. It is never imported here: the kernel imports no service."""
 
 

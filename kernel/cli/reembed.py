@@ -19,12 +19,12 @@ from typing import Any
 
 import msgspec
 
-from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.terminal import Bars, OnProgress, connect, counted, patiently, say
-from linckia.kernel.config import Flags, load
-from linckia.kernel.settings import ConfigError
-from linckia.proto import extras
-from linckia.proto.cluster import (
+from kernel.cli import Failed, Usage
+from kernel.cli.terminal import Bars, OnProgress, connect, counted, patiently, say
+from kernel.config import Flags, load
+from kernel.settings import ConfigError
+from proto import extras
+from proto.cluster import (
     LENGTH_BYTES,
     Connected,
     Done,
@@ -36,12 +36,13 @@ from linckia.proto.cluster import (
     ToEmbedding,
     Vectors,
 )
-from linckia.proto.control.client import Client, KernelGone, NoKernel
-from linckia.proto.environment import environment
-from linckia.proto.json_types import JsonObject
+from proto.control.client import Client, KernelGone, NoKernel
+from proto.environment import environment
+from proto.json_types import JsonObject
+from proto.names import module
 
-MODULE = "linckia.services.cluster.reembed"
-WORKER = "linckia.services.embed.bulk"
+MODULE = module("services.cluster.reembed")
+WORKER = module("services.embed.bulk")
 EMBED = "embed"
 
 PATIENCE_S = 120.0

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import apsw
 
-from linckia.kernel import data_format
-from linckia.kernel.cli.findings import Finding, Verdict
-from linckia.proto.backup import known
-from linckia.proto.control.address import CannotHold, locked
-from linckia.proto.manifest import Keep
-from linckia.proto.removal import remove
-from linckia.proto.stores import LOGS, foreign, shown
+from kernel import data_format
+from kernel.cli.findings import Finding, Verdict
+from proto.backup import known
+from proto.control.address import CannotHold, locked
+from proto.manifest import Keep
+from proto.removal import remove
+from proto.stores import LOGS, foreign, shown
 
 SECRET = (
     "token",

@@ -9,9 +9,9 @@ import urllib.parse
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from linckia.proto.durable import replace_file
-from linckia.proto.json_types import Layer
-from linckia.proto.mounts import SECRET_NAME
+from proto.durable import replace_file
+from proto.json_types import Layer
+from proto.mounts import SECRET_NAME
 
 FOLDER = "mcp"
 """Folder of the data directory for these files."""

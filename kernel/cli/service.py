@@ -20,10 +20,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from linckia.kernel.cli import EXIT_HELD, EXIT_USAGE, Failed, Usage
-from linckia.kernel.cli.stdio import real_root
-from linckia.kernel.cli.terminal import say
-from linckia.proto.durable import replace_file
+from kernel.cli import EXIT_HELD, EXIT_USAGE, Failed, Usage
+from kernel.cli.stdio import real_root
+from kernel.cli.terminal import say
+from proto.durable import replace_file
+from proto.names import module
 
 SYSTEM_UNITS = Path("/etc/systemd/system")
 
@@ -144,7 +145,7 @@ def _enable_linger() -> str:
 
 def unit(arguments: argparse.Namespace) -> str:
     """Return the text of the unit."""
-    command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "serve", *map(real_root, arguments.paths)]
+    command = [sys.executable, "-P", "-m", module("kernel.cli"), "serve", *map(real_root, arguments.paths)]
     command += ["--data", str(arguments.data_dir)]
     command += ["--no-http"] if arguments.no_http else ["--http", arguments.http] if arguments.http else []
     return _UNIT.format(

@@ -7,8 +7,8 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from linckia.kernel.cli import Failed
-from linckia.proto.durable import replace_file
+from kernel.cli import Failed
+from proto.durable import replace_file
 
 NAME = "linckia.toml"
 

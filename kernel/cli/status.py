@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from linckia.kernel.cli.terminal import (
+from kernel.cli.terminal import (
     Cell,
     connect,
     counted,
@@ -20,9 +20,9 @@ from linckia.kernel.cli.terminal import (
     show_table,
     size,
 )
-from linckia.proto.gpu import GPU, GpuFigures
-from linckia.proto.json_types import JsonObject
-from linckia.proto.mounts import ACTIVITY
+from proto.gpu import GPU, GpuFigures
+from proto.json_types import JsonObject
+from proto.mounts import ACTIVITY
 
 HEADERS = ("SERVICE", "STATE", "GEN", "PID", "UP", "RESTARTS", "RECOVERY", "MEMORY", "BUSY", "")
 

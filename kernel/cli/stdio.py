@@ -18,18 +18,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from linckia.kernel.cli import EXIT_HELD, Failed, Usage
-from linckia.kernel.cli.terminal import complain
-from linckia.proto.control.address import last_lines, log_dir
-from linckia.proto.control.client import CallFailed, Client, KernelGone, NoKernel
-from linckia.proto.end_signals import end_signals
-from linckia.proto.json_types import JsonObject
+from kernel.cli import EXIT_HELD, Failed, Usage
+from kernel.cli.terminal import complain
+from proto.control.address import last_lines, log_dir
+from proto.control.client import CallFailed, Client, KernelGone, NoKernel
+from proto.end_signals import end_signals
+from proto.json_types import JsonObject
+from proto.names import module
 
 if TYPE_CHECKING:
     import subprocess
     from types import FrameType
 
-SERVE = (sys.executable, "-P", "-m", "linckia.kernel.cli", "serve")
+SERVE = (sys.executable, "-P", "-m", module("kernel.cli"), "serve")
 """Command that starts a kernel if none runs."""
 
 START_TIMEOUT_S = 20.0

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TextIO
 
-from linckia.proto.control.client import CallFailed, Client
-from linckia.proto.json_types import JsonObject
+from proto.control.client import CallFailed, Client
+from proto.json_types import JsonObject
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import msgspec
 
-from linckia.kernel import token_editing, tokens
-from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.mcp_settings import mounts
-from linckia.kernel.cli.terminal import Cell, complain, say, show_answer, show_json
-from linckia.kernel.config import load
-from linckia.kernel.settings import ConfigError, Flags
-from linckia.proto.control.client import Client, ControlError, NoKernel
-from linckia.proto.grants import Token
-from linckia.proto.operation import SURFACES
+from kernel import token_editing, tokens
+from kernel.cli import Failed, Usage
+from kernel.cli.mcp_settings import mounts
+from kernel.cli.terminal import Cell, complain, say, show_answer, show_json
+from kernel.config import load
+from kernel.settings import ConfigError, Flags
+from proto.control.client import Client, ControlError, NoKernel
+from proto.grants import Token
+from proto.operation import SURFACES
 
 _HEADERS = ("NAME", "SURFACES", "ROOTS", "MAY", "RATE", "CREATED", "EXPIRES")
 _DROP = ("CREATED", "RATE", "SURFACES", "ROOTS")

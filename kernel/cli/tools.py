@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.terminal import Cell, say, show_answer, show_json, show_table
-from linckia.proto.errors import UnknownOperation
-from linckia.proto.json_types import JsonObject
-from linckia.proto.operation import CLIENT, OPERATOR, SURFACES, Access, Operation, Role
-from linckia.proto.ops import Table, load
-from linckia.proto.suggestions import nearest
-from linckia.proto.surfaces.surface import Surface
+from kernel.cli import Failed, Usage
+from kernel.cli.terminal import Cell, say, show_answer, show_json, show_table
+from proto.errors import UnknownOperation
+from proto.json_types import JsonObject
+from proto.operation import CLIENT, OPERATOR, SURFACES, Access, Operation, Role
+from proto.ops import Table, load
+from proto.suggestions import nearest
+from proto.surfaces.surface import Surface
 
 _STYLES = {Access.READ: "", Access.WRITE: "yellow", Access.DESTRUCTIVE: "red"}
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.status import STYLES, memory
-from linckia.kernel.cli.terminal import Cell, connect, counted, duration, escaped, fitted, styled_lines
-from linckia.proto.control.client import Client, ControlError
-from linckia.proto.json_types import JsonObject
+from kernel.cli import Failed, Usage
+from kernel.cli.status import STYLES, memory
+from kernel.cli.terminal import Cell, connect, counted, duration, escaped, fitted, styled_lines
+from proto.control.client import Client, ControlError
+from proto.json_types import JsonObject
 
 HEADERS: Final = ("SERVICE", "STATE", "CPU", "MEMORY", "CALLS/S", "P50", "P99", "BUSY", "DEATHS", "UP", "NOTE")
 DROP: Final = ("UP", "P50", "BUSY", "P99", "DEATHS", "NOTE", "CALLS/S", "MEMORY", "CPU")

@@ -18,13 +18,13 @@ from functools import partial
 import msgspec
 import trio
 
-from linckia.kernel.control.peers import is_admitted
-from linckia.kernel.generation import Undecoded
-from linckia.kernel.isolation import run_isolated
-from linckia.kernel.ports import Calls
-from linckia.proto import frames, keys
-from linckia.proto.bounds import exceeded
-from linckia.proto.errors import (
+from kernel.control.peers import is_admitted
+from kernel.generation import Undecoded
+from kernel.isolation import run_isolated
+from kernel.ports import Calls
+from proto import frames, keys
+from proto.bounds import exceeded
+from proto.errors import (
     Failure,
     Forbidden,
     Internal,
@@ -34,11 +34,11 @@ from linckia.proto.errors import (
     Unavailable,
     UnknownOperation,
 )
-from linckia.proto.front import CALL_MOUNTED
-from linckia.proto.json_types import JsonObject
-from linckia.proto.link import passed
-from linckia.proto.operation import OPERATOR, SURFACES, Operation, Params
-from linckia.proto.ops import Table
+from proto.front import CALL_MOUNTED
+from proto.json_types import JsonObject
+from proto.link import passed
+from proto.operation import OPERATOR, SURFACES, Operation, Params
+from proto.ops import Table
 
 log = logging.getLogger("linckia.control")
 

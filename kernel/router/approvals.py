@@ -13,14 +13,14 @@ import msgspec
 import trio
 from msgspec import structs
 
-from linckia.kernel.generation import MAX_SEARCHED_BYTES, RoutedCall
-from linckia.kernel.router.record import KERNEL, who
-from linckia.proto import errors, frames, grants
-from linckia.proto.approvals import Rules, tool_of
-from linckia.proto.errors import Executed, Forbidden, LinckiaError
-from linckia.proto.mounts import MountRequest
-from linckia.proto.operation import CLIENT, operation_of
-from linckia.proto.ops.approvals import ApprovalWait, Decision
+from kernel.generation import MAX_SEARCHED_BYTES, RoutedCall
+from kernel.router.record import KERNEL, who
+from proto import errors, frames, grants
+from proto.approvals import Rules, tool_of
+from proto.errors import Executed, Forbidden, LinckiaError
+from proto.mounts import MountRequest
+from proto.operation import CLIENT, operation_of
+from proto.ops.approvals import ApprovalWait, Decision
 
 SHOWN_BYTES = 4_096
 """How much of parameters that are too long to be sent is shown."""

@@ -6,8 +6,8 @@ import math
 
 import msgspec
 
-from linckia.kernel.generation import Generation
-from linckia.kernel.ports import ServiceState
+from kernel.generation import Generation
+from kernel.ports import ServiceState
 
 
 class Limits(msgspec.Struct, frozen=True):

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import trio
 
-from linckia.kernel.generation import RoutedCall
-from linckia.kernel.router.record import who
-from linckia.proto.operation import Access
+from kernel.generation import RoutedCall
+from kernel.router.record import who
+from proto.operation import Access
 
 OVER_S = 10.0
 """How long after the withdrawal an answer waits for the end of the call."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import trio
 
-from linckia.kernel.router.instance import Instance
+from kernel.router.instance import Instance
 
 
 class Loads:

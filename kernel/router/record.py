@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 import trio
 
-from linckia.kernel.audit import AuditEntry, now
-from linckia.kernel.generation import RoutedCall
-from linckia.proto import frames
-from linckia.proto.errors import Executed, Kind, LinckiaError
-from linckia.proto.grants import HTTP, STDIO
-from linckia.proto.operation import CLIENT, OPERATOR, Access, Operation
+from kernel.audit import AuditEntry, now
+from kernel.generation import RoutedCall
+from proto import frames
+from proto.errors import Executed, Kind, LinckiaError
+from proto.grants import HTTP, STDIO
+from proto.operation import CLIENT, OPERATOR, Access, Operation
 
 KERNEL = "kernel"
 """Service name for operations that the kernel itself handles."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 import trio
 
-from linckia.kernel.generation import (
+from kernel.generation import (
     MAX_DECODED_BYTES,
     MAX_QUESTION_BYTES,
     Client,
@@ -25,26 +25,26 @@ from linckia.kernel.generation import (
     answering,
     served,
 )
-from linckia.kernel.isolation import isolated, run_isolated
-from linckia.kernel.mandates import Mandate
-from linckia.kernel.ports import Cause, LocalHandler, ServiceState
-from linckia.kernel.router.approvals import Gate
-from linckia.kernel.router.calls import CallLog
-from linckia.kernel.router.instance import Limits
-from linckia.kernel.router.lane import Lane
-from linckia.kernel.router.leaving import Leaving
-from linckia.kernel.router.record import KERNEL, AuditLog, record, who
-from linckia.kernel.router.take_over import TakenOver
-from linckia.proto import errors, frames, grants, keys, mcp, results
-from linckia.proto.approvals import Rules
-from linckia.proto.channel import ProtocolViolation
-from linckia.proto.errors import Cancelled, Executed, Forbidden, Internal, LinckiaError
-from linckia.proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
-from linckia.proto.front import TO_FRONTS
-from linckia.proto.grants import Grant
-from linckia.proto.operation import CLIENT, OPERATOR, Access, Operation, Params
-from linckia.proto.ops import Table
-from linckia.proto.target import described
+from kernel.isolation import isolated, run_isolated
+from kernel.mandates import Mandate
+from kernel.ports import Cause, LocalHandler, ServiceState
+from kernel.router.approvals import Gate
+from kernel.router.calls import CallLog
+from kernel.router.instance import Limits
+from kernel.router.lane import Lane
+from kernel.router.leaving import Leaving
+from kernel.router.record import KERNEL, AuditLog, record, who
+from kernel.router.take_over import TakenOver
+from proto import errors, frames, grants, keys, mcp, results
+from proto.approvals import Rules
+from proto.channel import ProtocolViolation
+from proto.errors import Cancelled, Executed, Forbidden, Internal, LinckiaError
+from proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
+from proto.front import TO_FRONTS
+from proto.grants import Grant
+from proto.operation import CLIENT, OPERATOR, Access, Operation, Params
+from proto.ops import Table
+from proto.target import described
 
 R = TypeVar("R")
 

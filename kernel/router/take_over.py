@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import trio
 
-from linckia.kernel.generation import Generation, RoutedCall, Waiting
-from linckia.kernel.router.lane import Lane
-from linckia.kernel.router.leaving import Leaving
-from linckia.proto.errors import Cancelled, Executed, InvalidParams, LinckiaError, OperationError
-from linckia.proto.frames import Progress
-from linckia.proto.operation import Operation
+from kernel.generation import Generation, RoutedCall, Waiting
+from kernel.router.lane import Lane
+from kernel.router.leaving import Leaving
+from proto.errors import Cancelled, Executed, InvalidParams, LinckiaError, OperationError
+from proto.frames import Progress
+from proto.operation import Operation
 
 Report = Callable[[Progress], None]
 

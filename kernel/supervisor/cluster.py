@@ -25,15 +25,15 @@ from typing import Protocol
 import msgspec
 import trio
 
-from linckia.kernel.isolation import keep_running, run_isolated
-from linckia.kernel.supervisor.driver import Driver, DriverDown
-from linckia.kernel.supervisor.local import LINK_MESSAGE_BYTES, LocalPlacement
-from linckia.kernel.supervisor.placement import Exit, Placement, Running
-from linckia.kernel.supervisor.processes import Activity
-from linckia.kernel.supervisor.spec import ServiceSpec
-from linckia.kernel.supervisor.zygote import ZygoteReport
-from linckia.proto import frames
-from linckia.proto.cluster import (
+from kernel.isolation import keep_running, run_isolated
+from kernel.supervisor.driver import Driver, DriverDown
+from kernel.supervisor.local import LINK_MESSAGE_BYTES, LocalPlacement
+from kernel.supervisor.placement import Exit, Placement, Running
+from kernel.supervisor.processes import Activity
+from kernel.supervisor.spec import ServiceSpec
+from kernel.supervisor.zygote import ZygoteReport
+from proto import frames
+from proto.cluster import (
     Ended,
     Kill,
     Node,
@@ -46,10 +46,10 @@ from linckia.proto.cluster import (
     Started,
     ToDriver,
 )
-from linckia.proto.launch import LaunchConfig
-from linckia.proto.link import Link, LinkClosed
-from linckia.proto.nng_link import Certificates, NngLink
-from linckia.proto.ops.kernel import ClusterNode, ClusterStatus
+from proto.launch import LaunchConfig
+from proto.link import Link, LinkClosed
+from proto.nng_link import Certificates, NngLink
+from proto.ops.kernel import ClusterNode, ClusterStatus
 
 PLACE_S = 5.0
 """Time for reserving resources on a node and starting the process there, after which the service starts here."""

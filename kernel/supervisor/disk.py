@@ -16,8 +16,8 @@ from pathlib import Path
 
 import trio
 
-from linckia.proto.launch import SCRATCH_FOLDER
-from linckia.proto.removal import empty, remove
+from proto.launch import SCRATCH_FOLDER
+from proto.removal import empty, remove
 
 INTERVAL_S = 1.0
 SHARE = 1 / 50

@@ -17,12 +17,12 @@ from pathlib import Path
 import msgspec
 import trio
 
-from linckia.kernel.supervisor.policy import delay_s
-from linckia.kernel.supervisor.processes import Reaper
-from linckia.kernel.supervisor.service_log import ServiceLog
-from linckia.kernel.supervisor.spawn import SpawnError, spawn
-from linckia.kernel.supervisor.spec import Backoff
-from linckia.proto.cluster import (
+from kernel.supervisor.policy import delay_s
+from kernel.supervisor.processes import Reaper
+from kernel.supervisor.service_log import ServiceLog
+from kernel.supervisor.spawn import SpawnError, spawn
+from kernel.supervisor.spec import Backoff
+from proto.cluster import (
     MAX_PACKET_BYTES,
     DriverConfig,
     Ended,
@@ -34,9 +34,10 @@ from linckia.proto.cluster import (
     Started,
     ToDriver,
 )
-from linckia.proto.link import socket_pair
+from proto.link import socket_pair
+from proto.names import module
 
-MODULE = "linckia.services.cluster.driver"
+MODULE = module("services.cluster.driver")
 
 SILENT_S = 10.0
 """The driver reports the nodes every second, or ends; one that does neither for so long hangs."""

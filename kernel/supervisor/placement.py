@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 import trio
 
-from linckia.kernel.ports import Cause, CauseKind
-from linckia.kernel.supervisor.processes import Activity
-from linckia.kernel.supervisor.spec import ServiceSpec
-from linckia.proto.launch import EXIT_OUT_OF_MEMORY, EXIT_PROGRAM_KILLED, LaunchConfig
-from linckia.proto.link import Link
-from linckia.proto.ops.kernel import ClusterStatus
+from kernel.ports import Cause, CauseKind
+from kernel.supervisor.processes import Activity
+from kernel.supervisor.spec import ServiceSpec
+from proto.launch import EXIT_OUT_OF_MEMORY, EXIT_PROGRAM_KILLED, LaunchConfig
+from proto.link import Link
+from proto.ops.kernel import ClusterStatus
 
 if TYPE_CHECKING:
-    from linckia.kernel.supervisor.zygote import ZygoteReport
+    from kernel.supervisor.zygote import ZygoteReport
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):

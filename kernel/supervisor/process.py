@@ -18,18 +18,18 @@ from pathlib import Path
 import msgspec
 import trio
 
-from linckia.kernel.generation import Generation, HeldBytes
-from linckia.kernel.ports import Cause, CauseKind, GenerationSink
-from linckia.kernel.supervisor import disk, processes
-from linckia.kernel.supervisor.placement import Placement, Running, cause_of
-from linckia.kernel.supervisor.spawn import SpawnError
-from linckia.kernel.supervisor.spec import ServiceSpec
-from linckia.proto import frames
-from linckia.proto.channel import BACKLOG_BYTES, Channel, ProtocolViolation
-from linckia.proto.errors import Unavailable
-from linckia.proto.frames import AnyFrame, Bye, ByeAck, Call, Drain, Fault, Hello, Ping, Pong, Ready, Unfinished
-from linckia.proto.launch import LaunchConfig
-from linckia.proto.link import Link, LinkClosed
+from kernel.generation import Generation, HeldBytes
+from kernel.ports import Cause, CauseKind, GenerationSink
+from kernel.supervisor import disk, processes
+from kernel.supervisor.placement import Placement, Running, cause_of
+from kernel.supervisor.spawn import SpawnError
+from kernel.supervisor.spec import ServiceSpec
+from proto import frames
+from proto.channel import BACKLOG_BYTES, Channel, ProtocolViolation
+from proto.errors import Unavailable
+from proto.frames import AnyFrame, Bye, ByeAck, Call, Drain, Fault, Hello, Ping, Pong, Ready, Unfinished
+from proto.launch import LaunchConfig
+from proto.link import Link, LinkClosed
 
 LAST_FRAMES_S = 0.25
 """Time allowed for reading frames that arrived before a death."""

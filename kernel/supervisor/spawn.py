@@ -17,12 +17,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from linckia.proto.environment import environment
+from proto.environment import environment
+from proto.names import module
 
-SERVICE = "linckia.services.runtime.main"
+SERVICE = module("services.runtime.main")
 """Module that runs a service."""
 
-FRONT_MODULE = "linckia.services.front.main"
+FRONT_MODULE = module("services.front.main")
 """Module that the first front imports in advance."""
 
 

@@ -21,16 +21,17 @@ from pathlib import Path
 import msgspec
 import trio
 
-from linckia.kernel.ports import ROUTINE
-from linckia.kernel.supervisor.policy import delay_s
-from linckia.kernel.supervisor.processes import STOPPED, Reaper, progress_of, resident_bytes
-from linckia.kernel.supervisor.service_log import ServiceLog
-from linckia.kernel.supervisor.spawn import SpawnError, spawn
-from linckia.kernel.supervisor.spec import Backoff, ZygoteSpec
-from linckia.kernel.supervisor.start_queue import StartQueue
-from linckia.proto.launch import MAX_PACKET_BYTES, Fork, Forked, FromZygote, LaunchConfig, Loaded, ZygoteConfig
-from linckia.proto.link import rights, socket_pair
-from linckia.proto.ops.kernel import ZygoteStatus
+from kernel.ports import ROUTINE
+from kernel.supervisor.policy import delay_s
+from kernel.supervisor.processes import STOPPED, Reaper, progress_of, resident_bytes
+from kernel.supervisor.service_log import ServiceLog
+from kernel.supervisor.spawn import SpawnError, spawn
+from kernel.supervisor.spec import Backoff, ZygoteSpec
+from kernel.supervisor.start_queue import StartQueue
+from proto.launch import MAX_PACKET_BYTES, Fork, Forked, FromZygote, LaunchConfig, Loaded, ZygoteConfig
+from proto.link import rights, socket_pair
+from proto.names import module
+from proto.ops.kernel import ZygoteStatus
 
 OOM_SCORE_ADJ = 300
 """Killed for lack of memory after the services, which share its memory, and before the kernel."""
@@ -221,7 +222,7 @@ class Zygote:
         with contextlib.closing(log), trio.socket.from_stdlib_socket(ours) as control:
             with theirs:
                 process = spawn(
-                    "linckia.services.runtime.zygote", (theirs.fileno(),), msgspec.json.encode(launch),
+                    module("services.runtime.zygote"), (theirs.fileno(),), msgspec.json.encode(launch),
                     env=ENV, log_fd=log.fd, folder=self._log_dir, oom_score_adj=OOM_SCORE_ADJ,
                 )  # fmt: skip
             self._reaper.own.add(process.pid)
@@ -296,8 +297,8 @@ class Zygote:
             return
         before, self.loaded = self.loaded, message
         self._loading.end(self.spec.name)
-        for module, error in message.failed.items():
-            _log.error("zygote %s: module %s could not be loaded: %s", self.spec.name, module, error)
+        for name, error in message.failed.items():
+            _log.error("zygote %s: module %s could not be loaded: %s", self.spec.name, name, error)
         if message.threads != 1:
             why = f"what it loads starts threads (it has {message.threads}), so it cannot fork"
             _log.error("zygote %s: %s; services start from scratch", self.spec.name, why)

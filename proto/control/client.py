@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from linckia.proto.control.address import connect, socket_path
-from linckia.proto.json_types import JsonObject
+from proto.control.address import connect, socket_path
+from proto.json_types import JsonObject
 
 READ_BYTES = 256 * 1024
 """About the size of the socket's buffer, so that a long reply is read in few pieces."""
@@ -155,7 +155,7 @@ class Client:
             raise KernelGone(gone)
         import msgspec  # imported only when needed, so that commands start quickly
 
-        from linckia.proto.frames import read_body
+        from proto.frames import read_body
 
         try:
             # Bytes as base64, as in JSON.

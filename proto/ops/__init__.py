@@ -11,10 +11,10 @@ import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
-from linckia.proto.errors import UnknownOperation
-from linckia.proto.http import Endpoint
-from linckia.proto.operation import SURFACES, Operation, Params
-from linckia.proto.suggestions import did_you_mean
+from proto.errors import UnknownOperation
+from proto.http import Endpoint
+from proto.operation import SURFACES, Operation, Params
+from proto.suggestions import did_you_mean
 
 
 class Table(Mapping[str, Operation[object]]):

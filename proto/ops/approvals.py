@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.approvals import KERNEL, SERVICE
-from linckia.proto.operation import OPERATOR, Family, Params, Role
+from proto.approvals import KERNEL, SERVICE
+from proto.operation import OPERATOR, Family, Params, Role
 
 operator = Family(SERVICE, callers=(OPERATOR,))
 internal = Family(SERVICE, role=Role.INTERNAL, callers=(KERNEL,))

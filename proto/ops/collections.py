@@ -7,9 +7,9 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.operation import OPERATOR, Family, Params, Role, Route
-from linckia.proto.ops.retrieve import Collection, Filter, Name, Value
+from proto.errors import InvalidParams
+from proto.operation import OPERATOR, Family, Params, Role, Route
+from proto.ops.retrieve import Collection, Filter, Name, Value
 
 tool = Family("retrieve")
 

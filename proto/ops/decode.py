@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import OPERATOR, Family, Params, Role
-from linckia.proto.ops.media import Hash, MediaKind
+from proto.operation import OPERATOR, Family, Params, Role
+from proto.ops.media import Hash, MediaKind
 
 SERVICE = "decode"
 

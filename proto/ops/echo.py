@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import Family, Params
+from proto.operation import Family, Params
 
 tool = Family("echo", surfaces=("documents", "compact"), within_roots=True)
 

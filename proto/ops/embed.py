@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.front import SERVICE as FRONT
-from linckia.proto.operation import CLIENT, Family, Params, Role
+from proto.errors import InvalidParams
+from proto.front import SERVICE as FRONT
+from proto.operation import CLIENT, Family, Params, Role
 
 internal = Family("embed", role=Role.INTERNAL, callers=("retrieve", CLIENT), within_roots=True)
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import OPERATOR, Family, Params, Resource, Role, detail
+from proto.operation import OPERATOR, Family, Params, Resource, Role, detail
 
 SERVICE = "events"
 KERNEL = "kernel"

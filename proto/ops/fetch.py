@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import Family, Params, Role
-from linckia.proto.ops.documents.change import NewTags
-from linckia.proto.ops.documents.reading import Collection, Metadata, Scalar
+from proto.operation import Family, Params, Role
+from proto.ops.documents.change import NewTags
+from proto.ops.documents.reading import Collection, Metadata, Scalar
 
 step = Family("fetch", role=Role.STEP, surfaces=("documents",))
 internal = Family("fetch", role=Role.INTERNAL)

@@ -14,9 +14,9 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.front import CALL_MOUNTED, SERVICE
-from linckia.proto.mcp import Content, PromptResult
-from linckia.proto.operation import OPERATOR, Family, Params, Role
+from proto.front import CALL_MOUNTED, SERVICE
+from proto.mcp import Content, PromptResult
+from proto.operation import OPERATOR, Family, Params, Role
 
 SURFACES = ("documents", "compact", "core")
 SCRATCHPAD_SURFACES = ("knowledge",)

@@ -7,12 +7,12 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.frames import Backlog
-from linckia.proto.front import SERVICE as FRONT
-from linckia.proto.grants import TokenTable
-from linckia.proto.later import MAX_LATER_CALLS, LaterCall
-from linckia.proto.mounts import MountTable
-from linckia.proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
+from proto.frames import Backlog
+from proto.front import SERVICE as FRONT
+from proto.grants import TokenTable
+from proto.later import MAX_LATER_CALLS, LaterCall
+from proto.mounts import MountTable
+from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
 
 SERVICE = "kernel"
 

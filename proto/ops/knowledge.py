@@ -9,12 +9,12 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.frames import Backlog
-from linckia.proto.front import SERVICE as FRONT
-from linckia.proto.operation import OPERATOR, Family, Params, Resource, Role
-from linckia.proto.ops.completing import Completing
-from linckia.proto.ops.graph import Direction
-from linckia.proto.ops.retrieve import UNLIKELY, Matched, MinScore, Score, Similarity
+from proto.frames import Backlog
+from proto.front import SERVICE as FRONT
+from proto.operation import OPERATOR, Family, Params, Resource, Role
+from proto.ops.completing import Completing
+from proto.ops.graph import Direction
+from proto.ops.retrieve import UNLIKELY, Matched, MinScore, Score, Similarity
 
 tool = Family("knowledge", surfaces=("knowledge",))
 resource = Family("knowledge", role=Role.RESOURCE, surfaces=("knowledge",))

@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.operation import Params, detail
-from linckia.proto.ops.knowledge import Tag, tool
+from proto.errors import InvalidParams
+from proto.operation import Params, detail
+from proto.ops.knowledge import Tag, tool
 
 MAX_CHARS = 16 * 1024 * 1024
 

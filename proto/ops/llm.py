@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import OPERATOR, Family, Params, Role
+from proto.operation import OPERATOR, Family, Params, Role
 
 internal = Family("llm", role=Role.INTERNAL, callers=("knowledge", OPERATOR))
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.errors import Kind
-from linckia.proto.http import CONTENT_PATH, FILE_CHUNK_BYTES, FileChunk
-from linckia.proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
-from linckia.proto.ops.pages import Page, Paged, resource
+from proto.errors import Kind
+from proto.http import CONTENT_PATH, FILE_CHUNK_BYTES, FileChunk
+from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
+from proto.ops.pages import Page, Paged, resource
 
 SERVICE = "media"
 

@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import force_setattr
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.operation import OPERATOR, Family, Params, Role
-from linckia.proto.ops.retrieve import Filter, Score
+from proto.errors import InvalidParams
+from proto.operation import OPERATOR, Family, Params, Role
+from proto.ops.retrieve import Filter, Score
 
 SERVICE = COLLECTION = "memory"
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.front import SERVICE as FRONT
-from linckia.proto.operation import OPERATOR, Family, Params, Role
-from linckia.proto.ops.kernel import SERVICE, BackupStatus, ClusterStatus, Done, ServiceName, ServiceStatus
+from proto.front import SERVICE as FRONT
+from proto.operation import OPERATOR, Family, Params, Role
+from proto.ops.kernel import SERVICE, BackupStatus, ClusterStatus, Done, ServiceName, ServiceStatus
 
 operator = Family(SERVICE, callers=(OPERATOR,))
 internal = Family(SERVICE, role=Role.INTERNAL)

@@ -15,11 +15,11 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 from msgspec import Meta
 from msgspec.structs import replace
 
-from linckia.proto.errors import InvalidParams, LinckiaError
-from linckia.proto.http import Call, Endpoint, HttpError
-from linckia.proto.operation import Params, Route
-from linckia.proto.ops.embed import EmbedModel, EmbedModelParams, EmbedTexts, TextKind
-from linckia.proto.ops.rerank import RerankModelParams, RerankPairs
+from proto.errors import InvalidParams, LinckiaError
+from proto.http import Call, Endpoint, HttpError
+from proto.operation import Params, Route
+from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedTexts, TextKind
+from proto.ops.rerank import RerankModelParams, RerankPairs
 
 R = TypeVar("R")
 Json: TypeAlias = dict[str, Any]

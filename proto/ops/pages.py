@@ -8,7 +8,7 @@ from typing import Annotated, TypedDict, TypeVar
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import Access, Params, Resource, Role, operation
+from proto.operation import Access, Params, Resource, Role, operation
 
 P = TypeVar("P", bound=Params[object])
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import CLIENT, Family, Params, Role
+from proto.operation import CLIENT, Family, Params, Role
 
 internal = Family("rerank", role=Role.INTERNAL, callers=("retrieve", CLIENT), within_roots=True)
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.errors import Executed, InvalidParams
-from linckia.proto.front import SERVICE as FRONT
-from linckia.proto.grants import Grant
-from linckia.proto.later import LaterCall
-from linckia.proto.operation import Family, Params, Role
+from proto.errors import Executed, InvalidParams
+from proto.front import SERVICE as FRONT
+from proto.grants import Grant
+from proto.later import LaterCall
+from proto.operation import Family, Params, Role
 
 SERVICE: Final = "tasks"
 

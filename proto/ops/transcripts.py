@@ -13,9 +13,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.errors import Kind
-from linckia.proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route, detail
-from linckia.proto.ops.retrieve import UNLIKELY, MinScore, Score, Value
+from proto.errors import Kind
+from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route, detail
+from proto.ops.retrieve import UNLIKELY, MinScore, Score, Value
 
 SERVICE = "transcripts"
 

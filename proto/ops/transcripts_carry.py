@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import Params
-from linckia.proto.ops.transcripts import Block, Hash, Json, operator
+from proto.operation import Params
+from proto.ops.transcripts import Block, Hash, Json, operator
 
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="A digest: 32 of the digits 0-9 and a-f")]
 

@@ -10,10 +10,10 @@ from typing import ClassVar
 import msgspec
 from msgspec import Raw
 
-from linckia.proto.http import Answer, Call, Endpoint, HttpError
-from linckia.proto.operation import Route, operation_of
-from linckia.proto.ops.transcripts import SERVICE, STATUSES, TranscriptHistories, TranscriptsSearch
-from linckia.proto.ops.transcripts_intake import IngestResult, Problem, TranscriptIngest
+from proto.http import Answer, Call, Endpoint, HttpError
+from proto.operation import Route, operation_of
+from proto.ops.transcripts import SERVICE, STATUSES, TranscriptHistories, TranscriptsSearch
+from proto.ops.transcripts_intake import IngestResult, Problem, TranscriptIngest
 
 
 class IngestRequest(Endpoint, frozen=True, kw_only=True):

@@ -10,8 +10,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import Params
-from linckia.proto.ops.transcripts import operator, served
+from proto.operation import Params
+from proto.ops.transcripts import operator, served
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 

@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import OPERATOR, Family, Params, Role
+from proto.operation import OPERATOR, Family, Params, Role
 
 internal = Family(
     "watch", role=Role.INTERNAL, callers=("documents", "events", "files", "knowledge", "transcripts", OPERATOR)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import Family, Params, Role, detail
+from proto.operation import Family, Params, Role, detail
 
 _CODES = {
     -32000: "The file cannot be read or written",

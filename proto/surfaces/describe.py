@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from linckia.proto.json_types import JsonObject
-from linckia.proto.operation import REFERENCES, Access, Operation
-from linckia.proto.suggestions import did_you_mean
-from linckia.proto.surfaces.finding import absent, is_mounted
-from linckia.proto.surfaces.steps import DESCRIBE, DOCUMENTS, QUERY, Steps
+from proto.json_types import JsonObject
+from proto.operation import REFERENCES, Access, Operation
+from proto.suggestions import did_you_mean
+from proto.surfaces.finding import absent, is_mounted
+from proto.surfaces.steps import DESCRIBE, DOCUMENTS, QUERY, Steps
 
 FOUND = 12
 """Maximum number of ops that a search by words returns."""

@@ -17,10 +17,10 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 
-from linckia.proto.mounts import PREFIX
-from linckia.proto.operation import Operation
-from linckia.proto.surfaces.elsewhere import SAID as _SAID_ELSEWHERE
-from linckia.proto.surfaces.shapes import generalized
+from proto.mounts import PREFIX
+from proto.operation import Operation
+from proto.surfaces.elsewhere import SAID as _SAID_ELSEWHERE
+from proto.surfaces.shapes import generalized
 
 _K1, _B = 1.2, 0.75
 _NAMED = 2

@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from linckia.proto.json_types import JsonObject
-from linckia.proto.operation import DETAIL
+from proto.json_types import JsonObject
+from proto.operation import DETAIL
 
 DRAWN = 450
 """Length of a parameter's schema above which its form is summarized in a line."""

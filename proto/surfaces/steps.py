@@ -9,12 +9,12 @@ from __future__ import annotations
 import enum
 from functools import cached_property
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.front import CALL_MOUNTED, SERVICE
-from linckia.proto.operation import CLIENT, Access, Operation, Role
-from linckia.proto.ops import Table
-from linckia.proto.suggestions import did_you_mean
-from linckia.proto.surfaces.finding import Index
+from proto.errors import InvalidParams
+from proto.front import CALL_MOUNTED, SERVICE
+from proto.operation import CLIENT, Access, Operation, Role
+from proto.ops import Table
+from proto.suggestions import did_you_mean
+from proto.surfaces.finding import Index
 
 QUERY, EXECUTE, SESSION, DESCRIBE = "query", "execute", "session", "describe"
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from linckia.proto.front import SERVICE
-from linckia.proto.json_types import JsonObject
-from linckia.proto.operation import (
+from proto.front import SERVICE
+from proto.json_types import JsonObject
+from proto.operation import (
     ALL,
     CLIENT,
     COMPACT,
@@ -30,11 +30,11 @@ from linckia.proto.operation import (
     Role,
     operation_of,
 )
-from linckia.proto.ops import Table, front
-from linckia.proto.ops.tasks import TaskGet
-from linckia.proto.surfaces import schemas
-from linckia.proto.surfaces.describe import shown
-from linckia.proto.surfaces.steps import Steps
+from proto.ops import Table, front
+from proto.ops.tasks import TaskGet
+from proto.surfaces import schemas
+from proto.surfaces.describe import shown
+from proto.surfaces.steps import Steps
 
 _VARIABLE = re.compile(r"\{(\+?[A-Za-z_][A-Za-z0-9_]*)\}")
 

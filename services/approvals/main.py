@@ -14,15 +14,15 @@ from functools import partial
 import apsw
 import trio
 
-from linckia.proto.approvals import QUESTION
-from linckia.proto.errors import InvalidParams, LinckiaError, OperationError, Unavailable
-from linckia.proto.mcp import INPUTS
-from linckia.proto.ops import approvals as ops
-from linckia.services.approvals import preview, store
-from linckia.services.approvals.store import Row
-from linckia.services.runtime.database import Database, Kind
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
-from linckia.services.runtime.times import NS, rfc3339
+from proto.approvals import QUESTION
+from proto.errors import InvalidParams, LinckiaError, OperationError, Unavailable
+from proto.mcp import INPUTS
+from proto.ops import approvals as ops
+from services.approvals import preview, store
+from services.approvals.store import Row
+from services.runtime.database import Database, Kind
+from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.runtime.times import NS, rfc3339
 
 ASKED_CHARS = 1_500
 """Length of the parameters in a question to a client."""

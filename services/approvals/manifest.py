@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from linckia.proto.approvals import SERVICE
-from linckia.proto.manifest import STALL_S, Keep, Manifest, ShortTable, Store
+from proto.approvals import SERVICE
+from proto.manifest import STALL_S, Keep, Manifest, ShortTable, Store
 
 SCHEMA_VERSION = 1
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, fields
 
 import apsw
 
-from linckia.proto.errors import Overloaded
-from linckia.services.approvals.manifest import SCHEMA_VERSION
-from linckia.services.runtime.database import Schema
-from linckia.services.runtime.times import DAY_NS, NS
+from proto.errors import Overloaded
+from services.approvals.manifest import SCHEMA_VERSION
+from services.runtime.database import Schema
+from services.runtime.times import DAY_NS, NS
 
 PENDING, APPROVED, DENIED, EXPIRED = "pending", "approved", "denied", "expired"
 

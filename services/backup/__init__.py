@@ -4,8 +4,8 @@ This is not a supervised service and has no manifest: a command-line process, wi
 name (`proto.backup.Backups`). Everything here blocks.
 """
 
-from linckia.services.backup.making import backup
-from linckia.services.backup.restoring import restore
-from linckia.services.backup.target import snapshots
+from services.backup.making import backup
+from services.backup.restoring import restore
+from services.backup.target import snapshots
 
 __all__ = ["backup", "restore", "snapshots"]

@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from linckia.proto.backup import BackupFailed, File, Manifest
-from linckia.services.backup.beneath import is_normal
-from linckia.services.backup.target import CHUNK_BYTES, Damaged
+from proto.backup import BackupFailed, File, Manifest
+from services.backup.beneath import is_normal
+from services.backup.target import CHUNK_BYTES, Damaged
 
 _CHUNK: Final = re.compile(r"[0-9a-f]{64}")
 _MOST_MODE: Final = 0o7777

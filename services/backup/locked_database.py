@@ -20,8 +20,8 @@ import struct
 import time
 from collections.abc import Callable
 
-from linckia.proto.stores import StoredFile, foreign
-from linckia.services.backup.piece import Piece
+from proto.stores import StoredFile, foreign
+from services.backup.piece import Piece
 
 POLL_S = 0.0005
 """A busy service leaves its lock free for some tenths of a millisecond between two commits."""

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from linckia.proto import backup as outcomes
-from linckia.proto.backup import BackupFailed, File, Made, Manifest, Program
-from linckia.services.backup.moment import Moment
-from linckia.services.backup.piece import Piece, Unreadable
-from linckia.services.backup.target import (
+from proto import backup as outcomes
+from proto.backup import BackupFailed, File, Made, Manifest, Program
+from services.backup.moment import Moment
+from services.backup.piece import Piece, Unreadable
+from services.backup.target import (
     CHUNK_BYTES,
     FORMAT,
     Damaged,

@@ -30,12 +30,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from linckia.proto.backup import STAGING, BackupFailed
-from linckia.proto.manifest import Keep
-from linckia.proto.removal import empty, remove
-from linckia.proto.stores import LOGS, Refuse, StoredFile, Stores, entries, foreign, opened_folder, shown
-from linckia.services.backup.locked_database import LockedDatabase, Unfit
-from linckia.services.backup.piece import Piece, has_too_many_holes, opened
+from proto.backup import STAGING, BackupFailed
+from proto.manifest import Keep
+from proto.removal import empty, remove
+from proto.stores import LOGS, Refuse, StoredFile, Stores, entries, foreign, opened_folder, shown
+from services.backup.locked_database import LockedDatabase, Unfit
+from services.backup.piece import Piece, has_too_many_holes, opened
 
 HOLD_S = 0.5
 """Longest time that writers are blocked while the view is taken."""

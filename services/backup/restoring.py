@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from linckia.proto.backup import BackupFailed, File, Hold, Manifest, Program
-from linckia.proto.durable import sync_folder
-from linckia.proto.manifest import Keep
-from linckia.proto.stores import Stores
-from linckia.services.backup.beneath import Tree
-from linckia.services.backup.checking import check
-from linckia.services.backup.target import CHUNK_BYTES, Damaged, Target, opened
+from proto.backup import BackupFailed, File, Hold, Manifest, Program
+from proto.durable import sync_folder
+from proto.manifest import Keep
+from proto.stores import Stores
+from services.backup.beneath import Tree
+from services.backup.checking import check
+from services.backup.target import CHUNK_BYTES, Damaged, Target, opened
 
 
 def restore(

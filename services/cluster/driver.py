@@ -1,6 +1,6 @@
 """The cluster driver: connects to Ray, and places services on nodes as the kernel asks (`proto.cluster`).
 
-    python -m linckia.services.cluster.driver CONFIG_FD CONTROL_FD
+    python -m services.cluster.driver CONFIG_FD CONTROL_FD
 
 It ends when the cluster cannot be reached, since a Ray driver cannot change clusters; the kernel starts it again. Ray's
 calls block, for a minute or more if the head is gone, so each runs in a thread that may be abandoned.
@@ -21,7 +21,7 @@ import msgspec
 import ray
 import trio
 
-from linckia.proto.cluster import (
+from proto.cluster import (
     MAX_PACKET_BYTES,
     DriverConfig,
     Ended,
@@ -38,9 +38,9 @@ from linckia.proto.cluster import (
     Started,
     ToDriver,
 )
-from linckia.services.cluster.certificates import Authority, kernel_name, public_key, seal
-from linckia.services.cluster.node import Join, NodeActor
-from linckia.services.runtime.privileges import KernelGone, die_with
+from services.cluster.certificates import Authority, kernel_name, public_key, seal
+from services.cluster.node import Join, NodeActor
+from services.runtime.privileges import KernelGone, die_with
 
 LOOK_S = 1.0
 """Interval between two looks at the nodes."""

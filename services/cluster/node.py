@@ -21,13 +21,14 @@ from pathlib import Path
 
 import msgspec
 
-from linckia.proto.environment import environment
-from linckia.proto.launch import LaunchConfig
-from linckia.proto.models import hub
-from linckia.services.cluster import certificates
-from linckia.services.cluster.relay import relay, rest_of
+from proto.environment import environment
+from proto.launch import LaunchConfig
+from proto.models import hub
+from proto.names import module
+from services.cluster import certificates
+from services.cluster.relay import relay, rest_of
 
-SERVICE = "linckia.services.runtime.main"
+SERVICE = module("services.runtime.main")
 
 PREFIX = "linckia-node-"
 """Folders of services are named like this and contain the pid of their worker."""

@@ -1,6 +1,6 @@
 """Embeds texts on the nodes of a Ray cluster with Ray Data, for `linckia reembed --cluster`.
 
-    python -m linckia.services.cluster.reembed
+    python -m services.cluster.reembed
 
 It reads `proto.cluster.ToEmbedding` from its standard input and writes `FromEmbedding` to its standard output. It knows
 nothing of collections: the command takes pages from their outboxes, and stores what comes back. If a node is lost, Ray
@@ -21,7 +21,7 @@ import numpy as np
 import ray
 import ray.data
 
-from linckia.proto.cluster import (
+from proto.cluster import (
     LENGTH_BYTES,
     Connected,
     Done,
@@ -33,9 +33,9 @@ from linckia.proto.cluster import (
     ToEmbedding,
     Vectors,
 )
-from linckia.proto.errors import LinckiaError
-from linckia.services.cluster.node import new_folder
-from linckia.services.runtime.privileges import KernelGone, die_with
+from proto.errors import LinckiaError
+from services.cluster.node import new_folder
+from services.runtime.privileges import KernelGone, die_with
 
 BLOCK = 128
 """Texts that a node embeds at once: a second or so of a processor's work, which is lost with the node."""

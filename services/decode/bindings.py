@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import tree_sitter
 
-from linckia.proto.ops.decode import SEPARATORS, Symbol, imported
+from proto.ops.decode import SEPARATORS, Symbol, imported
 
 _HEAD: Final = re.compile(r"(new\s+)?([\w$]+)(.*)", re.DOTALL)
 _ALIASED: Final = re.compile(r"(.+?)\s+(?:as|=>)\s+(\w+)", re.DOTALL)

@@ -8,8 +8,8 @@ from typing import Any, BinaryIO
 import pypdfium2 as pdfium  # type: ignore[import-untyped]  # it has no types
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from linckia.proto.ops.media import THUMBNAIL
-from linckia.services.decode.results import MAX_PIXELS, SIDE, NotDecoded, Result, check_pixels, picture, plain
+from proto.ops.media import THUMBNAIL
+from services.decode.results import MAX_PIXELS, SIDE, NotDecoded, Result, check_pixels, picture, plain
 
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "ICO", "AVIF", "PPM", "TGA", "JPEG2000", "PSD", "ICNS")
 """Formats that are opened: none that runs other programs (EPS), and no rare ones."""

@@ -16,15 +16,15 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from linckia.proto import extras
-from linckia.proto.errors import Unavailable
-from linckia.proto.ops import decode as ops
-from linckia.proto.ops.media import MediaBytes, MediaKind
-from linckia.services.decode.images import FORMATS, image, pdf
-from linckia.services.decode.results import TOO_LARGE, NotDecoded, RemoteFile, Result
-from linckia.services.decode.symbols import parse_all
-from linckia.services.decode.text.documents import text_of
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
+from proto import extras
+from proto.errors import Unavailable
+from proto.ops import decode as ops
+from proto.ops.media import MediaBytes, MediaKind
+from services.decode.images import FORMATS, image, pdf
+from services.decode.results import TOO_LARGE, NotDecoded, RemoteFile, Result
+from services.decode.symbols import parse_all
+from services.decode.text.documents import text_of
+from services.runtime.handlers import Context, Environment, Handlers, handles
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ _DECODERS: dict[MediaKind, Callable[[BinaryIO, Result], None]] = {
 _CONTAINERS: list[str] = []
 
 if extras.is_installed(extras.VIDEO):
-    from linckia.services.decode.video import CONTAINERS, audio, video
+    from services.decode.video import CONTAINERS, audio, video
 
     _DECODERS |= {MediaKind.VIDEO: video, MediaKind.AUDIO: audio}
     _CONTAINERS += CONTAINERS.split(",")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linckia.proto.manifest import GIB, SCRATCH, Manifest, Zygote
+from proto.manifest import GIB, SCRATCH, Manifest, Zygote
 
 MANIFESTS = (
     # Hostile files may crash it, and it restarts at once; it receives their bytes and opens no files itself.

@@ -12,10 +12,10 @@ from typing import Any, BinaryIO, Final
 
 from PIL import Image, ImageOps
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.decode import MAX_TEXT_CHARACTERS, Picture
-from linckia.proto.ops.media import MAX_CHUNK_BYTES
-from linckia.services.runtime.text.invisible import without_breaks
+from proto.errors import LinckiaError
+from proto.ops.decode import MAX_TEXT_CHARACTERS, Picture
+from proto.ops.media import MAX_CHUNK_BYTES
+from services.runtime.text.invisible import without_breaks
 
 SIDE: Final = 320
 MAX_PIXELS: Final = 120_000_000

@@ -22,7 +22,7 @@ from typing import Final
 
 import tree_sitter
 
-from linckia.proto.ops.decode import (
+from proto.ops.decode import (
     CALLS,
     EXTENDS,
     IMPORTS,
@@ -41,7 +41,7 @@ from linckia.proto.ops.decode import (
     imported,
     stem,
 )
-from linckia.services.decode.bindings import Bound, bindings, renamings, unfolded
+from services.decode.bindings import Bound, bindings, renamings, unfolded
 
 MAX_MEAN_LINE = 300
 """Longer average lines indicate minified code, in which everything was renamed."""

@@ -18,8 +18,8 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from PIL import Image
 
-from linckia.proto.ops.media import POSTER, THUMBNAIL, TIMELINE
-from linckia.services.decode.results import SIDE, NotDecoded, Result, check_pixels, picture, plain
+from proto.ops.media import POSTER, THUMBNAIL, TIMELINE
+from services.decode.results import SIDE, NotDecoded, Result, check_pixels, picture, plain
 
 FRAMES: Final = 5
 SOFT_LIMIT_S: Final = 15.0

@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 import apsw
 import trio
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.documents import change as ops
-from linckia.proto.ops.documents.reading import Document, Scalar, pairs
-from linckia.services.documents import restore
-from linckia.services.documents.add import folders
-from linckia.services.documents.add.add import add_directory
-from linckia.services.documents.components import OperationGroup
-from linckia.services.documents.store import globs, rows, snapshots
-from linckia.services.documents.store.databases import Store
-from linckia.services.documents.store.rows import DocumentAttributes
-from linckia.services.runtime.handlers import Context, handles
+from proto.errors import InvalidParams, OperationError
+from proto.ops.documents import change as ops
+from proto.ops.documents.reading import Document, Scalar, pairs
+from services.documents import restore
+from services.documents.add import folders
+from services.documents.add.add import add_directory
+from services.documents.components import OperationGroup
+from services.documents.store import globs, rows, snapshots
+from services.documents.store.databases import Store
+from services.documents.store.rows import DocumentAttributes
+from services.runtime.handlers import Context, handles
 
 MAX_CONTENT_BYTES = 64 * 1024 * 1024
 MAX_NAMED = 1000

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from linckia.proto.ops.documents.change import AddResult
-from linckia.services.documents.add.add import Adding
-from linckia.services.documents.add.intake import Progress
-from linckia.services.documents.code.feed import GraphFeed
-from linckia.services.documents.code.parsing import Parsing
-from linckia.services.documents.store.databases import Store
-from linckia.services.documents.text.feed import ContentFeed
-from linckia.services.documents.text.indexing import Indexing
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.outbox import Outbox
+from proto.ops.documents.change import AddResult
+from services.documents.add.add import Adding
+from services.documents.add.intake import Progress
+from services.documents.code.feed import GraphFeed
+from services.documents.code.parsing import Parsing
+from services.documents.store.databases import Store
+from services.documents.text.feed import ContentFeed
+from services.documents.text.indexing import Indexing
+from services.runtime.handlers import Environment
+from services.runtime.outbox import Outbox
 
 EXTRACTION_PATIENCE_S = 10.0
 

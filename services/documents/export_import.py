@@ -15,14 +15,14 @@ import apsw
 import msgspec
 import trio
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.documents import carry as ops
-from linckia.services.documents.components import OperationGroup
-from linckia.services.documents.store import kinds, objects, rows, snapshots, tables
-from linckia.services.documents.store.compress import DamagedContent
-from linckia.services.documents.store.objects import Block, Content
-from linckia.services.documents.store.snapshots import SnapshotEntry
-from linckia.services.runtime.handlers import Context, handles
+from proto.errors import InvalidParams, OperationError
+from proto.ops.documents import carry as ops
+from services.documents.components import OperationGroup
+from services.documents.store import kinds, objects, rows, snapshots, tables
+from services.documents.store.compress import DamagedContent
+from services.documents.store.objects import Block, Content
+from services.documents.store.snapshots import SnapshotEntry
+from services.runtime.handlers import Context, handles
 
 PAGE = 1000
 T = TypeVar("T")

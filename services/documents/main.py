@@ -8,15 +8,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from linckia.services.documents.change_operations import ChangeOperations
-from linckia.services.documents.components import Components
-from linckia.services.documents.export_import import ExportImport
-from linckia.services.documents.read_operations import ReadOperations
-from linckia.services.documents.sessions import Sessions
-from linckia.services.documents.store.databases import Store
-from linckia.services.documents.uploads import Uploads
-from linckia.services.runtime.handlers import Environment, Handlers
-from linckia.services.runtime.storage import retry_when_full
+from services.documents.change_operations import ChangeOperations
+from services.documents.components import Components
+from services.documents.export_import import ExportImport
+from services.documents.read_operations import ReadOperations
+from services.documents.sessions import Sessions
+from services.documents.store.databases import Store
+from services.documents.uploads import Uploads
+from services.runtime.handlers import Environment, Handlers
+from services.runtime.storage import retry_when_full
 
 
 @contextlib.asynccontextmanager

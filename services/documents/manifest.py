@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linckia.proto.manifest import GIB, Keep, Manifest, Roots, Store
+from proto.manifest import GIB, Keep, Manifest, Roots, Store
 
 PACKS_VERSION = 5
 INDEX_VERSION = 8

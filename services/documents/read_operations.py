@@ -14,22 +14,22 @@ import apsw
 import msgspec
 import trio
 
-from linckia.proto.errors import InvalidParams, LinckiaError
-from linckia.proto.ops.completing import NAMES_LIKE
-from linckia.proto.ops.documents import find
-from linckia.proto.ops.documents import reading as ops
-from linckia.proto.ops.retrieve import RetrieveStatus
-from linckia.services.documents import restore, verify
-from linckia.services.documents.add import folders
-from linckia.services.documents.code import traversal
-from linckia.services.documents.components import OperationGroup
-from linckia.services.documents.store import objects, rows, snapshots, texts
-from linckia.services.documents.store.compress import DamagedContent
-from linckia.services.documents.store.objects import Stored
-from linckia.services.documents.store.tables import TEXT_EXTRACTED
-from linckia.services.documents.text import grep, search
-from linckia.services.runtime.handlers import Context, handles
-from linckia.services.runtime.roots import Roots
+from proto.errors import InvalidParams, LinckiaError
+from proto.ops.completing import NAMES_LIKE
+from proto.ops.documents import find
+from proto.ops.documents import reading as ops
+from proto.ops.retrieve import RetrieveStatus
+from services.documents import restore, verify
+from services.documents.add import folders
+from services.documents.code import traversal
+from services.documents.components import OperationGroup
+from services.documents.store import objects, rows, snapshots, texts
+from services.documents.store.compress import DamagedContent
+from services.documents.store.objects import Stored
+from services.documents.store.tables import TEXT_EXTRACTED
+from services.documents.text import grep, search
+from services.runtime.handlers import Context, handles
+from services.runtime.roots import Roots
 
 T = TypeVar("T")
 

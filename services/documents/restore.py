@@ -16,15 +16,15 @@ from pathlib import Path
 
 import apsw
 
-from linckia.proto.errors import OperationError
-from linckia.proto.ops.documents.change import DocumentsRestore, Restored, RestoreResult
-from linckia.proto.suggestions import did_you_mean
-from linckia.services.documents.store import globs, objects, rows, snapshots
-from linckia.services.documents.store.compress import DamagedContent
-from linckia.services.documents.store.objects import Stored
-from linckia.services.documents.store.snapshots import SnapshotEntry
-from linckia.services.runtime.rewrite import open_below
-from linckia.services.runtime.roots import OutsideRoots, Roots
+from proto.errors import OperationError
+from proto.ops.documents.change import DocumentsRestore, Restored, RestoreResult
+from proto.suggestions import did_you_mean
+from services.documents.store import globs, objects, rows, snapshots
+from services.documents.store.compress import DamagedContent
+from services.documents.store.objects import Stored
+from services.documents.store.snapshots import SnapshotEntry
+from services.runtime.rewrite import open_below
+from services.runtime.roots import OutsideRoots, Roots
 
 MAX_NAMED = 1000
 FSYNC_EACH = 64

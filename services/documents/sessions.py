@@ -17,21 +17,21 @@ from typing import NamedTuple
 import apsw
 import trio
 
-from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
-from linckia.proto.ops.documents import sessions as ops
-from linckia.proto.ops.documents.reading import Scalar, pairs
-from linckia.proto.ops.watch import Change
-from linckia.services.documents import change_operations
-from linckia.services.documents.add import folders
-from linckia.services.documents.add.add import add_changes
-from linckia.services.documents.add.folders import Walk
-from linckia.services.documents.components import Components, OperationGroup
-from linckia.services.documents.store import rows
-from linckia.services.documents.store.rows import DocumentAttributes
-from linckia.services.runtime.follower import Follower
-from linckia.services.runtime.handlers import Context, handles
-from linckia.services.runtime.ignore_files import GENERATED, VERSION_CONTROL
-from linckia.services.runtime.roots import is_below
+from proto.errors import InvalidParams, LinckiaError, OperationError
+from proto.ops.documents import sessions as ops
+from proto.ops.documents.reading import Scalar, pairs
+from proto.ops.watch import Change
+from services.documents import change_operations
+from services.documents.add import folders
+from services.documents.add.add import add_changes
+from services.documents.add.folders import Walk
+from services.documents.components import Components, OperationGroup
+from services.documents.store import rows
+from services.documents.store.rows import DocumentAttributes
+from services.runtime.follower import Follower
+from services.runtime.handlers import Context, handles
+from services.runtime.ignore_files import GENERATED, VERSION_CONTROL
+from services.runtime.roots import is_below
 
 _log = logging.getLogger("linckia.documents")
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 
 import trio
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.documents import change as ops
-from linckia.proto.ops.documents.reading import pairs
-from linckia.services.documents import change_operations
-from linckia.services.documents.add.intake import Progress, ReadDocument
-from linckia.services.documents.components import Components, OperationGroup
-from linckia.services.documents.store.incoming import Incoming
-from linckia.services.documents.store.rows import DocumentAttributes
-from linckia.services.runtime.handlers import Context, handles
+from proto.errors import InvalidParams, OperationError
+from proto.ops.documents import change as ops
+from proto.ops.documents.reading import pairs
+from services.documents import change_operations
+from services.documents.add.intake import Progress, ReadDocument
+from services.documents.components import Components, OperationGroup
+from services.documents.store.incoming import Incoming
+from services.documents.store.rows import DocumentAttributes
+from services.runtime.handlers import Context, handles
 
 MAX_PIECE_BYTES = 1024 * 1024
 MAX_UPLOADS = 64

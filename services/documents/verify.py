@@ -10,12 +10,12 @@ from typing import TypeVar
 import apsw
 import trio
 
-from linckia.proto.ops.documents.reading import DocumentsStatus, StatusResult, TypeCount, VerifyResult
-from linckia.services.documents.store import objects, tables
-from linckia.services.documents.store.compress import DamagedContent
-from linckia.services.documents.store.databases import Store, is_complete
-from linckia.services.runtime.handlers import Context
-from linckia.services.runtime.storage import Damaged as DamagedFile
+from proto.ops.documents.reading import DocumentsStatus, StatusResult, TypeCount, VerifyResult
+from services.documents.store import objects, tables
+from services.documents.store.compress import DamagedContent
+from services.documents.store.databases import Store, is_complete
+from services.runtime.handlers import Context
+from services.runtime.storage import Damaged as DamagedFile
 
 T = TypeVar("T")
 

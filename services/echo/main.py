@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from linckia.proto.ops.echo import Echo, EchoParams
-from linckia.services.runtime.handlers import Context, Environment, Handlers
+from proto.ops.echo import Echo, EchoParams
+from services.runtime.handlers import Context, Environment, Handlers
 
 
 @asynccontextmanager

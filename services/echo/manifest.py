@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from linckia.proto.manifest import SCRATCH, STALL_S, Manifest
+from proto.manifest import SCRATCH, STALL_S, Manifest
 
 MANIFESTS = (Manifest(name="echo", order=20, stall_s=STALL_S, disk_limit_bytes=SCRATCH, rests=True, stateless=True),)

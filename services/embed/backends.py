@@ -26,13 +26,13 @@ from pathlib import Path
 
 import msgspec
 
-from linckia.proto import extras
-from linckia.proto.durable import replace_file
-from linckia.proto.errors import OperationError
-from linckia.services.embed.encoder import Encoder
-from linckia.services.embed.weights import ModelFiles, fingerprint, supports
-from linckia.services.runtime.models.checkpoint import Ids
-from linckia.services.runtime.models.device import Precision, processor, require_device
+from proto import extras
+from proto.durable import replace_file
+from proto.errors import OperationError
+from services.embed.encoder import Encoder
+from services.embed.weights import ModelFiles, fingerprint, supports
+from services.runtime.models.checkpoint import Ids
+from services.runtime.models.device import Precision, processor, require_device
 
 WORTH = 1.2
 """Speedup from which torch is worth the seconds and the memory that loading it takes."""
@@ -87,14 +87,14 @@ def open_encoder(
             raise OperationError(
                 f"the precision {precision.value} requires {needs}; use auto, bf16 or fp32 with openvino"
             )
-        from linckia.services.embed.openvino_encoder import OpenVinoEncoder
+        from services.embed.openvino_encoder import OpenVinoEncoder
 
         return OpenVinoEncoder(files, precision=precision, threads=threads)
     if library is Backend.TORCH:
         require_device(device)
         import torch
 
-        from linckia.services.embed.torch_encoder import TorchEncoder
+        from services.embed.torch_encoder import TorchEncoder
 
         torch.set_num_threads(threads)
         return TorchEncoder(files, device=device, precision=precision)
@@ -107,7 +107,7 @@ def open_encoder(
         raise OperationError(
             f"the precision {precision.value} requires torch; use auto, int8 or fp32 with the backend onnx"
         )
-    from linckia.services.embed.onnx_encoder import OnnxEncoder
+    from services.embed.onnx_encoder import OnnxEncoder
 
     return OnnxEncoder(files, folder, precision=precision, threads=threads)
 
@@ -163,7 +163,7 @@ def try_torch(files: ModelFiles, encoder: Encoder, texts: Sequence[Ids], folder:
     """
     import torch
 
-    from linckia.services.embed.torch_encoder import TorchEncoder
+    from services.embed.torch_encoder import TorchEncoder
 
     torch.set_num_threads(1)
     other = TorchEncoder(files)

@@ -20,9 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linckia.services.embed.encoder import Vectors
-from linckia.services.embed.weights import first_position, prefix_of
-from linckia.services.runtime.models.checkpoint import Ids
+from services.embed.encoder import Vectors
+from services.embed.weights import first_position, prefix_of
+from services.runtime.models.checkpoint import Ids
 
 Activation = Callable[[Tensor], Tensor]
 

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from linckia.proto.ops.embed import TextKind
-from linckia.services.embed.backends import Backend
-from linckia.services.embed.main import load
-from linckia.services.embed.serving import EmbedSettings, most_tokens
-from linckia.services.runtime.models.checkpoint import Ids
+from proto.ops.embed import TextKind
+from services.embed.backends import Backend
+from services.embed.main import load
+from services.embed.serving import EmbedSettings, most_tokens
+from services.runtime.models.checkpoint import Ids
 
 Halves = npt.NDArray[np.float16]
 

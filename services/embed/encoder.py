@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from linckia.services.embed.weights import Pooling
-from linckia.services.runtime.models.batcher import Rows
-from linckia.services.runtime.models.checkpoint import Ids
-from linckia.services.runtime.models.device import Precision
+from services.embed.weights import Pooling
+from services.runtime.models.batcher import Rows
+from services.runtime.models.checkpoint import Ids
+from services.runtime.models.device import Precision
 
 Vectors = npt.NDArray[np.float32]
 """Unit vectors, shape (texts, dimensions), or the states of a text's tokens, shape (tokens, dimensions)."""

@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from linckia.services.embed.onnx_file import FLOAT, INT32, Attribute, Constant, Node, Value, encoded
-from linckia.services.embed.tensors import Take, positions
-from linckia.services.embed.weights import MASK, STATES, WORDS
+from services.embed.onnx_file import FLOAT, INT32, Attribute, Constant, Node, Value, encoded
+from services.embed.tensors import Take, positions
+from services.embed.weights import MASK, STATES, WORDS
 
 Floats = npt.NDArray[np.float32]
 Ranges = Sequence[tuple[Floats, Floats]]

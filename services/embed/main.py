@@ -16,10 +16,11 @@ from typing import Any
 import msgspec
 import trio
 
-from linckia.proto import extras
-from linckia.proto.durable import replace_file
-from linckia.proto.errors import InvalidParams, OperationError, Unavailable
-from linckia.proto.ops.embed import (
+from proto import extras
+from proto.durable import replace_file
+from proto.errors import InvalidParams, OperationError, Unavailable
+from proto.names import module
+from proto.ops.embed import (
     MODEL_MISSING,
     EmbedMaxSim,
     EmbedModel,
@@ -29,7 +30,7 @@ from linckia.proto.ops.embed import (
     MaxSimResult,
     TextKind,
 )
-from linckia.services.embed.backends import (
+from services.embed.backends import (
     Backend,
     is_tried,
     onnx_is_here,
@@ -38,14 +39,14 @@ from linckia.services.embed.backends import (
     stored_trial,
     try_torch,
 )
-from linckia.services.embed.projection import projected
-from linckia.services.embed.samples import COMPARED
-from linckia.services.embed.serving import EmbedSettings, Loaded, Serving
-from linckia.services.embed.weights import AUTO, resolve, supports
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
-from linckia.services.runtime.models import gpu
-from linckia.services.runtime.models.checkpoint import ModelMissing
-from linckia.services.runtime.models.folders import NotInstalled
+from services.embed.projection import projected
+from services.embed.samples import COMPARED
+from services.embed.serving import EmbedSettings, Loaded, Serving
+from services.embed.weights import AUTO, resolve, supports
+from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.runtime.models import gpu
+from services.runtime.models.checkpoint import ModelMissing
+from services.runtime.models.folders import NotInstalled
 
 LOOK_AGAIN_S = 2.0
 """Least time between two looks for a model that is not installed."""
@@ -124,9 +125,9 @@ def prepare(settings: Mapping[str, Any]) -> None:
             return
         backend = Backend(settings.get("backend", Backend.AUTO))
         if backend in (Backend.AUTO, Backend.FASTEST) and openvino_is_worth_it():
-            importlib.import_module("linckia.services.embed.openvino_encoder")
+            importlib.import_module(module("services.embed.openvino_encoder"))
         elif backend in (Backend.AUTO, Backend.FASTEST, Backend.ONNX) and onnx_is_here():
-            importlib.import_module("linckia.services.embed.onnx_encoder")
+            importlib.import_module(module("services.embed.onnx_encoder"))
 
 
 def unused_gpu() -> dict[str, str]:

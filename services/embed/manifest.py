@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linckia.proto.manifest import GIB, VECTORS, Keep, Manifest, Pool, Store, Torch
+from proto.manifest import GIB, VECTORS, Keep, Manifest, Pool, Store, Torch
 
 MANIFESTS = (
     Manifest(

@@ -21,15 +21,15 @@ import msgspec
 import numpy as np
 import onnxruntime  # type: ignore[import-untyped]  # it has no types
 
-from linckia.proto.durable import replace_file
-from linckia.proto.ops.embed import TextKind
-from linckia.services.embed.encoder import Encoder, Vectors, pool, unit
-from linckia.services.embed.samples import COMPARED, SEEN
-from linckia.services.embed.tensors import Tensors, blocks
-from linckia.services.embed.tokens import TextTokenizer
-from linckia.services.embed.weights import MASK, STATES, WORDS, ModelFiles, fingerprint
-from linckia.services.runtime.models.checkpoint import Ids
-from linckia.services.runtime.models.device import Precision, processor
+from proto.durable import replace_file
+from proto.ops.embed import TextKind
+from services.embed.encoder import Encoder, Vectors, pool, unit
+from services.embed.samples import COMPARED, SEEN
+from services.embed.tensors import Tensors, blocks
+from services.embed.tokens import TextTokenizer
+from services.embed.weights import MASK, STATES, WORDS, ModelFiles, fingerprint
+from services.runtime.models.checkpoint import Ids
+from services.runtime.models.device import Precision, processor
 
 _ROUNDS = 3
 
@@ -144,7 +144,7 @@ class Graphs:
     def make(self, path: Path, precision: Precision) -> tuple[Record, bytes]:
         """Build the graph for a precision, and store it with its measurements; `auto` uses the faster one that
         agrees."""
-        from linckia.services.embed import graph
+        from services.embed import graph
 
         _log.info("preparing %s for this processor, once", self._files.name)
         tokenizer = TextTokenizer(self._files)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from linckia.services.embed.encoder import Encoder, Vectors, pool, unit
-from linckia.services.embed.tensors import read_tensors
-from linckia.services.embed.weights import DenseLayer, ModelFiles
-from linckia.services.runtime.models.checkpoint import Ids
-from linckia.services.runtime.models.folders import ModelMissing
+from services.embed.encoder import Encoder, Vectors, pool, unit
+from services.embed.tensors import read_tensors
+from services.embed.weights import DenseLayer, ModelFiles
+from services.runtime.models.checkpoint import Ids
+from services.runtime.models.folders import ModelMissing
 
 _erf = np.vectorize(math.erf, otypes=[np.float32])
 

@@ -11,16 +11,16 @@ import numpy as np
 import trio
 from msgspec import Meta
 
-from linckia.proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedResult, EmbedTexts, MaxSimResult, TextKind, pack
-from linckia.services.embed.backends import Backend
-from linckia.services.embed.encoder import Encoder, LateInteraction, LatePair, Vectors
-from linckia.services.embed.samples import SEEN
-from linckia.services.embed.tokens import TextTokenizer, Tokens
-from linckia.services.embed.weights import AUTO, ModelFiles, fingerprint
-from linckia.services.runtime.models.batcher import Batcher, BatchLimits, Lane, watch_health
-from linckia.services.runtime.models.checkpoint import Ids
-from linckia.services.runtime.models.device import ModelSettings, batches_at_once, bytes_of
-from linckia.services.runtime.models.gpu import affordable_tokens
+from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedResult, EmbedTexts, MaxSimResult, TextKind, pack
+from services.embed.backends import Backend
+from services.embed.encoder import Encoder, LateInteraction, LatePair, Vectors
+from services.embed.samples import SEEN
+from services.embed.tokens import TextTokenizer, Tokens
+from services.embed.weights import AUTO, ModelFiles, fingerprint
+from services.runtime.models.batcher import Batcher, BatchLimits, Lane, watch_health
+from services.runtime.models.checkpoint import Ids
+from services.runtime.models.device import ModelSettings, batches_at_once, bytes_of
+from services.runtime.models.gpu import affordable_tokens
 
 _INLINE_CHARACTERS = 2000
 """A request up to this length is tokenized in the event loop: a tenth of a millisecond, less than switching to a

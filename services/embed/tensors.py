@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from linckia.services.embed.encoder import Vectors
-from linckia.services.embed.weights import ModelFiles, first_position, prefix_of
-from linckia.services.runtime.models.checkpoint import Ids, ModelMissing, tensor_headers
+from services.embed.encoder import Vectors
+from services.embed.weights import ModelFiles, first_position, prefix_of
+from services.runtime.models.checkpoint import Ids, ModelMissing, tensor_headers
 
 _TOKENS_AT_ONCE = 512
 """The intermediate results of this many tokens fit into a core's cache; more are slower."""

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.embed import TextKind
-from linckia.services.embed.weights import ModelFiles
-from linckia.services.runtime.models.checkpoint import Ids, encode_cut, open_tokenizer
+from proto.errors import InvalidParams
+from proto.ops.embed import TextKind
+from services.embed.weights import ModelFiles
+from services.runtime.models.checkpoint import Ids, encode_cut, open_tokenizer
 
 
 class Tokens(msgspec.Struct, frozen=True):

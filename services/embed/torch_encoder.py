@@ -10,11 +10,11 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from linckia.services.embed.bert import PackedBert
-from linckia.services.embed.encoder import Encoder, Vectors
-from linckia.services.embed.weights import ModelFiles, supports
-from linckia.services.runtime.models.checkpoint import Ids, load_transformer, parameters_of
-from linckia.services.runtime.models.device import Precision, resolve_precision, survives, torch_type
+from services.embed.bert import PackedBert
+from services.embed.encoder import Encoder, Vectors
+from services.embed.weights import ModelFiles, supports
+from services.runtime.models.checkpoint import Ids, load_transformer, parameters_of
+from services.runtime.models.device import Precision, resolve_precision, survives, torch_type
 
 _PADDED_BATCH = 16
 """Sequences per padded batch; they are sorted by length, so there is little padding."""

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from linckia.proto.ops.events import Event, EventKind
-from linckia.services.events.manifest import SCHEMA_VERSION
-from linckia.services.runtime import times
-from linckia.services.runtime.database import Schema
+from proto.ops.events import Event, EventKind
+from services.events.manifest import SCHEMA_VERSION
+from services.runtime import times
+from services.runtime.database import Schema
 
 TRIMMED_AT_ONCE = 20_000
 """How many events one transaction deletes at most, so that no write waits long."""

@@ -8,12 +8,12 @@ from pathlib import Path
 import apsw
 import trio
 
-from linckia.proto.mcp import RESOURCE_UPDATED, ResourceUpdated
-from linckia.proto.ops.events import URI
-from linckia.services.events import event_database
-from linckia.services.events.event_database import Bounds, NewEvent
-from linckia.services.runtime.database import Database, Kind
-from linckia.services.runtime.handlers import Environment
+from proto.mcp import RESOURCE_UPDATED, ResourceUpdated
+from proto.ops.events import URI
+from services.events import event_database
+from services.events.event_database import Bounds, NewEvent
+from services.runtime.database import Database, Kind
+from services.runtime.handlers import Environment
 
 NOTICE_S = 0.5
 """Least time between two notices to subscribed clients."""

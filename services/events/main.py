@@ -10,13 +10,13 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from linckia.proto.errors import LinckiaError
-from linckia.services.events.event_database import Bounds
-from linckia.services.events.log import Log
-from linckia.services.events.reading import Reading
-from linckia.services.events.sources import FILES, Files, Kernel
-from linckia.services.runtime.handlers import Environment, Handlers
-from linckia.services.runtime.times import DAY_NS
+from proto.errors import LinckiaError
+from services.events.event_database import Bounds
+from services.events.log import Log
+from services.events.reading import Reading
+from services.events.sources import FILES, Files, Kernel
+from services.runtime.handlers import Environment, Handlers
+from services.runtime.times import DAY_NS
 
 RETRY_S = 5.0
 

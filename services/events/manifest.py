@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linckia.proto.manifest import STALL_S, Keep, Manifest, Roots, ShortTable, Store
+from proto.manifest import STALL_S, Keep, Manifest, Roots, ShortTable, Store
 
 SCHEMA_VERSION = 1
 

@@ -14,17 +14,17 @@ import apsw
 import msgspec
 import trio
 
-from linckia.proto import grants
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops import events as ops
-from linckia.proto.ops.events import EventKind
-from linckia.proto.ops.watch import ChangeKind
-from linckia.services.events import event_database
-from linckia.services.events.event_database import NewEvent, Row
-from linckia.services.events.log import Log
-from linckia.services.runtime import times
-from linckia.services.runtime.handlers import Context, Environment, handles
-from linckia.services.runtime.roots import Roots, is_below
+from proto import grants
+from proto.errors import InvalidParams, OperationError
+from proto.ops import events as ops
+from proto.ops.events import EventKind
+from proto.ops.watch import ChangeKind
+from services.events import event_database
+from services.events.event_database import NewEvent, Row
+from services.events.log import Log
+from services.runtime import times
+from services.runtime.handlers import Context, Environment, handles
+from services.runtime.roots import Roots, is_below
 
 LATEST = 50
 """Events that the resource shows without `?after=N`."""

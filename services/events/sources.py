@@ -11,17 +11,17 @@ from typing import Any
 
 import trio
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.events import EventKind
-from linckia.proto.ops.observation import AuditedChange, Happened, KernelHappened, TimelineEvent
-from linckia.proto.ops.watch import Change, ChangeKind, EntryKind
-from linckia.services.events.event_database import Bounds, NewEvent
-from linckia.services.events.log import Log
-from linckia.services.runtime.follower import Follower
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.ignore_files import GENERATED, VERSION_CONTROL
-from linckia.services.runtime.storage import FULL_PAUSE_S, DiskFull
-from linckia.services.runtime.times import NS
+from proto.errors import LinckiaError
+from proto.ops.events import EventKind
+from proto.ops.observation import AuditedChange, Happened, KernelHappened, TimelineEvent
+from proto.ops.watch import Change, ChangeKind, EntryKind
+from services.events.event_database import Bounds, NewEvent
+from services.events.log import Log
+from services.runtime.follower import Follower
+from services.runtime.handlers import Environment
+from services.runtime.ignore_files import GENERATED, VERSION_CONTROL
+from services.runtime.storage import FULL_PAUSE_S, DiskFull
+from services.runtime.times import NS
 
 FILES, AUDIT, TIMELINE = "files", "audit", "timeline"
 """Names of the sources in the table of positions."""

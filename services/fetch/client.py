@@ -19,7 +19,7 @@ from typing import TypeAlias
 import httpx2
 import trio
 
-from linckia.proto.errors import Forbidden, InvalidParams, OperationError
+from proto.errors import Forbidden, InvalidParams, OperationError
 
 MAX_REDIRECTS = 10
 CONNECT_TIMEOUT_S = 15.0

@@ -14,10 +14,10 @@ import httpx2
 import msgspec
 import trio
 
-from linckia.proto.errors import InvalidParams, OperationError, Unavailable
-from linckia.proto.front import is_loopback
-from linckia.proto.ops.fetch import IssuerKeySet
-from linckia.services.fetch.client import Allowed, Client, parse
+from proto.errors import InvalidParams, OperationError, Unavailable
+from proto.front import is_loopback
+from proto.ops.fetch import IssuerKeySet
+from services.fetch.client import Allowed, Client, parse
 
 MAX_BYTES = 256 * 1024
 TIMEOUT_S = 10.0

@@ -19,16 +19,16 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from linckia.proto.errors import Executed, Forbidden, LinckiaError, MaybeExecuted, OperationError, Timeout, Unavailable
-from linckia.proto.ops import fetch as ops
-from linckia.proto.ops.documents import change as documents
-from linckia.services.fetch import partial as partials
-from linckia.services.fetch.client import Allowed, Client, parse
-from linckia.services.fetch.issuer import Issuer
-from linckia.services.fetch.partial import Partial
-from linckia.services.fetch.receive import Received, receive
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
-from linckia.services.runtime.storage import disk_full
+from proto.errors import Executed, Forbidden, LinckiaError, MaybeExecuted, OperationError, Timeout, Unavailable
+from proto.ops import fetch as ops
+from proto.ops.documents import change as documents
+from services.fetch import partial as partials
+from services.fetch.client import Allowed, Client, parse
+from services.fetch.issuer import Issuer
+from services.fetch.partial import Partial
+from services.fetch.receive import Received, receive
+from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.runtime.storage import disk_full
 
 USER_AGENT = "linckia-fetch"
 STORE_ATTEMPTS = 3

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import httpx2
 import trio
 
-from linckia.proto.errors import OperationError
-from linckia.services.fetch.client import Client
-from linckia.services.fetch.partial import BLOCK_BYTES, Content, Partial
+from proto.errors import OperationError
+from services.fetch.client import Client
+from services.fetch.partial import BLOCK_BYTES, Content, Partial
 
 ATTEMPTS = 5
 """Most successive attempts without progress; an attempt that makes progress does not count."""

@@ -10,13 +10,13 @@ import apsw
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import Params
-from linckia.services.files.index.jobs import Jobs
-from linckia.services.files.index.tree import Tree
-from linckia.services.files.paths import FileRoots
-from linckia.services.files.query.columns import Columns
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.handlers import Context, Environment, handles
+from proto.operation import Params
+from services.files.index.jobs import Jobs
+from services.files.index.tree import Tree
+from services.files.paths import FileRoots
+from services.files.query.columns import Columns
+from services.runtime.database import Database
+from services.runtime.handlers import Context, Environment, handles
 
 P = TypeVar("P", bound=Params[Any])
 A = TypeVar("A")

@@ -10,35 +10,35 @@ from functools import partial
 
 import trio
 
-from linckia.proto.errors import Unavailable
-from linckia.services.files.browse.indexing import IndexTools
-from linckia.services.files.browse.navigation import BrowseTools
-from linckia.services.files.browse.space import SpaceTools
-from linckia.services.files.browse.uris import UriResources
-from linckia.services.files.changes import following
-from linckia.services.files.changes.changes import Changes
-from linckia.services.files.changes.operations import ChangeTools, rejoin
-from linckia.services.files.changes.writing import Writing
-from linckia.services.files.core import Core, read_settings
-from linckia.services.files.index.comparing import COLLECTIONS, CompareClient
-from linckia.services.files.index.jobs import Jobs
-from linckia.services.files.index.listing import ignore_rules
-from linckia.services.files.index.tree import Invalidations, Tree, find
-from linckia.services.files.paths import FileRoots
-from linckia.services.files.plans.classifying import ClassifierTools
-from linckia.services.files.plans.executions import Executions
-from linckia.services.files.plans.followers import Followers
-from linckia.services.files.plans.plans import PlanTools
-from linckia.services.files.plans.sources import SourceTools, resume_sources
-from linckia.services.files.query import named
-from linckia.services.files.query.columns import Columns
-from linckia.services.files.query.queries import QueryTools
-from linckia.services.files.query.set_search import SetSearchTools
-from linckia.services.files.query.set_tools import SetTools
-from linckia.services.files.store.database import loss, open_database, steadily
-from linckia.services.files.text.operations import TextTools
-from linckia.services.runtime.handlers import Environment, Handlers
-from linckia.services.runtime.storage import DiskFull
+from proto.errors import Unavailable
+from services.files.browse.indexing import IndexTools
+from services.files.browse.navigation import BrowseTools
+from services.files.browse.space import SpaceTools
+from services.files.browse.uris import UriResources
+from services.files.changes import following
+from services.files.changes.changes import Changes
+from services.files.changes.operations import ChangeTools, rejoin
+from services.files.changes.writing import Writing
+from services.files.core import Core, read_settings
+from services.files.index.comparing import COLLECTIONS, CompareClient
+from services.files.index.jobs import Jobs
+from services.files.index.listing import ignore_rules
+from services.files.index.tree import Invalidations, Tree, find
+from services.files.paths import FileRoots
+from services.files.plans.classifying import ClassifierTools
+from services.files.plans.executions import Executions
+from services.files.plans.followers import Followers
+from services.files.plans.plans import PlanTools
+from services.files.plans.sources import SourceTools, resume_sources
+from services.files.query import named
+from services.files.query.columns import Columns
+from services.files.query.queries import QueryTools
+from services.files.query.set_search import SetSearchTools
+from services.files.query.set_tools import SetTools
+from services.files.store.database import loss, open_database, steadily
+from services.files.text.operations import TextTools
+from services.runtime.handlers import Environment, Handlers
+from services.runtime.storage import DiskFull
 
 _SWITCH_S = 0.001
 """Thread switch interval: a scan holds the interpreter, and calls that arrive meanwhile should not wait long for it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linckia.proto.manifest import GIB, SCRATCH, STALL_S, Keep, Manifest, Pool, Roots, Store
+from proto.manifest import GIB, SCRATCH, STALL_S, Keep, Manifest, Pool, Roots, Store
 
 SCHEMA_VERSION = 3
 

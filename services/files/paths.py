@@ -13,8 +13,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 
-from linckia.proto.errors import InvalidParams
-from linckia.services.runtime.roots import Roots
+from proto.errors import InvalidParams
+from services.runtime.roots import Roots
 
 _BASE = 0x10FE00
 _FROM_OS = re.compile("[\udc80-\udcff\U0010fe80-\U0010feff]")

@@ -8,19 +8,19 @@ from typing import Any, Protocol, TypeVar, Unpack
 import msgspec
 import trio
 
-from linckia.proto import frames, grants, keys, results
-from linckia.proto.approvals import ApprovalSettings, Rules, tool_of
-from linckia.proto.dispatch import CallOptions, Dispatcher
-from linckia.proto.errors import Executed, Forbidden, Kind, LinckiaError, Timeout, UnknownOperation
-from linckia.proto.frames import Event
-from linckia.proto.front import SERVICE
-from linckia.proto.mounts import MountRequest
-from linckia.proto.operation import CLIENT, Access, Operation, Params
-from linckia.proto.target import described
-from linckia.services.front import rate, refusals
-from linckia.services.front.long_messages import turn
-from linckia.services.front.protocol.session import current_idempotency_key, current_peer, current_session
-from linckia.services.runtime.calls import Outgoing
+from proto import frames, grants, keys, results
+from proto.approvals import ApprovalSettings, Rules, tool_of
+from proto.dispatch import CallOptions, Dispatcher
+from proto.errors import Executed, Forbidden, Kind, LinckiaError, Timeout, UnknownOperation
+from proto.frames import Event
+from proto.front import SERVICE
+from proto.mounts import MountRequest
+from proto.operation import CLIENT, Access, Operation, Params
+from proto.target import described
+from services.front import rate, refusals
+from services.front.long_messages import turn
+from services.front.protocol.session import current_idempotency_key, current_peer, current_session
+from services.runtime.calls import Outgoing
 
 T = TypeVar("T")
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from linckia.proto.json_types import JsonObject
-from linckia.proto.operation import Operation, Params
-from linckia.services.front import scratchpad
+from proto.json_types import JsonObject
+from proto.operation import Operation, Params
+from services.front import scratchpad
 
 DEFAULT_TOKENS = 2000
 """Longest result of one call or one step, unless the caller sets `max_tokens`."""

@@ -17,28 +17,28 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from linckia.proto.approvals import ApprovalSettings, Rules
-from linckia.proto.dispatch import Dispatcher
-from linckia.proto.errors import InvalidParams
-from linckia.proto.front import PATIENCE_S
-from linckia.proto.mcp import ListChanged
-from linckia.proto.operation import SURFACES, operation_of
-from linckia.proto.ops import Table
-from linckia.proto.ops.kernel import KernelMounts
-from linckia.proto.surfaces.surface import Surface
-from linckia.services.front.composite.run import Composites
-from linckia.services.front.dispatcher import Events
-from linckia.services.front.mounted.mounted import Mounted
-from linckia.services.front.prompts import FilePrompts, Folder
-from linckia.services.front.protocol.fast_path import SDK
-from linckia.services.front.protocol.notifier import Notifier
-from linckia.services.front.protocol.served import Served
-from linckia.services.front.scratchpad import Scratchpads
-from linckia.services.front.tasks import LongCalls
-from linckia.services.front.tool_search import ToolSearches, ToolVectors, embed_through
+from proto.approvals import ApprovalSettings, Rules
+from proto.dispatch import Dispatcher
+from proto.errors import InvalidParams
+from proto.front import PATIENCE_S
+from proto.mcp import ListChanged
+from proto.operation import SURFACES, operation_of
+from proto.ops import Table
+from proto.ops.kernel import KernelMounts
+from proto.surfaces.surface import Surface
+from services.front.composite.run import Composites
+from services.front.dispatcher import Events
+from services.front.mounted.mounted import Mounted
+from services.front.prompts import FilePrompts, Folder
+from services.front.protocol.fast_path import SDK
+from services.front.protocol.notifier import Notifier
+from services.front.protocol.served import Served
+from services.front.scratchpad import Scratchpads
+from services.front.tasks import LongCalls
+from services.front.tool_search import ToolSearches, ToolVectors, embed_through
 
 if TYPE_CHECKING:
-    from linckia.services.front.protocol.server import SurfaceServer
+    from services.front.protocol.server import SurfaceServer
 
 SDK_AFTER_S = 5.0
 """How long after the arrival of the first client the SDK is loaded if nothing has needed it: until then, the import
@@ -142,7 +142,7 @@ class Gateway:
         found = await self.find(surface)
         await self.loaded.wait()
         if found.name not in self._servers:
-            from linckia.services.front.protocol.server import SurfaceServer
+            from services.front.protocol.server import SurfaceServer
 
             served = self.served(found.name)
             self._servers[found.name] = SurfaceServer(served, self.table, self.notifier, self.scratchpads)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
-from linckia.proto.front import (
+from proto.front import (
     MAX_DESCRIPTORS,
     MAX_PACKET_BYTES,
     Attach,
@@ -30,7 +30,7 @@ from linckia.proto.front import (
 )
 
 if TYPE_CHECKING:
-    from linckia.services.front.transport.http_server import Relay
+    from services.front.transport.http_server import Relay
 
 Serve = Callable[[int, int, str, int | None], Awaitable[bool]]
 """Serves MCP to one local client: takes its input, its output, the name of a surface and the session's memory, if any.

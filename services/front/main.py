@@ -14,27 +14,27 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import trio
 
-from linckia.proto import ops
-from linckia.proto.approvals import Rules
-from linckia.proto.errors import Unavailable
-from linckia.proto.frames import Level
-from linckia.proto.front import SERVICE, FrontSettings
-from linckia.proto.json_types import JsonObject
-from linckia.proto.operation import ALL, SURFACES, Params, operation_of
-from linckia.proto.ops import Table
-from linckia.services.front import prompts, refusals, scratchpad
-from linckia.services.front.composite.run import Composites
-from linckia.services.front.dispatcher import LinkDispatcher
-from linckia.services.front.gateway import Gateway, open_gateway
-from linckia.services.front.handoff import Handoff
-from linckia.services.front.prompts import Folder
-from linckia.services.front.protocol.session import using_idempotency_key
-from linckia.services.front.refusals import Refusals
-from linckia.services.front.transport.stdio import attach
-from linckia.services.runtime.handlers import Context, Environment, Handlers
+from proto import ops
+from proto.approvals import Rules
+from proto.errors import Unavailable
+from proto.frames import Level
+from proto.front import SERVICE, FrontSettings
+from proto.json_types import JsonObject
+from proto.operation import ALL, SURFACES, Params, operation_of
+from proto.ops import Table
+from services.front import prompts, refusals, scratchpad
+from services.front.composite.run import Composites
+from services.front.dispatcher import LinkDispatcher
+from services.front.gateway import Gateway, open_gateway
+from services.front.handoff import Handoff
+from services.front.prompts import Folder
+from services.front.protocol.session import using_idempotency_key
+from services.front.refusals import Refusals
+from services.front.transport.stdio import attach
+from services.runtime.handlers import Context, Environment, Handlers
 
 if TYPE_CHECKING:
-    from linckia.services.front.transport.http_server import Relay
+    from services.front.transport.http_server import Relay
 
 _PLAYED_S = 10.0
 
@@ -78,7 +78,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
         async def listen(listening: socket.socket, relay: Relay) -> None:
             await gateway.server(ALL)
-            from linckia.services.front.web.serving import serve
+            from services.front.web.serving import serve
 
             assert settings.http is not None
             await serve(gateway, dispatcher, all_operations, settings, listening, env.ending, relay, front=env.service)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from linckia.proto.front import SERVICE
-from linckia.proto.manifest import GIB, MCP, SCRATCH, Manifest, Pool, Roots
+from proto.front import SERVICE
+from proto.manifest import GIB, MCP, SCRATCH, Manifest, Pool, Roots
 
 MANIFESTS = (
     Manifest(

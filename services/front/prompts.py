@@ -22,13 +22,13 @@ from typing import Any, TypeVar
 import msgspec
 import trio
 
-from linckia.proto import grants
-from linckia.proto.front import PromptFolder
-from linckia.proto.json_types import JsonObject
-from linckia.proto.mcp import Message, PromptResult, Text
-from linckia.proto.operation import ALL
-from linckia.proto.ops.front import SURFACES, Depth, Research, ReviewChanges, SearchCodebase, SummarizeDocument
-from linckia.services.runtime.roots import OutsideRoots, Roots, is_below
+from proto import grants
+from proto.front import PromptFolder
+from proto.json_types import JsonObject
+from proto.mcp import Message, PromptResult, Text
+from proto.operation import ALL
+from proto.ops.front import SURFACES, Depth, Research, ReviewChanges, SearchCodebase, SummarizeDocument
+from services.runtime.roots import OutsideRoots, Roots, is_below
 
 R = TypeVar("R")
 

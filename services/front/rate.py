@@ -13,9 +13,9 @@ from contextvars import ContextVar
 
 import trio
 
-from linckia.proto.errors import Kind, Overloaded
-from linckia.proto.grants import Rate
-from linckia.services.front import refusals
+from proto.errors import Kind, Overloaded
+from proto.grants import Rate
+from services.front import refusals
 
 MAX_CLIENTS = 4096
 """Most clients whose calls are counted; beyond it the one that called least recently is forgotten."""

@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 import trio
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.frames import new_trace, pack_body
-from linckia.proto.front import SERVICE
-from linckia.proto.grants import current as current_grant
-from linckia.proto.operation import operation_of
-from linckia.proto.ops.kernel import KernelRefused
-from linckia.proto.repeats import INTERVAL_S, Repeats
-from linckia.services.front.protocol.session import STDIO, current_peer
-from linckia.services.runtime.calls import Outgoing
+from proto.errors import LinckiaError
+from proto.frames import new_trace, pack_body
+from proto.front import SERVICE
+from proto.grants import current as current_grant
+from proto.operation import operation_of
+from proto.ops.kernel import KernelRefused
+from proto.repeats import INTERVAL_S, Repeats
+from services.front.protocol.session import STDIO, current_peer
+from services.runtime.calls import Outgoing
 
 CHARS = 500
 """Longest text in a report, in characters; longer ones are truncated."""

@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 import trio
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.operation import Operation
-from linckia.proto.ops.front import (
+from proto.errors import InvalidParams, OperationError
+from proto.operation import Operation
+from proto.ops.front import (
     ScratchpadContent,
     ScratchpadEntry,
     ScratchpadList,
@@ -31,8 +31,8 @@ from linckia.proto.ops.front import (
     ScratchpadRead,
     ScratchpadStats,
 )
-from linckia.proto.surfaces.surface import caches
-from linckia.services.front.protocol.session import SessionState, current_session
+from proto.surfaces.surface import caches
+from services.front.protocol.session import SessionState, current_session
 
 MIN_BYTES = 4096
 """Shortest result that is stored; shorter ones are sent directly."""

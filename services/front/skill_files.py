@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from linckia.proto.json_types import JsonObject
+from proto.json_types import JsonObject
 
 EXTENSION: Final = "io.modelcontextprotocol/skills"
 SETTINGS: Final[JsonObject] = {"directoryRead": True}

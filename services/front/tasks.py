@@ -14,17 +14,17 @@ from typing import Any, Final, Unpack
 
 import msgspec
 
-from linckia.proto import grants
-from linckia.proto.approvals import Rules
-from linckia.proto.dispatch import CallOptions, Dispatcher, Outlasting
-from linckia.proto.errors import Failure, InvalidParams, Kind, LinckiaError
-from linckia.proto.front import SERVICE as FRONT
-from linckia.proto.json_types import JsonObject
-from linckia.proto.mounts import is_route
-from linckia.proto.operation import CLIENT, Operation, Params, operation_of
-from linckia.proto.ops.kernel import SERVICE as KERNEL
-from linckia.proto.ops.kernel import KernelNameCall
-from linckia.proto.ops.tasks import Schedule, Task, TaskAdopt, TaskFailure, TaskStart
+from proto import grants
+from proto.approvals import Rules
+from proto.dispatch import CallOptions, Dispatcher, Outlasting
+from proto.errors import Failure, InvalidParams, Kind, LinckiaError
+from proto.front import SERVICE as FRONT
+from proto.json_types import JsonObject
+from proto.mounts import is_route
+from proto.operation import CLIENT, Operation, Params, operation_of
+from proto.ops.kernel import SERVICE as KERNEL
+from proto.ops.kernel import KernelNameCall
+from proto.ops.tasks import Schedule, Task, TaskAdopt, TaskFailure, TaskStart
 
 META: Final = "io.linckia/task"
 """Member of `_meta`: in a request, true asks for a task; in a result, it is the task."""

@@ -19,14 +19,14 @@ from typing import Final, TypeAlias
 import msgspec
 import trio
 
-from linckia.proto.dispatch import Dispatcher
-from linckia.proto.errors import LinckiaError
-from linckia.proto.front import SERVICE
-from linckia.proto.operation import Operation, operation_of
-from linckia.proto.ops.embed import EmbedResult, EmbedTexts, TextKind
-from linckia.proto.surfaces.finding import Index, is_mounted, parameters_of, split_name
-from linckia.proto.surfaces.shapes import generalized
-from linckia.proto.surfaces.steps import Steps
+from proto.dispatch import Dispatcher
+from proto.errors import LinckiaError
+from proto.front import SERVICE
+from proto.operation import Operation, operation_of
+from proto.ops.embed import EmbedResult, EmbedTexts, TextKind
+from proto.surfaces.finding import Index, is_mounted, parameters_of, split_name
+from proto.surfaces.shapes import generalized
+from proto.surfaces.steps import Steps
 
 Embed = Callable[[EmbedTexts], Awaitable[EmbedResult]]
 """Calls `embed_texts`. Raises LinckiaError."""

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import apsw
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.graph import CorpusCount, Direction, Edge, GraphStatsResult, Hub, KindCount, Node
-from linckia.services.graph.walk import Step, Steps
+from proto.errors import InvalidParams
+from proto.ops.graph import CorpusCount, Direction, Edge, GraphStatsResult, Hub, KindCount, Node
+from services.graph.walk import Step, Steps
 
 
 class StoredNode(NamedTuple):

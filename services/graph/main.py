@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 import apsw
 import trio
 
-from linckia.proto.errors import OperationError, Unavailable
-from linckia.proto.ops import graph as ops
-from linckia.services.graph import answers, tables, walk
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
+from proto.errors import OperationError, Unavailable
+from proto.ops import graph as ops
+from services.graph import answers, tables, walk
+from services.runtime.database import Database
+from services.runtime.handlers import Context, Environment, Handlers, handles
 
 
 @contextlib.asynccontextmanager

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import apsw
 
-from linckia.proto.ops.graph import FeedResult, NodeState
-from linckia.services.graph.manifest import SCHEMA_VERSION
-from linckia.services.runtime.database import Database, Kind, Schema
+from proto.ops.graph import FeedResult, NodeState
+from services.graph.manifest import SCHEMA_VERSION
+from services.runtime.database import Database, Kind, Schema
 
 _TABLES = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;

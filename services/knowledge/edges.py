@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import apsw
 
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.notes.links import Reference, name_key, path_key
-from linckia.services.knowledge.notes.markdown import stem
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.links import Reference, name_key, path_key
+from services.knowledge.notes.markdown import stem
 
 MAX_EDGES = 10_000
 """Maximum number of edges in a result; a larger neighbourhood is practically the whole set of notes."""

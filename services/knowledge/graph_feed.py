@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import apsw
 
-from linckia.proto.ops.graph import MAX_WAIT_S, GraphDelete, GraphEpoch, GraphNodes, GraphPut, NodeState, Outgoing
-from linckia.services.knowledge import nodes
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.outbox import pages
+from proto.ops.graph import MAX_WAIT_S, GraphDelete, GraphEpoch, GraphNodes, GraphPut, NodeState, Outgoing
+from services.knowledge import nodes
+from services.runtime.database import Database
+from services.runtime.handlers import Environment
+from services.runtime.outbox import pages
 
 CORPUS = "notes"
 BATCH = 256

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 
 import apsw
 
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.notes.links import slug
-from linckia.services.knowledge.notes.markdown import stem
-from linckia.services.knowledge.notes.spelling import nfc
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.links import slug
+from services.knowledge.notes.markdown import stem
+from services.knowledge.notes.spelling import nfc
 
 MAX_ID_CHARS = 500
 MAX_FORMER = 100_000

@@ -11,35 +11,35 @@ from collections.abc import AsyncIterator
 import trio
 from msgspec import structs
 
-from linckia.proto.errors import LinckiaError, OperationError, Unavailable
-from linckia.proto.ops import knowledge as ops
-from linckia.proto.ops.completing import NAMES_LIKE
-from linckia.proto.ops.graph import Direction
-from linckia.proto.ops.retrieve import CollectionStatus, RetrieveSimilar, RetrieveStatus
-from linckia.services.knowledge import edges, graph_feed, ids, nodes
-from linckia.services.knowledge.graph_feed import Due, GraphFeed
-from linckia.services.knowledge.ingest.index import COLLECTION
-from linckia.services.knowledge.ingest.ingest import STARTUP_PATIENCE_S, Ingest
-from linckia.services.knowledge.ingest.ingest_waits import NoteLookup, wait_for
-from linckia.services.knowledge.ingest.note_walk import MARKER, SKIPPED_FOLDERS
-from linckia.services.knowledge.note_database import open_database
-from linckia.services.knowledge.notes import files
-from linckia.services.knowledge.notes.excerpts import part
-from linckia.services.knowledge.notes.spelling import nfc
-from linckia.services.knowledge.search.discovery import Discovery
-from linckia.services.knowledge.search.loose_ends import LooseEndList, LooseEnds
-from linckia.services.knowledge.search.refinement import Refiner
-from linckia.services.knowledge.search.search_operations import Search
-from linckia.services.knowledge.search.topics import Topics
-from linckia.services.knowledge.writing.write_operations import WriteOperations
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.date_ranges import rfc3339
-from linckia.services.runtime.follower import Follower
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
-from linckia.services.runtime.ignore_files import IGNORE_FILES
-from linckia.services.runtime.outbox import Outbox
-from linckia.services.runtime.rewrite import content_hash
-from linckia.services.runtime.roots import Denied, OutsideRoots, printable
+from proto.errors import LinckiaError, OperationError, Unavailable
+from proto.ops import knowledge as ops
+from proto.ops.completing import NAMES_LIKE
+from proto.ops.graph import Direction
+from proto.ops.retrieve import CollectionStatus, RetrieveSimilar, RetrieveStatus
+from services.knowledge import edges, graph_feed, ids, nodes
+from services.knowledge.graph_feed import Due, GraphFeed
+from services.knowledge.ingest.index import COLLECTION
+from services.knowledge.ingest.ingest import STARTUP_PATIENCE_S, Ingest
+from services.knowledge.ingest.ingest_waits import NoteLookup, wait_for
+from services.knowledge.ingest.note_walk import MARKER, SKIPPED_FOLDERS
+from services.knowledge.note_database import open_database
+from services.knowledge.notes import files
+from services.knowledge.notes.excerpts import part
+from services.knowledge.notes.spelling import nfc
+from services.knowledge.search.discovery import Discovery
+from services.knowledge.search.loose_ends import LooseEndList, LooseEnds
+from services.knowledge.search.refinement import Refiner
+from services.knowledge.search.search_operations import Search
+from services.knowledge.search.topics import Topics
+from services.knowledge.writing.write_operations import WriteOperations
+from services.runtime.database import Database
+from services.runtime.date_ranges import rfc3339
+from services.runtime.follower import Follower
+from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.runtime.ignore_files import IGNORE_FILES
+from services.runtime.outbox import Outbox
+from services.runtime.rewrite import content_hash
+from services.runtime.roots import Denied, OutsideRoots, printable
 
 SIMILAR_AT_LEAST = 0.8
 SIMILAR_LIMIT = 10

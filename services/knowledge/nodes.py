@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import apsw
 
-from linckia.services.knowledge import edges, ids
-from linckia.services.knowledge.notes.files import Place, Stamp
-from linckia.services.knowledge.notes.markdown import Note, stem
-from linckia.services.knowledge.notes.spelling import nfc
+from services.knowledge import edges, ids
+from services.knowledge.notes.files import Place, Stamp
+from services.knowledge.notes.markdown import Note, stem
+from services.knowledge.notes.spelling import nfc
 
 MAX_DEPARTED = 10_000
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from linckia.services.knowledge.manifest import SCHEMA_VERSION
-from linckia.services.runtime.database import Database, Kind, Schema
+from services.knowledge.manifest import SCHEMA_VERSION
+from services.runtime.database import Database, Kind, Schema
 
 _TABLES = """
 CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;

@@ -18,7 +18,7 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from linckia.proto.errors import InvalidParams, Timeout, Unavailable
+from proto.errors import InvalidParams, Timeout, Unavailable
 
 MAX_ANSWER_BYTES = 1024 * 1024
 """Limit of the body: many times what any of our prompts asks for."""

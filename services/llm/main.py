@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from linckia.proto.errors import InvalidParams, Timeout, Unavailable
-from linckia.proto.ops import llm as ops
-from linckia.services.llm import prompts
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
+from proto.errors import InvalidParams, Timeout, Unavailable
+from proto.ops import llm as ops
+from services.llm import prompts
+from services.runtime.handlers import Context, Environment, Handlers, handles
 
 if TYPE_CHECKING:
-    from linckia.services.llm.endpoint import Endpoint
+    from services.llm.endpoint import Endpoint
 
 NOT_CONFIGURED = "no language model is configured; set `url` and `model` of [llm] in linckia.toml"
 
@@ -81,7 +81,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     model = ops.LlmModelResult(configured=False)
     if env.settings.get("url") or env.settings.get("model"):
         # These imports take a sixth of a second, and are not needed without a model.
-        from linckia.services.llm.endpoint import Endpoint, LlmSettings
+        from services.llm.endpoint import Endpoint, LlmSettings
 
         try:
             settings = env.settings_as(LlmSettings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linckia.proto.manifest import SCRATCH, STALL_S, Manifest, ShortTable
+from proto.manifest import SCRATCH, STALL_S, Manifest, ShortTable
 
 MANIFESTS = (
     Manifest(

@@ -18,9 +18,9 @@ from typing import Any
 
 import msgspec
 
-from linckia.proto.errors import Unavailable
-from linckia.proto.ops.llm import Candidate, LinkKind, Placed, Refinement, SuggestedLink, Unlinked
-from linckia.services.runtime.linear import without_spans
+from proto.errors import Unavailable
+from proto.ops.llm import Candidate, LinkKind, Placed, Refinement, SuggestedLink, Unlinked
+from services.runtime.linear import without_spans
 
 TEXT_CHARACTERS = 700
 _TITLE_CHARACTERS = 200

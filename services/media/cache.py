@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 import apsw
 import msgspec
 
-from linckia.proto.ops.decode import Decoded
-from linckia.proto.ops.media import THUMBNAIL, MediaArtifact
-from linckia.services.media.manifest import SCHEMA_VERSION
-from linckia.services.runtime.database import Schema
+from proto.ops.decode import Decoded
+from proto.ops.media import THUMBNAIL, MediaArtifact
+from services.media.manifest import SCHEMA_VERSION
+from services.runtime.database import Schema
 
 VERSION: Final = 1
 """Version of the results; those of another version are recreated."""

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
-from linckia.proto.errors import Forbidden, OperationError
-from linckia.proto.ops.media import MediaKind
-from linckia.services.runtime.roots import Denied, OutsideRoots, Roots
+from proto.errors import Forbidden, OperationError
+from proto.ops.media import MediaKind
+from services.runtime.roots import Denied, OutsideRoots, Roots
 
 _PIECE: Final = 1024 * 1024
 

@@ -12,17 +12,17 @@ from typing import BinaryIO, Final, TypeVar
 
 import trio
 
-from linckia.proto.errors import OperationError, Overloaded
-from linckia.proto.ops.decode import Decoded, DecodeFile
-from linckia.proto.ops.media import MediaBytes, MediaInspection, MediaKind
-from linckia.services.media import cache
-from linckia.services.media.cache import Content
-from linckia.services.media.files import counts, digest, opened, version_of
-from linckia.services.runtime.calls import Undecodable, decoded
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.handlers import Context
-from linckia.services.runtime.roots import Roots
-from linckia.services.runtime.storage import DiskFull
+from proto.errors import OperationError, Overloaded
+from proto.ops.decode import Decoded, DecodeFile
+from proto.ops.media import MediaBytes, MediaInspection, MediaKind
+from services.media import cache
+from services.media.cache import Content
+from services.media.files import counts, digest, opened, version_of
+from services.runtime.calls import Undecodable, decoded
+from services.runtime.database import Database
+from services.runtime.handlers import Context
+from services.runtime.roots import Roots
+from services.runtime.storage import DiskFull
 
 T = TypeVar("T")
 

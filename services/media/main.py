@@ -14,15 +14,15 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops import media as ops
-from linckia.proto.ops.pages import place
-from linckia.services.media import cache
-from linckia.services.media.files import opened
-from linckia.services.media.inspection import Inspection
-from linckia.services.runtime.database import Database, Kind
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
-from linckia.services.runtime.roots import Roots
+from proto.errors import InvalidParams, OperationError
+from proto.ops import media as ops
+from proto.ops.pages import place
+from services.media import cache
+from services.media.files import opened
+from services.media.inspection import Inspection
+from services.runtime.database import Database, Kind
+from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.runtime.roots import Roots
 
 _ARTIFACT = re.compile(r"cache/([0-9a-f]{2})/([0-9a-f]{2})/(\1\2[0-9a-f]{60})/([a-z0-9_]{1,40}\.jpg)")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linckia.proto.manifest import GIB, STALL_S, Keep, Manifest, Roots, Store
+from proto.manifest import GIB, STALL_S, Keep, Manifest, Roots, Store
 
 SCHEMA_VERSION = 1
 

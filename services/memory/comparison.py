@@ -15,7 +15,7 @@ import re
 import unicodedata
 from typing import NamedTuple
 
-from linckia.services.memory.vocabulary import (
+from services.memory.vocabulary import (
     ANTONYMS,
     DIRECTIONS,
     MOVES,
@@ -26,7 +26,7 @@ from linckia.services.memory.vocabulary import (
     UNITS,
     VERBS,
 )
-from linckia.services.runtime.text.invisible import visible
+from services.runtime.text.invisible import visible
 
 CLOSE_COSINE = 0.7
 CLOSE_WORDS = 0.5

@@ -11,18 +11,18 @@ import apsw
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.memory import COLLECTION, SESSION
-from linckia.proto.ops.retrieve import Group, Item
-from linckia.services.memory import memory_db
-from linckia.services.memory.memory_db import Row
-from linckia.services.memory.recall import Recalling
-from linckia.services.memory.writing import Writing
-from linckia.services.runtime.database import Database, Kind
-from linckia.services.runtime.forgetting import ForgettingFeed
-from linckia.services.runtime.handlers import Environment, Handlers
-from linckia.services.runtime.search_feed import Due
-from linckia.services.runtime.times import DAY_NS, NS
+from proto.errors import LinckiaError
+from proto.ops.memory import COLLECTION, SESSION
+from proto.ops.retrieve import Group, Item
+from services.memory import memory_db
+from services.memory.memory_db import Row
+from services.memory.recall import Recalling
+from services.memory.writing import Writing
+from services.runtime.database import Database, Kind
+from services.runtime.forgetting import ForgettingFeed
+from services.runtime.handlers import Environment, Handlers
+from services.runtime.search_feed import Due
+from services.runtime.times import DAY_NS, NS
 
 BATCH = 500
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linckia.proto.manifest import GIB, STALL_S, Export, Keep, Manifest, Store
+from proto.manifest import GIB, STALL_S, Export, Keep, Manifest, Store
 
 SCHEMA_VERSION = 2
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import apsw
 from msgspec.structs import astuple
 
-from linckia.proto.ops import memory as ops
-from linckia.proto.ops.memory import CarriedSaid as Said
-from linckia.services.memory.comparison import fold
-from linckia.services.memory.manifest import SCHEMA_VERSION
-from linckia.services.runtime import times
-from linckia.services.runtime.database import Schema
+from proto.ops import memory as ops
+from proto.ops.memory import CarriedSaid as Said
+from services.memory.comparison import fold
+from services.memory.manifest import SCHEMA_VERSION
+from services.runtime import times
+from services.runtime.database import Schema
 
 SHOWN_SAYINGS = 20
 SHOWN_LINKS = 100

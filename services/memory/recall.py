@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 import apsw
 from msgspec.structs import asdict
 
-from linckia.proto.ops import memory as ops
-from linckia.proto.ops.retrieve import UNLIKELY, Filter, RetrieveSearch
-from linckia.services.memory import memory_db, scopes
-from linckia.services.memory.comparison import fold, tells_apart
-from linckia.services.memory.memory_db import Place, Row
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.forgetting import ForgettingFeed
-from linckia.services.runtime.handlers import Context, handles
-from linckia.services.runtime.times import NS, between
+from proto.ops import memory as ops
+from proto.ops.retrieve import UNLIKELY, Filter, RetrieveSearch
+from services.memory import memory_db, scopes
+from services.memory.comparison import fold, tells_apart
+from services.memory.memory_db import Place, Row
+from services.runtime.database import Database
+from services.runtime.forgetting import ForgettingFeed
+from services.runtime.handlers import Context, handles
+from services.runtime.times import NS, between
 
 CANDIDATES = 50
 FOUND_S = 2.0

@@ -7,12 +7,12 @@ other session finds it. If that session has a document session open, the label o
 
 from __future__ import annotations
 
-from linckia.proto.errors import InvalidParams, LinckiaError, UnknownOperation
-from linckia.proto.ops.documents.sessions import SessionBound
-from linckia.proto.ops.memory import PROJECT, SESSION, USER, found_by
-from linckia.proto.ops.retrieve import Filter
-from linckia.services.memory.memory_db import Place
-from linckia.services.runtime.handlers import Context
+from proto.errors import InvalidParams, LinckiaError, UnknownOperation
+from proto.ops.documents.sessions import SessionBound
+from proto.ops.memory import PROJECT, SESSION, USER, found_by
+from proto.ops.retrieve import Filter
+from services.memory.memory_db import Place
+from services.runtime.handlers import Context
 
 LABEL_WAIT_S = 5.0
 

@@ -12,16 +12,16 @@ from collections.abc import Mapping
 import apsw
 from msgspec.structs import replace
 
-from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
-from linckia.proto.ops import memory as ops
-from linckia.proto.ops.retrieve import Filter, RetrieveSearch
-from linckia.services.memory import memory_db, scopes
-from linckia.services.memory.comparison import Relation, closeness, fold, has_words, matched_by, relation
-from linckia.services.memory.memory_db import Place, Row
-from linckia.services.runtime import times
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.forgetting import ForgettingFeed, request_scrub
-from linckia.services.runtime.handlers import Context, handles
+from proto.errors import InvalidParams, LinckiaError, OperationError
+from proto.ops import memory as ops
+from proto.ops.retrieve import Filter, RetrieveSearch
+from services.memory import memory_db, scopes
+from services.memory.comparison import Relation, closeness, fold, has_words, matched_by, relation
+from services.memory.memory_db import Place, Row
+from services.runtime import times
+from services.runtime.database import Database
+from services.runtime.forgetting import ForgettingFeed, request_scrub
+from services.runtime.handlers import Context, handles
 
 COMPARED = 20
 """Nearest memories that a new one is compared with, and as many of the latest, which the search may not have yet."""

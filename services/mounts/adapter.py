@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import trio
 
-from linckia.proto.frames import Written
-from linckia.proto.mounts import CHANGE, MountRequest, operations_of
-from linckia.services.mounts.connections import Connect, to_command
-from linckia.services.mounts.environment import (
+from proto.frames import Written
+from proto.mounts import CHANGE, MountRequest, operations_of
+from services.mounts.connections import Connect, to_command
+from services.mounts.environment import (
     AdapterSettings,
     Secrets,
     SettingProblem,
@@ -26,12 +26,12 @@ from linckia.services.mounts.environment import (
     settings_from,
     size_bytes,
 )
-from linckia.services.mounts.instance import Limits, StartFailed
-from linckia.services.mounts.processes import kill_leftovers
-from linckia.services.mounts.remembered import Remembered
-from linckia.services.mounts.servers import Servers
-from linckia.services.runtime.ending import ProgramEnded
-from linckia.services.runtime.handlers import Context, Environment, Handlers
+from services.mounts.instance import Limits, StartFailed
+from services.mounts.processes import kill_leftovers
+from services.mounts.remembered import Remembered
+from services.mounts.servers import Servers
+from services.runtime.ending import ProgramEnded
+from services.runtime.handlers import Context, Environment, Handlers
 
 _log = logging.getLogger("linckia.mount")
 
@@ -56,7 +56,7 @@ def _connects(settings: AdapterSettings, mark: str, env: Environment) -> list[Co
             )
         ]
     # The SDK takes a third of a second and much memory, which servers here do not need.
-    from linckia.services.mounts.http_links import to_url
+    from services.mounts.http_links import to_url
 
     def login(address: str) -> None:
         env.info(login=address)

@@ -14,11 +14,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from linckia.proto.bounds import exceeded
-from linckia.proto.errors import InvalidParams
-from linckia.proto.mounts import Definitions, Flag
-from linckia.proto.ops.mounts import MountDifference
-from linckia.services.mounts.hidden import visible
+from proto.bounds import exceeded
+from proto.errors import InvalidParams
+from proto.mounts import Definitions, Flag
+from proto.ops.mounts import MountDifference
+from services.mounts.hidden import visible
 
 MAX_BYTES: Final = 8 * 1024 * 1024
 

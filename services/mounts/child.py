@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
-from linckia.services.mounts import guardian, processes
+from services.mounts import guardian, processes
 
 LINE_BYTES = 16 * 1024
 """Longest line of the server's stderr in the log; the rest of a longer one is dropped."""

@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
-from linckia.services.mounts.child import PATIENCE_S, Child, start_child
-from linckia.services.mounts.links import NOT_READ, Link, PipeLink
+from services.mounts.child import PATIENCE_S, Child, start_child
+from services.mounts.links import NOT_READ, Link, PipeLink
 
 CAUSE_S = 1.0
 """Time for the end of a process to be known after its pipes have closed."""

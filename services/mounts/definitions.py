@@ -9,12 +9,12 @@ import msgspec
 import trio
 from msgspec import UNSET, Raw, UnsetType
 
-from linckia.proto.mounts import Definitions
-from linckia.services.mounts import messages, shapes
-from linckia.services.mounts.canonical import MAX_BYTES
-from linckia.services.mounts.handshake import Greeting
-from linckia.services.mounts.messages import JsonObject, Message
-from linckia.services.mounts.peer import BadReply, NoReply
+from proto.mounts import Definitions
+from services.mounts import messages, shapes
+from services.mounts.canonical import MAX_BYTES
+from services.mounts.handshake import Greeting
+from services.mounts.messages import JsonObject, Message
+from services.mounts.peer import BadReply, NoReply
 
 PAGES_MOST = 1000
 PAGE_S = 60.0

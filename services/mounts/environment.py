@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from linckia.proto.mounts import REFERENCE, SECRET_NAME, MountName, MountSettings, is_url
-from linckia.services.mounts.processes import MARKER
+from proto.mounts import REFERENCE, SECRET_NAME, MountName, MountSettings, is_url
+from services.mounts.processes import MARKER
 
 SECRET_CHARS = 6
 """Shorter values are not removed from logs: they would match everywhere."""

@@ -15,11 +15,11 @@ import msgspec
 import trio
 from msgspec import UNSET
 
-from linckia.proto.mounts import PROGRESS_S, MountRequest
-from linckia.services.mounts import messages
-from linckia.services.mounts.messages import Id, JsonObject
-from linckia.services.mounts.peer import Pending
-from linckia.services.runtime.handlers import Context
+from proto.mounts import PROGRESS_S, MountRequest
+from services.mounts import messages
+from services.mounts.messages import Id, JsonObject
+from services.mounts.peer import Pending
+from services.runtime.handlers import Context
 
 PARKED_S = 600.0
 """How long the answer to a question of a parked call may take."""

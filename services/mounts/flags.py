@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
-from linckia.proto import ops
-from linckia.proto.mounts import Flag
-from linckia.proto.operation import CLIENT
-from linckia.services.mounts import lookalikes
-from linckia.services.mounts.canonical import SINGULAR, Parsed
-from linckia.services.mounts.hidden import found_in, visible
-from linckia.services.mounts.shown import CUT, MAX_DESCRIPTION, cut_bytes, parts, shown
+from proto import ops
+from proto.mounts import Flag
+from proto.operation import CLIENT
+from services.mounts import lookalikes
+from services.mounts.canonical import SINGULAR, Parsed
+from services.mounts.hidden import found_in, visible
+from services.mounts.shown import CUT, MAX_DESCRIPTION, cut_bytes, parts, shown
 
 MAX_TEXT: Final = 8_000
 """Characters of a text beyond which it is overlong."""

@@ -15,10 +15,10 @@ import msgspec
 import trio
 from msgspec import UNSET, Raw
 
-from linckia.services.mounts import messages
-from linckia.services.mounts.hidden import without
-from linckia.services.mounts.messages import JsonObject, Message
-from linckia.services.mounts.peer import BadReply, Lost, NoReply, Peer
+from services.mounts import messages
+from services.mounts.hidden import without
+from services.mounts.messages import JsonObject, Message
+from services.mounts.peer import BadReply, Lost, NoReply, Peer
 
 HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MODERN_VERSIONS: Final = ("2026-07-28",)

@@ -36,12 +36,12 @@ from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, PARSE_ERROR, jsonrpc_me
 from msgspec import UNSET
 from pydantic import ValidationError
 
-from linckia.services.mounts import messages
-from linckia.services.mounts.connections import Connect, Connection
-from linckia.services.mounts.environment import AdapterSettings, Secrets, headers_of, secret_of, url_of
-from linckia.services.mounts.handshake import MODERN_VERSIONS
-from linckia.services.mounts.links import Begun, LinkEnded
-from linckia.services.mounts.messages import Message, NotJson, Received, Unreadable, number_of
+from services.mounts import messages
+from services.mounts.connections import Connect, Connection
+from services.mounts.environment import AdapterSettings, Secrets, headers_of, secret_of, url_of
+from services.mounts.handshake import MODERN_VERSIONS
+from services.mounts.links import Begun, LinkEnded
+from services.mounts.messages import Message, NotJson, Received, Unreadable, number_of
 
 CONNECT_S: Final = 30.0
 SESSION_HEADER: Final = "mcp-session-id"
@@ -412,7 +412,7 @@ def _auth(
     if settings.oauth is None:
         return None
     # These imports take a while, and few servers need them.
-    from linckia.services.mounts.oauth import provider_for
+    from services.mounts.oauth import provider_for
 
     source = settings.oauth.client_secret_from
     secret = secret_of("oauth.client_secret_from", source, given, secrets) if source else ""

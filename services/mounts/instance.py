@@ -14,14 +14,14 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from linckia.proto.errors import Timeout
-from linckia.proto.frames import Written
-from linckia.proto.mounts import TOOLS_CALL, MountRequest
-from linckia.services.mounts import messages, processes, shapes
-from linckia.services.mounts.child import NotStarted
-from linckia.services.mounts.connections import Connect, Connection
-from linckia.services.mounts.exchange import Exchange, Exchanges, Turns, log_line
-from linckia.services.mounts.handshake import (
+from proto.errors import Timeout
+from proto.frames import Written
+from proto.mounts import TOOLS_CALL, MountRequest
+from services.mounts import messages, processes, shapes
+from services.mounts.child import NotStarted
+from services.mounts.connections import Connect, Connection
+from services.mounts.exchange import Exchange, Exchanges, Turns, log_line
+from services.mounts.handshake import (
     CLIENT_CAPABILITIES,
     LOG_LEVEL,
     Greeting,
@@ -29,13 +29,13 @@ from linckia.services.mounts.handshake import (
     greet,
     passed_capabilities,
 )
-from linckia.services.mounts.hidden import found_in, without
-from linckia.services.mounts.links import LinkEnded
-from linckia.services.mounts.liveness import LOOK_S, Behind, Liveness
-from linckia.services.mounts.messages import Message
-from linckia.services.mounts.peer import BadReply, Lost, NoReply, Peer, Pending
-from linckia.services.mounts.questions import Questions, input_rounds
-from linckia.services.runtime.handlers import Context
+from services.mounts.hidden import found_in, without
+from services.mounts.links import LinkEnded
+from services.mounts.liveness import LOOK_S, Behind, Liveness
+from services.mounts.messages import Message
+from services.mounts.peer import BadReply, Lost, NoReply, Peer, Pending
+from services.mounts.questions import Questions, input_rounds
+from services.runtime.handlers import Context
 
 STOPPED_S = 2.0
 IDLE_PING_S, IDLE_ANSWER_S, HUNG_ANSWER_S = 30.0, 10.0, 5.0

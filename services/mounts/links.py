@@ -14,9 +14,9 @@ from typing import Protocol
 
 import trio
 
-from linckia.services.mounts import messages
-from linckia.services.mounts.child import Child, write_log
-from linckia.services.mounts.messages import NotJson, Received, Unreadable
+from services.mounts import messages
+from services.mounts.child import Child, write_log
+from services.mounts.messages import NotJson, Received, Unreadable
 
 READ_BYTES = 1024 * 1024
 GARBAGE_CHARS = 2000

@@ -12,9 +12,9 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from linckia.proto.mounts import TOOLS_CALL
-from linckia.services.mounts.exchange import Exchange, Exchanges, what_is_called
-from linckia.services.mounts.peer import BadReply, Lost, NoReply, Peer
+from proto.mounts import TOOLS_CALL
+from services.mounts.exchange import Exchange, Exchanges, what_is_called
+from services.mounts.peer import BadReply, Lost, NoReply, Peer
 
 QUIET_S, PING_S = 5.0, 5.0
 """Time without a sign of life after which a server with calls in flight is pinged, and time for its answer."""

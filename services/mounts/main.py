@@ -14,15 +14,15 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 import trio
 
-from linckia.proto import frames
-from linckia.proto.errors import Forbidden, InvalidParams, OperationError
-from linckia.proto.mounts import CHANGED, Definitions, Flag, MountChanged, MountNames, Offered, is_name, service_of
-from linckia.proto.ops import mounts as ops
-from linckia.services.mounts import flags
-from linckia.services.mounts.canonical import Parsed, canonical, changed_lists, checked, differences, parse
-from linckia.services.mounts.names import Names
-from linckia.services.mounts.store import Kept, Store
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
+from proto import frames
+from proto.errors import Forbidden, InvalidParams, OperationError
+from proto.mounts import CHANGED, Definitions, Flag, MountChanged, MountNames, Offered, is_name, service_of
+from proto.ops import mounts as ops
+from services.mounts import flags
+from services.mounts.canonical import Parsed, canonical, changed_lists, checked, differences, parse
+from services.mounts.names import Names
+from services.mounts.store import Kept, Store
+from services.runtime.handlers import Context, Environment, Handlers, handles
 
 _log = logging.getLogger("linckia.service")
 

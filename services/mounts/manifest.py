@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from linckia.proto.json_types import Layer
-from linckia.proto.manifest import GIB, LIGHT, MCP, STALL_S, Keep, Manifest, Store, Template
-from linckia.proto.mounts import REFERENCE, REGISTRY, TABLE, MountSettings, operations_of, service_of, settings_of
+from proto.json_types import Layer
+from proto.manifest import GIB, LIGHT, MCP, STALL_S, Keep, Manifest, Store, Template
+from proto.mounts import REFERENCE, REGISTRY, TABLE, MountSettings, operations_of, service_of, settings_of
 
 MANIFESTS = (
     Manifest(name=REGISTRY, order=95, essential=True, stall_s=STALL_S, rests=True, stores=(Store("", Keep.SOURCE),)),

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from linckia.services.mounts.hidden import without
+from services.mounts.hidden import without
 
 MAX_BYTES = 256 * 1024 * 1024
 """Largest message of a server; more cannot be passed on."""

@@ -15,11 +15,11 @@ from typing import Final
 
 import msgspec
 
-from linckia.proto.durable import replace_file
-from linckia.proto.mounts import Flag, Holder, MountNames, Taken, Wanted
-from linckia.services.mounts.canonical import SINGULAR
-from linckia.services.mounts.hidden import visible
-from linckia.services.runtime.storage import disk_full
+from proto.durable import replace_file
+from proto.mounts import Flag, Holder, MountNames, Taken, Wanted
+from services.mounts.canonical import SINGULAR
+from services.mounts.hidden import visible
+from services.runtime.storage import disk_full
 
 FILE: Final = "_names.json"
 """No mount can have this name."""

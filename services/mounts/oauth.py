@@ -30,9 +30,9 @@ from mcp.shared.auth import (
 from mcp.shared.exceptions import MCPDeprecationWarning
 from pydantic import AnyUrl
 
-from linckia.proto.durable import replace_file
-from linckia.proto.mounts import OAuthClient
-from linckia.services.mounts.environment import Secrets
+from proto.durable import replace_file
+from proto.mounts import OAuthClient
+from services.mounts.environment import Secrets
 
 FILE: Final = "oauth.json"
 EARLY_S: Final = 60.0

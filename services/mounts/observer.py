@@ -1,6 +1,6 @@
 """The observer: runs a server's command inside the walls of a confined mount, and reports what it tries to do.
 
-    python -I -m linckia.services.mounts.observer REPORT COMMAND [ARGUMENT…]
+    python -I -m services.mounts.observer REPORT COMMAND [ARGUMENT…]
 
 `linckia mcp test --learn` puts it before a server's command. It is within the same walls, so the server can do only
 what its settings allow. A seccomp filter, which everything that the command starts inherits, tells the observer of
@@ -33,9 +33,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from linckia.services.runtime import syscalls
-from linckia.services.runtime.privileges import checked, libc, prctl
-from linckia.services.runtime.sandbox import has_seccomp, landlock_version
+from services.runtime import syscalls
+from services.runtime.privileges import checked, libc, prctl
+from services.runtime.sandbox import has_seccomp, landlock_version
 
 MAX_LINES: Final = 10_000
 """Of each kind."""

@@ -9,9 +9,9 @@ from typing import Protocol
 import trio
 from msgspec import UNSET
 
-from linckia.services.mounts import messages
-from linckia.services.mounts.links import Link, LinkEnded
-from linckia.services.mounts.messages import JsonObject, Message, Received, Unreadable, number_of
+from services.mounts import messages
+from services.mounts.links import Link, LinkEnded
+from services.mounts.messages import JsonObject, Message, Received, Unreadable, number_of
 
 Progressed = Callable[[JsonObject], None]
 

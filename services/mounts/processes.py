@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from linckia.services.mounts.guardian import children, descendants, kill
+from services.mounts.guardian import children, descendants, kill
 
 MARKER = "LINCKIA_MOUNT"
 """Environment variable by which a server's processes are recognized after the death of everything above them."""

@@ -13,11 +13,11 @@ from urllib.parse import quote
 import trio
 from msgspec import UNSET, Raw
 
-from linckia.proto.errors import Kind, LinckiaError, OperationError
-from linckia.proto.mcp import CAPABILITY_OF, INPUTS
-from linckia.services.mounts import messages
-from linckia.services.mounts.exchange import Exchange
-from linckia.services.mounts.messages import Id, JsonObject, Message
+from proto.errors import Kind, LinckiaError, OperationError
+from proto.mcp import CAPABILITY_OF, INPUTS
+from services.mounts import messages
+from services.mounts.exchange import Exchange
+from services.mounts.messages import Id, JsonObject, Message
 
 MOST_ROUNDS = 10
 """Rounds of questions for one call."""

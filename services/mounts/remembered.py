@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from linckia.proto.durable import replace_file
+from proto.durable import replace_file
 
 FILE = "state.json"
 SESSIONS_MOST = 4096

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 import trio
 
-from linckia.proto.errors import (
+from proto.errors import (
     InvalidParams,
     LinckiaError,
     MaybeExecuted,
@@ -26,21 +26,21 @@ from linckia.proto.errors import (
     Timeout,
     Unavailable,
 )
-from linckia.proto.frames import Written
-from linckia.proto.launch import EXIT_OUT_OF_MEMORY, EXIT_PROGRAM_KILLED
-from linckia.proto.mounts import ACTIVITY, CHANGE, READ, UPDATED, MountRequest, MountResourceUpdated
-from linckia.proto.ops.mounts import MountsPut
-from linckia.services.mounts import subscriptions
-from linckia.services.mounts.connections import Connect
-from linckia.services.mounts.definitions import definitions_of
-from linckia.services.mounts.environment import AdapterSettings
-from linckia.services.mounts.exchange import what_is_called
-from linckia.services.mounts.instance import Instance, Limits, StartFailed
-from linckia.services.mounts.liveness import Behind
-from linckia.services.mounts.peer import BadReply, Lost, NoReply
-from linckia.services.mounts.remembered import Remembered
-from linckia.services.runtime.ending import EXIT_FAILED, ProgramEnded
-from linckia.services.runtime.handlers import Context, Environment
+from proto.frames import Written
+from proto.launch import EXIT_OUT_OF_MEMORY, EXIT_PROGRAM_KILLED
+from proto.mounts import ACTIVITY, CHANGE, READ, UPDATED, MountRequest, MountResourceUpdated
+from proto.ops.mounts import MountsPut
+from services.mounts import subscriptions
+from services.mounts.connections import Connect
+from services.mounts.definitions import definitions_of
+from services.mounts.environment import AdapterSettings
+from services.mounts.exchange import what_is_called
+from services.mounts.instance import Instance, Limits, StartFailed
+from services.mounts.liveness import Behind
+from services.mounts.peer import BadReply, Lost, NoReply
+from services.mounts.remembered import Remembered
+from services.runtime.ending import EXIT_FAILED, ProgramEnded
+from services.runtime.handlers import Context, Environment
 
 COALESCE_S: Final = 0.1
 """Servers often report several changed lists at once."""

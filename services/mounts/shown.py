@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from linckia.proto.mounts import Definitions, Flag
-from linckia.services.mounts.canonical import LISTS, SINGULAR, Parsed
-from linckia.services.mounts.hidden import visible, without
+from proto.mounts import Definitions, Flag
+from services.mounts.canonical import LISTS, SINGULAR, Parsed
+from services.mounts.hidden import visible, without
 
 MAX_DESCRIPTION: Final = 4096
 """Bytes (UTF-8) of a description, title or the instructions that are shown."""

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from linckia.proto.durable import replace_file, sync_folder
-from linckia.proto.mounts import Definitions, Flag, is_name
-from linckia.services.mounts.canonical import Parsed, checked, needs_approval, version_of
-from linckia.services.mounts.flags import flags_of
-from linckia.services.mounts.shown import shown
-from linckia.services.runtime.storage import disk_full
+from proto.durable import replace_file, sync_folder
+from proto.mounts import Definitions, Flag, is_name
+from services.mounts.canonical import Parsed, checked, needs_approval, version_of
+from services.mounts.flags import flags_of
+from services.mounts.shown import shown
+from services.runtime.storage import disk_full
 
 _SUFFIX, _DAMAGED = ".json", ".json.damaged"
 

@@ -12,14 +12,14 @@ import math
 import trio
 from msgspec import UNSET
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.frames import Written
-from linckia.proto.mounts import MountRequest
-from linckia.services.mounts import messages
-from linckia.services.mounts.instance import Instance
-from linckia.services.mounts.peer import BadReply, Lost, NoReply
-from linckia.services.mounts.remembered import Remembered
-from linckia.services.runtime.handlers import Context
+from proto.errors import InvalidParams
+from proto.frames import Written
+from proto.mounts import MountRequest
+from services.mounts import messages
+from services.mounts.instance import Instance
+from services.mounts.peer import BadReply, Lost, NoReply
+from services.mounts.remembered import Remembered
+from services.runtime.handlers import Context
 
 RENEW_S = 30.0
 """Time for a server to accept a renewed subscription."""

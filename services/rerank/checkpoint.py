@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from linckia.proto.models import cross_encoder, known
-from linckia.services.runtime.models.checkpoint import (
+from proto.models import cross_encoder, known
+from services.runtime.models.checkpoint import (
     Checkpoint,
     Ids,
     ModelMissing,
@@ -22,7 +22,7 @@ from linckia.services.runtime.models.checkpoint import (
     open_tokenizer,
     read_checkpoint,
 )
-from linckia.services.runtime.models.folders import locate, not_cached
+from services.runtime.models.folders import locate, not_cached
 
 AUTO = "auto"
 NONE = "none"

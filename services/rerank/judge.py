@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from linckia.services.rerank.checkpoint import Pair, Pairs, PairTokenizer
-from linckia.services.rerank.model import CrossEncoder
-from linckia.services.runtime.models.checkpoint import Checkpoint, ModelMissing, encode_cut, open_tokenizer
+from services.rerank.checkpoint import Pair, Pairs, PairTokenizer
+from services.rerank.model import CrossEncoder
+from services.runtime.models.checkpoint import Checkpoint, ModelMissing, encode_cut, open_tokenizer
 
 _BEFORE = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "

@@ -16,19 +16,19 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from linckia.proto import extras
-from linckia.proto.errors import Unavailable
-from linckia.proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
-from linckia.services.rerank.checkpoint import AUTO, NONE, Pair, PairTokenizer, is_judge, resolve
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
-from linckia.services.runtime.models import gpu
-from linckia.services.runtime.models.batcher import Batcher, BatchLimits, Lane, Rows, watch_health
-from linckia.services.runtime.models.checkpoint import Checkpoint, ModelMissing
-from linckia.services.runtime.models.device import ModelSettings, batches_at_once, require_device
+from proto import extras
+from proto.errors import Unavailable
+from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
+from services.rerank.checkpoint import AUTO, NONE, Pair, PairTokenizer, is_judge, resolve
+from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.runtime.models import gpu
+from services.runtime.models.batcher import Batcher, BatchLimits, Lane, Rows, watch_health
+from services.runtime.models.checkpoint import Checkpoint, ModelMissing
+from services.runtime.models.device import ModelSettings, batches_at_once, require_device
 
 if TYPE_CHECKING:
     # It loads torch, which is not needed without a model.
-    from linckia.services.rerank.model import CrossEncoder
+    from services.rerank.model import CrossEncoder
 
 _CANARY = ("What do sea stars grow back?", "A sea star can grow back an arm that it has lost.")
 
@@ -73,14 +73,14 @@ def load(settings: RerankSettings, device: str) -> Loaded | None:
         return None
     import torch
 
-    from linckia.services.rerank.model import CrossEncoder
+    from services.rerank.model import CrossEncoder
 
     require_device(device)
     torch.set_num_threads(settings.threads)
     tokenizer: PairTokenizer
     encoder: CrossEncoder
     if is_judge(files):
-        from linckia.services.rerank.judge import Judge, JudgeTokenizer
+        from services.rerank.judge import Judge, JudgeTokenizer
 
         tokenizer = JudgeTokenizer(files)
         encoder = Judge(files, device=device, precision=settings.precision)

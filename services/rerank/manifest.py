@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from linckia.proto import models
-from linckia.proto.manifest import GIB, VECTORS, Keep, Manifest, Pool, Store, Torch
+from proto import models
+from proto.manifest import GIB, VECTORS, Keep, Manifest, Pool, Store, Torch
 
 
 def has_model(settings: Mapping[str, object], gpu: bool = False) -> bool:

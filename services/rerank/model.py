@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from linckia.services.rerank.checkpoint import Pair
-from linckia.services.runtime.models.batcher import Rows
-from linckia.services.runtime.models.checkpoint import Checkpoint, ModelMissing, load_transformer, parameters_of
-from linckia.services.runtime.models.device import Precision, resolve_precision, survives, torch_type
+from services.rerank.checkpoint import Pair
+from services.runtime.models.batcher import Rows
+from services.runtime.models.checkpoint import Checkpoint, ModelMissing, load_transformer, parameters_of
+from services.runtime.models.device import Precision, resolve_precision, survives, torch_type
 
 _PADDED_BATCH = 16
 """Pairs per forward pass; they are sorted by length, so there is little padding."""

@@ -19,18 +19,18 @@ from typing import TypeVar
 import numpy as np
 import trio
 
-from linckia.proto.errors import InvalidParams, LinckiaError, OperationError, Unavailable
-from linckia.proto.ops import collections as ops
-from linckia.proto.ops.retrieve import Fusion, RetrieveSearch, SearchResult
-from linckia.services.retrieve.client_documents import given_query, groups_of, size_of, takes
-from linckia.services.retrieve.collection import CLIENT_VECTORS, Collection
-from linckia.services.retrieve.item_store import Change
-from linckia.services.retrieve.open_collections import Collections, RetrieveSettings
-from linckia.services.retrieve.queries import QueryCall
-from linckia.services.retrieve.store import Content, Snapshot, Transaction
-from linckia.services.runtime import keyed
-from linckia.services.runtime.handlers import Context, handles
-from linckia.services.runtime.models.measure import Measure
+from proto.errors import InvalidParams, LinckiaError, OperationError, Unavailable
+from proto.ops import collections as ops
+from proto.ops.retrieve import Fusion, RetrieveSearch, SearchResult
+from services.retrieve.client_documents import given_query, groups_of, size_of, takes
+from services.retrieve.collection import CLIENT_VECTORS, Collection
+from services.retrieve.item_store import Change
+from services.retrieve.open_collections import Collections, RetrieveSettings
+from services.retrieve.queries import QueryCall
+from services.retrieve.store import Content, Snapshot, Transaction
+from services.runtime import keyed
+from services.runtime.handlers import Context, handles
+from services.runtime.models.measure import Measure
 
 T = TypeVar("T")
 

@@ -12,16 +12,16 @@ import msgspec
 import numpy as np
 import trio
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops import collections as ops
-from linckia.proto.ops.embed import EmbedResult, EmbedTexts, pack
-from linckia.proto.ops.retrieve import Group, Item
-from linckia.services.retrieve import item_store
-from linckia.services.retrieve.collection import CLIENT_VECTORS
-from linckia.services.retrieve.filters import check_metadata
-from linckia.services.retrieve.queries import QueryCall
-from linckia.services.runtime.models.measure import Measure
-from linckia.services.runtime.text.cutting import split_line
+from proto.errors import InvalidParams
+from proto.ops import collections as ops
+from proto.ops.embed import EmbedResult, EmbedTexts, pack
+from proto.ops.retrieve import Group, Item
+from services.retrieve import item_store
+from services.retrieve.collection import CLIENT_VECTORS
+from services.retrieve.filters import check_metadata
+from services.retrieve.queries import QueryCall
+from services.runtime.models.measure import Measure
+from services.runtime.text.cutting import split_line
 
 _HALF = 2.0**-11
 """Relative rounding error of a float16."""

@@ -11,16 +11,16 @@ from typing import Any, Protocol, TypeVar
 
 import trio
 
-from linckia.proto.errors import Unavailable
-from linckia.proto.frames import Backlog
-from linckia.proto.ops.embed import MODEL_MISSING
-from linckia.proto.ops.retrieve import CollectionStatus, Filter, Group, Scrubbed
-from linckia.services.retrieve import item_store, vector_store
-from linckia.services.retrieve.item_store import Change, ItemDetails
-from linckia.services.retrieve.rate import Rate
-from linckia.services.retrieve.store import FoundWords, SearchedVectors, Snapshot, Transaction
-from linckia.services.retrieve.vector_store import Model, Waiting
-from linckia.services.runtime.outbox import Outbox
+from proto.errors import Unavailable
+from proto.frames import Backlog
+from proto.ops.embed import MODEL_MISSING
+from proto.ops.retrieve import CollectionStatus, Filter, Group, Scrubbed
+from services.retrieve import item_store, vector_store
+from services.retrieve.item_store import Change, ItemDetails
+from services.retrieve.rate import Rate
+from services.retrieve.store import FoundWords, SearchedVectors, Snapshot, Transaction
+from services.retrieve.vector_store import Model, Waiting
+from services.runtime.outbox import Outbox
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import apsw
 
-from linckia.services.retrieve import lexical
-from linckia.services.retrieve.manifest import SCHEMA_VERSION
-from linckia.services.runtime.database import Schema, copies
+from services.retrieve import lexical
+from services.retrieve.manifest import SCHEMA_VERSION
+from services.runtime.database import Schema, copies
 
 PRAGMAS = {
     # Overwrite deleted content.

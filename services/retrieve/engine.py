@@ -10,11 +10,11 @@ from typing import Protocol
 
 import trio
 
-from linckia.proto.durable import sync_folder
-from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.local_collection import LocalCollection
-from linckia.services.retrieve.segment import VectorLimits
-from linckia.services.runtime.database import Kind
+from proto.durable import sync_folder
+from services.retrieve.collection import Collection
+from services.retrieve.local_collection import LocalCollection
+from services.retrieve.segment import VectorLimits
+from services.runtime.database import Kind
 
 NAMES = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 """Names of collections that other services feed."""

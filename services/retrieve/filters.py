@@ -8,9 +8,9 @@ import apsw
 import msgspec
 import numpy as np
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.retrieve import Filter, Value
-from linckia.services.retrieve.vectors import ItemIds
+from proto.errors import InvalidParams
+from proto.ops.retrieve import Filter, Value
+from services.retrieve.vectors import ItemIds
 
 _GREATEST = "\U0010ffff"
 

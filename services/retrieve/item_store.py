@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 import apsw
 import msgspec
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.retrieve import Group, GroupIds, Item, Value
-from linckia.services.retrieve import vector_store
-from linckia.services.retrieve.filters import check_metadata, filterable, select_ids
-from linckia.services.retrieve.lexical import Fts5, Row, row_of
-from linckia.services.retrieve.vector_store import NO_PROGRESS, Progress, Stored, VectorsByHash, Waiting
-from linckia.services.retrieve.vectors import ItemIds
+from proto.errors import InvalidParams
+from proto.ops.retrieve import Group, GroupIds, Item, Value
+from services.retrieve import vector_store
+from services.retrieve.filters import check_metadata, filterable, select_ids
+from services.retrieve.lexical import Fts5, Row, row_of
+from services.retrieve.vector_store import NO_PROGRESS, Progress, Stored, VectorsByHash, Waiting
+from services.retrieve.vectors import ItemIds
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import apsw
 
-from linckia.services.retrieve.filters import Where
-from linckia.services.retrieve.terms import indexed, query_terms, spellings
+from services.retrieve.filters import Where
+from services.retrieve.terms import indexed, query_terms, spellings
 
 VERSION = "3"
 """Version of `terms` and of the table below.  If a database has another one, its index is rebuilt."""

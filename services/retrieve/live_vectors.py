@@ -18,14 +18,14 @@ import msgspec
 import numpy as np
 import trio
 
-from linckia.proto.errors import LinckiaError, Unavailable
-from linckia.services.retrieve import segment, vector_store
-from linckia.services.retrieve.filters import select_ids
-from linckia.services.retrieve.item_store import Change, Indexed, meta
-from linckia.services.retrieve.segment import DEFAULT_LIMITS, Segment, SegmentDamaged, SegmentRecord, VectorLimits
-from linckia.services.retrieve.store import VectorsLoading
-from linckia.services.retrieve.vector_store import Model, Stored
-from linckia.services.retrieve.vectors import FlatIndex, HalfMatrix, ItemIds, Matrix, Scored, best_first
+from proto.errors import LinckiaError, Unavailable
+from services.retrieve import segment, vector_store
+from services.retrieve.filters import select_ids
+from services.retrieve.item_store import Change, Indexed, meta
+from services.retrieve.segment import DEFAULT_LIMITS, Segment, SegmentDamaged, SegmentRecord, VectorLimits
+from services.retrieve.store import VectorsLoading
+from services.retrieve.vector_store import Model, Stored
+from services.retrieve.vectors import FlatIndex, HalfMatrix, ItemIds, Matrix, Scored, best_first
 
 FORMAT = 2
 """Version of the record in `meta` and of the segment's files.  Segments of other versions are rebuilt."""

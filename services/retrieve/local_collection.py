@@ -16,19 +16,19 @@ from typing import TypeVar
 import apsw
 import trio
 
-from linckia.proto.errors import OperationError, Unavailable
-from linckia.proto.ops.retrieve import Filter, Scrubbed
-from linckia.services.retrieve import collection_schema, item_store, lexical, vector_store
-from linckia.services.retrieve.collection import Collection, Keeper
-from linckia.services.retrieve.item_store import Change
-from linckia.services.retrieve.lexical import WordsDamaged
-from linckia.services.retrieve.live_vectors import LiveVectors, VectorIndex
-from linckia.services.retrieve.local_store import LocalStore
-from linckia.services.retrieve.segment import DEFAULT_LIMITS, VectorLimits
-from linckia.services.retrieve.store import FoundWords, Snapshot, Transaction
-from linckia.services.retrieve.vector_store import Model
-from linckia.services.retrieve.word_index import WordIndex
-from linckia.services.runtime.database import Database, Kind, copies
+from proto.errors import OperationError, Unavailable
+from proto.ops.retrieve import Filter, Scrubbed
+from services.retrieve import collection_schema, item_store, lexical, vector_store
+from services.retrieve.collection import Collection, Keeper
+from services.retrieve.item_store import Change
+from services.retrieve.lexical import WordsDamaged
+from services.retrieve.live_vectors import LiveVectors, VectorIndex
+from services.retrieve.local_store import LocalStore
+from services.retrieve.segment import DEFAULT_LIMITS, VectorLimits
+from services.retrieve.store import FoundWords, Snapshot, Transaction
+from services.retrieve.vector_store import Model
+from services.retrieve.word_index import WordIndex
+from services.runtime.database import Database, Kind, copies
 
 T = TypeVar("T")
 

@@ -10,16 +10,16 @@ import apsw
 import msgspec
 import numpy as np
 
-from linckia.proto.ops.retrieve import Filter, Group, GroupIds
-from linckia.services.retrieve import item_store, vector_store
-from linckia.services.retrieve.filters import allowed_items, compile_filters
-from linckia.services.retrieve.item_store import Change, ItemDetails, Metadata
-from linckia.services.retrieve.lexical import Fts5
-from linckia.services.retrieve.live_vectors import VectorIndex
-from linckia.services.retrieve.store import Content, FoundWords, GroupNumbers, Piece, SearchedVectors
-from linckia.services.retrieve.vector_store import Model, Progress, Waiting
-from linckia.services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, Scored
-from linckia.services.retrieve.word_index import WordIndex
+from proto.ops.retrieve import Filter, Group, GroupIds
+from services.retrieve import item_store, vector_store
+from services.retrieve.filters import allowed_items, compile_filters
+from services.retrieve.item_store import Change, ItemDetails, Metadata
+from services.retrieve.lexical import Fts5
+from services.retrieve.live_vectors import VectorIndex
+from services.retrieve.store import Content, FoundWords, GroupNumbers, Piece, SearchedVectors
+from services.retrieve.vector_store import Model, Progress, Waiting
+from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, Scored
+from services.retrieve.word_index import WordIndex
 
 _FETCH = 8192
 

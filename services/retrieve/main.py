@@ -8,22 +8,22 @@ from functools import partial
 
 import trio
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops import retrieve as ops
-from linckia.proto.ops.embed import EmbedResult, EmbedTexts
-from linckia.services.retrieve import client_collections, places
-from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.item_store import Change
-from linckia.services.retrieve.migration import Migration
-from linckia.services.retrieve.neighbours import GroupNeighbours
-from linckia.services.retrieve.open_collections import Collections, RetrieveSettings
-from linckia.services.retrieve.outside_vectors import OutsideVectors
-from linckia.services.retrieve.queries import Patience, QueryCall, QueryVectors
-from linckia.services.retrieve.reranking import LateReranker, Pace, Reranker
-from linckia.services.retrieve.search import search
-from linckia.services.retrieve.store import Snapshot
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
-from linckia.services.runtime.models.measure import measure
+from proto.errors import InvalidParams
+from proto.ops import retrieve as ops
+from proto.ops.embed import EmbedResult, EmbedTexts
+from services.retrieve import client_collections, places
+from services.retrieve.collection import Collection
+from services.retrieve.item_store import Change
+from services.retrieve.migration import Migration
+from services.retrieve.neighbours import GroupNeighbours
+from services.retrieve.open_collections import Collections, RetrieveSettings
+from services.retrieve.outside_vectors import OutsideVectors
+from services.retrieve.queries import Patience, QueryCall, QueryVectors
+from services.retrieve.reranking import LateReranker, Pace, Reranker
+from services.retrieve.search import search
+from services.retrieve.store import Snapshot
+from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.runtime.models.measure import measure
 
 
 class RetrieveService:

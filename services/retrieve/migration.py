@@ -14,14 +14,14 @@ from collections.abc import Sequence
 
 import trio
 
-from linckia.proto.errors import Unavailable
-from linckia.proto.ops.retrieve import Group, Item, Moving
-from linckia.services.retrieve.collection import CLIENT_VECTORS, Collection
-from linckia.services.retrieve.item_store import ItemWithVector, hash_of
-from linckia.services.retrieve.open_collections import Collections
-from linckia.services.retrieve.places import Copying, Places
-from linckia.services.retrieve.store import Content, Snapshot, Transaction
-from linckia.services.retrieve.vector_store import Model
+from proto.errors import Unavailable
+from proto.ops.retrieve import Group, Item, Moving
+from services.retrieve.collection import CLIENT_VECTORS, Collection
+from services.retrieve.item_store import ItemWithVector, hash_of
+from services.retrieve.open_collections import Collections
+from services.retrieve.places import Copying, Places
+from services.retrieve.store import Content, Snapshot, Transaction
+from services.retrieve.vector_store import Model
 
 PAGE = 200
 """Groups that are copied in one transaction."""

@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from linckia.proto.ops.retrieve import Clustering, Grouping, Neighbour, Neighbours, Pair, Pairs, RetrieveClusters
-from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.store import Snapshot
-from linckia.services.retrieve.vectors import Matrix
+from proto.ops.retrieve import Clustering, Grouping, Neighbour, Neighbours, Pair, Pairs, RetrieveClusters
+from services.retrieve.collection import Collection
+from services.retrieve.store import Snapshot
+from services.retrieve.vectors import Matrix
 
 BLOCK = 2048
 """Rows per block; a block has 16 MB of cosines."""

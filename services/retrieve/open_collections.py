@@ -17,14 +17,14 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from linckia.proto.errors import LinckiaError, Unavailable
-from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.engine import Engine
-from linckia.services.retrieve.segment import VectorLimits
-from linckia.services.retrieve.vector_outbox import VectorFeed, run_outbox
-from linckia.services.runtime.database import Kind
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.storage import retry_when_full
+from proto.errors import LinckiaError, Unavailable
+from services.retrieve.collection import Collection
+from services.retrieve.engine import Engine
+from services.retrieve.segment import VectorLimits
+from services.retrieve.vector_outbox import VectorFeed, run_outbox
+from services.runtime.database import Kind
+from services.runtime.handlers import Environment
+from services.runtime.storage import retry_when_full
 
 _log = logging.getLogger("linckia.retrieve")
 REOPEN_S = 5.0

@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops import retrieve as ops
-from linckia.proto.ops.embed import EmbedModelParams
-from linckia.services.retrieve.client_collections import PREFIX
-from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.open_collections import Collections
-from linckia.services.retrieve.vector_store import Waiting
-from linckia.services.runtime.handlers import Context, handles
+from proto.errors import InvalidParams
+from proto.ops import retrieve as ops
+from proto.ops.embed import EmbedModelParams
+from services.retrieve.client_collections import PREFIX
+from services.retrieve.collection import Collection
+from services.retrieve.open_collections import Collections
+from services.retrieve.vector_store import Waiting
+from services.runtime.handlers import Context, handles
 
 
 class OutsideVectors:

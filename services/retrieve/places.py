@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
-from linckia.proto import extras
-from linckia.proto.durable import replace_file
-from linckia.proto.errors import LinckiaError, OperationError, Unavailable
-from linckia.services.retrieve import client_collections
-from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.engine import NAMES, Engine, LocalEngine
-from linckia.services.retrieve.open_collections import RetrieveSettings
-from linckia.services.runtime.database import Kind
-from linckia.services.runtime.handlers import Environment
+from proto import extras
+from proto.durable import replace_file
+from proto.errors import LinckiaError, OperationError, Unavailable
+from services.retrieve import client_collections
+from services.retrieve.collection import Collection
+from services.retrieve.engine import NAMES, Engine, LocalEngine
+from services.retrieve.open_collections import RetrieveSettings
+from services.runtime.database import Kind
+from services.runtime.handlers import Environment
 
 if TYPE_CHECKING:
-    from linckia.services.retrieve.postgres.engine import PostgresEngine
+    from services.retrieve.postgres.engine import PostgresEngine
 
 COPY = "moving."
 """Prefix of the names of local copies, which makes them no names of collections."""
@@ -229,8 +229,8 @@ def engines(env: Environment, settings: RetrieveSettings) -> tuple[Engine, Engin
         env.info(server=reason)
         return Refusing(Kind.DERIVED, reason), Refusing(Kind.SOURCE, reason)
     # Imported here, since whoever uses no server pays nothing for it.
-    from linckia.services.retrieve.postgres.engine import PostgresEngine
-    from linckia.services.retrieve.postgres.server import Server
+    from services.retrieve.postgres.engine import PostgresEngine
+    from services.retrieve.postgres.server import Server
 
     server = Server(os.environ[settings.dsn_env], settings.schema)
     machine = settings.machine or platform.node()

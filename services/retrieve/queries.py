@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from linckia.proto.ops.embed import EmbedResult, EmbedTexts
+from proto.ops.embed import EmbedResult, EmbedTexts
 
 QueryCall = Callable[[EmbedTexts, float], Awaitable[EmbedResult]]
 """A function that embeds a query, given a timeout in seconds."""

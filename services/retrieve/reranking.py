@@ -12,11 +12,11 @@ from typing import Protocol, TypeVar
 import msgspec
 import trio
 
-from linckia.proto.errors import Kind, LinckiaError
-from linckia.proto.operation import Params
-from linckia.proto.ops.embed import EmbedMaxSim
-from linckia.proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs
-from linckia.services.retrieve.fusion import normalised
+from proto.errors import Kind, LinckiaError
+from proto.operation import Params
+from proto.ops.embed import EmbedMaxSim
+from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs
+from services.retrieve.fusion import normalised
 
 R = TypeVar("R")
 

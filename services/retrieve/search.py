@@ -13,18 +13,18 @@ from typing import NamedTuple
 import numpy as np
 import trio
 
-from linckia.proto.errors import Kind, LinckiaError, Unavailable
-from linckia.proto.ops.embed import EmbedResult, EmbedTexts, TextKind
-from linckia.proto.ops.retrieve import NEAREST, UNLIKELY, Hit, RetrieveSearch, SearchResult
-from linckia.services.retrieve import fusion
-from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.item_store import ItemDetails
-from linckia.services.retrieve.lexical import WordsDamaged
-from linckia.services.retrieve.queries import Patience, QueryCall
-from linckia.services.retrieve.relevance import LEAST_SPREAD, PACKAGED, non_increasing, relevance
-from linckia.services.retrieve.reranking import RERANK, LateReranker, Reranker
-from linckia.services.retrieve.store import FoundWords, SearchedVectors, Snapshot, VectorsLoading
-from linckia.services.retrieve.vectors import Matrix
+from proto.errors import Kind, LinckiaError, Unavailable
+from proto.ops.embed import EmbedResult, EmbedTexts, TextKind
+from proto.ops.retrieve import NEAREST, UNLIKELY, Hit, RetrieveSearch, SearchResult
+from services.retrieve import fusion
+from services.retrieve.collection import Collection
+from services.retrieve.item_store import ItemDetails
+from services.retrieve.lexical import WordsDamaged
+from services.retrieve.queries import Patience, QueryCall
+from services.retrieve.relevance import LEAST_SPREAD, PACKAGED, non_increasing, relevance
+from services.retrieve.reranking import RERANK, LateReranker, Reranker
+from services.retrieve.store import FoundWords, SearchedVectors, Snapshot, VectorsLoading
+from services.retrieve.vectors import Matrix
 
 LEXICAL, VECTOR = "lexical", "vector"
 

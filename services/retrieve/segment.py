@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from linckia.proto.durable import sync_folder
-from linckia.services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, Scored, best_first
+from proto.durable import sync_folder
+from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, Scored, best_first
 
 RowNumbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

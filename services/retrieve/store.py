@@ -11,10 +11,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from linckia.proto.ops.retrieve import Filter, Group, GroupIds
-from linckia.services.retrieve.item_store import Change, ItemDetails, Metadata
-from linckia.services.retrieve.vector_store import Model, Progress, Waiting
-from linckia.services.retrieve.vectors import HalfMatrix, Matrix, Scored
+from proto.ops.retrieve import Filter, Group, GroupIds
+from services.retrieve.item_store import Change, ItemDetails, Metadata
+from services.retrieve.vector_store import Model, Progress, Waiting
+from services.retrieve.vectors import HalfMatrix, Matrix, Scored
 
 GroupNumbers = npt.NDArray[np.int64]
 

@@ -22,9 +22,9 @@ import apsw
 import numpy as np
 import tantivy
 
-from linckia.services.retrieve.lexical import TITLE_WEIGHT, TOKENIZER, Row
-from linckia.services.retrieve.terms import spellings
-from linckia.services.retrieve.vectors import ItemIds, Scored, best_first
+from services.retrieve.lexical import TITLE_WEIGHT, TOKENIZER, Row
+from services.retrieve.terms import spellings
+from services.retrieve.vectors import ItemIds, Scored, best_first
 
 VERSION = 1
 """Version of the fields below and their content; part of the folder's name."""

@@ -13,8 +13,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 
-from linckia.services.runtime.text.invisible import visible
-from linckia.services.runtime.text.stop_words import STOP_WORDS
+from services.runtime.text.invisible import visible
+from services.runtime.text.stop_words import STOP_WORDS
 
 MAX_TERM = 64
 """Maximum length of a term.  Longer ones (a key, a blob) are truncated."""

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import trio
 
-from linckia.proto.errors import Kind, LinckiaError
-from linckia.proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, TextKind
-from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.vector_store import Waiting
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.outbox import Feed, Outbox
+from proto.errors import Kind, LinckiaError
+from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, TextKind
+from services.retrieve.collection import Collection
+from services.retrieve.vector_store import Waiting
+from services.runtime.handlers import Environment
+from services.runtime.outbox import Feed, Outbox
 
 EmbedCall = Callable[[EmbedTexts], Awaitable[EmbedResult]]
 ModelCall = Callable[[EmbedModelParams], Awaitable[EmbedModel]]

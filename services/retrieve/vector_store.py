@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from linckia.services.retrieve.collection_schema import vector_table_sql
-from linckia.services.runtime.text.cutting import embedded_text
+from services.retrieve.collection_schema import vector_table_sql
+from services.runtime.text.cutting import embedded_text
 
 VECTORS, COMING = "vectors", "coming"
 """The vector tables.  `meta` stores the coming model under the name of its table."""

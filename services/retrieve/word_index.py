@@ -17,14 +17,14 @@ import apsw
 import numpy as np
 import trio
 
-from linckia.proto.errors import LinckiaError
-from linckia.services.retrieve import filters, item_store, lexical, tantivy_index
-from linckia.services.retrieve.filters import Where
-from linckia.services.retrieve.item_store import Indexed
-from linckia.services.retrieve.lexical import Row, WordsDamaged
-from linckia.services.retrieve.store import FoundWords
-from linckia.services.retrieve.tantivy_index import IndexFailed, TantivyIndex
-from linckia.services.retrieve.terms import query_terms
+from proto.errors import LinckiaError
+from services.retrieve import filters, item_store, lexical, tantivy_index
+from services.retrieve.filters import Where
+from services.retrieve.item_store import Indexed
+from services.retrieve.lexical import Row, WordsDamaged
+from services.retrieve.store import FoundWords
+from services.retrieve.tantivy_index import IndexFailed, TantivyIndex
+from services.retrieve.terms import query_terms
 
 COMMIT_EVERY_S = 0.5
 """Interval of tantivy commits.  Each makes a segment, and many small segments cause repeated merges."""

@@ -12,10 +12,10 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from linckia.proto import frames, results
-from linckia.proto.channel import Channel
-from linckia.proto.dispatch import ClientRequests, Outlasting
-from linckia.proto.errors import (
+from proto import frames, results
+from proto.channel import Channel
+from proto.dispatch import ClientRequests, Outlasting
+from proto.errors import (
     Executed,
     InvalidParams,
     Kind,
@@ -25,10 +25,10 @@ from linckia.proto.errors import (
     Unavailable,
     from_failure,
 )
-from linckia.proto.frames import Call, Cancel, Fault, Log, Progress, Question, Return
-from linckia.proto.grants import Grant
-from linckia.proto.link import LinkClosed
-from linckia.proto.operation import Access, Params, operation_of
+from proto.frames import Call, Cancel, Fault, Log, Progress, Question, Return
+from proto.grants import Grant
+from proto.link import LinkClosed
+from proto.operation import Access, Params, operation_of
 
 R = TypeVar("R")
 

@@ -7,7 +7,7 @@ import os
 import struct
 from typing import Final
 
-from linckia.services.runtime.privileges import libc
+from services.runtime.privileges import libc
 
 AT_FDCWD: Final = -100
 _AT_SYMLINK_NOFOLLOW: Final = 0x100

@@ -13,10 +13,10 @@ from typing import Protocol
 
 import trio
 
-from linckia.proto.errors import InvalidParams, Kind, LinckiaError
-from linckia.proto.ops.watch import Change, WatchChanges, WatchSubscribe, WatchUnsubscribe
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.storage import FULL_PAUSE_S, DiskFull
+from proto.errors import InvalidParams, Kind, LinckiaError
+from proto.ops.watch import Change, WatchChanges, WatchSubscribe, WatchUnsubscribe
+from services.runtime.handlers import Environment
+from services.runtime.storage import FULL_PAUSE_S, DiskFull
 
 WAIT_S = 30.0
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0

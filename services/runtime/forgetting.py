@@ -12,10 +12,10 @@ from functools import partial
 import apsw
 import trio
 
-from linckia.proto.ops.retrieve import RetrieveScrub
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.search_feed import Due, SearchFeed
+from proto.ops.retrieve import RetrieveScrub
+from services.runtime.database import Database
+from services.runtime.handlers import Environment
+from services.runtime.search_feed import Due, SearchFeed
 
 _SCRUB, _SCRUBBED = "scrub", "scrubbed"
 """Settings that count permanent deletions, and how many of these no search file holds any more."""

@@ -25,15 +25,15 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import msgspec
 import trio
 
-from linckia.proto import frames
-from linckia.proto.errors import InvalidParams
-from linckia.proto.frames import Call, Event, Log, Progress
-from linckia.proto.launch import LaunchConfig
-from linckia.proto.operation import Operation, Params, operation_of
-from linckia.services.runtime.calls import Outgoing
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.key_store import KeyStore
-from linckia.services.runtime.roots import Roots
+from proto import frames
+from proto.errors import InvalidParams
+from proto.frames import Call, Event, Log, Progress
+from proto.launch import LaunchConfig
+from proto.operation import Operation, Params, operation_of
+from services.runtime.calls import Outgoing
+from services.runtime.database import Database
+from services.runtime.key_store import KeyStore
+from services.runtime.roots import Roots
 
 P = TypeVar("P", bound=Params[Any])
 R = TypeVar("R")

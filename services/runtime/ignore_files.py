@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import re2  # type: ignore[import-untyped]  # it ships neither types nor stubs
 from pathspec import GitIgnoreSpec
 
-from linckia.services.runtime.gitignore import MEMORY_BYTES, PROBE, gitignore
-from linckia.services.runtime.linear import BadPattern, searching
-from linckia.services.runtime.roots import OutsideRoots, Roots, printable
+from services.runtime.gitignore import MEMORY_BYTES, PROBE, gitignore
+from services.runtime.linear import BadPattern, searching
+from services.runtime.roots import OutsideRoots, Roots, printable
 
 IGNORE_FILES = (".gitignore", ".ignore", ".linckiaignore")
 """Names of ignore files, in increasing order of precedence."""

@@ -17,12 +17,12 @@ from typing import Any
 import apsw
 import trio
 
-from linckia.proto.errors import Cancelled, Executed, LinckiaError, Timeout, Unavailable, from_failure
-from linckia.services.runtime import keyed
-from linckia.services.runtime.database import Database, Kind, Schema
-from linckia.services.runtime.keyed import Answered, KeyedCall
-from linckia.services.runtime.rewrite import TooLarge, read_whole
-from linckia.services.runtime.roots import OutsideRoots, Roots
+from proto.errors import Cancelled, Executed, LinckiaError, Timeout, Unavailable, from_failure
+from services.runtime import keyed
+from services.runtime.database import Database, Kind, Schema
+from services.runtime.keyed import Answered, KeyedCall
+from services.runtime.rewrite import TooLarge, read_whole
+from services.runtime.roots import OutsideRoots, Roots
 
 FILE = "keys.db"
 """Name of the database of keys of a service that has no other."""

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from linckia.proto.errors import InvalidParams, MaybeExecuted
-from linckia.proto.frames import pack_body
-from linckia.proto.keys import KEPT_S
+from proto.errors import InvalidParams, MaybeExecuted
+from proto.frames import pack_body
+from proto.keys import KEPT_S
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS keyed_call(

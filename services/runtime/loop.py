@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 import msgspec
 import trio
 
-from linckia.proto import errors, frames, grants
-from linckia.proto.channel import Channel, ProtocolViolation
-from linckia.proto.errors import LinckiaError
-from linckia.proto.launch import LaunchConfig
-from linckia.proto.link import Link, LinkClosed
-from linckia.proto.operation import Access, Operation, Params
-from linckia.services.runtime import storage
-from linckia.services.runtime.calls import Outgoing
-from linckia.services.runtime.handlers import Context, Environment, Handler, Handlers, OpenService
-from linckia.services.runtime.sandbox import end_out_of_memory
+from proto import errors, frames, grants
+from proto.channel import Channel, ProtocolViolation
+from proto.errors import LinckiaError
+from proto.launch import LaunchConfig
+from proto.link import Link, LinkClosed
+from proto.operation import Access, Operation, Params
+from services.runtime import storage
+from services.runtime.calls import Outgoing
+from services.runtime.handlers import Context, Environment, Handler, Handlers, OpenService
+from services.runtime.sandbox import end_out_of_memory
 
 LINK_MESSAGE_BYTES = frames.MAX_HEAD_BYTES
 """Longest message of the link protocol itself; anything longer is invalid."""

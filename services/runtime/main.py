@@ -28,16 +28,16 @@ from types import ModuleType
 import msgspec
 import trio
 
-from linckia.proto import ops
-from linckia.proto.launch import MAX_DESCRIPTORS, MAX_PACKET_BYTES, LaunchConfig, Wake, read_launch_config
-from linckia.proto.link import Link, LinkClosed, SocketLink
-from linckia.proto.log_lines import JsonLines
-from linckia.proto.machine import give_back_at_rest
-from linckia.services.runtime.ending import EXIT_FAILED, ProgramEnded, first_of
-from linckia.services.runtime.handlers import Prepare
-from linckia.services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
-from linckia.services.runtime.privileges import KernelGone, die_with, require_parent
-from linckia.services.runtime.sandbox import bound_files, bound_memory, bound_threads, confine, end_out_of_memory
+from proto import ops
+from proto.launch import MAX_DESCRIPTORS, MAX_PACKET_BYTES, LaunchConfig, Wake, read_launch_config
+from proto.link import Link, LinkClosed, SocketLink
+from proto.log_lines import JsonLines
+from proto.machine import give_back_at_rest
+from services.runtime.ending import EXIT_FAILED, ProgramEnded, first_of
+from services.runtime.handlers import Prepare
+from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
+from services.runtime.privileges import KernelGone, die_with, require_parent
+from services.runtime.sandbox import bound_files, bound_memory, bound_threads, confine, end_out_of_memory
 
 EXIT_OK = 0
 EXIT_KERNEL_GONE = 3
@@ -107,7 +107,7 @@ async def _main(
         _name_log(launch)
     open_link: Callable[..., Link]
     if handoff_fd is None:
-        from linckia.proto.nng_link import NngLink
+        from proto.nng_link import NngLink
 
         open_link = NngLink.inherited
     else:

@@ -13,9 +13,9 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from linckia.proto.errors import Failure, LinckiaError, OperationError
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.storage import FULL_PAUSE_S, DiskFull
+from proto.errors import Failure, LinckiaError, OperationError
+from services.runtime.handlers import Environment
+from services.runtime.storage import FULL_PAUSE_S, DiskFull
 
 D = TypeVar("D")
 

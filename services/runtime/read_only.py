@@ -4,7 +4,7 @@ Landlock does not restrict changes of modes, owners, times and attributes. Read-
 They are in a mount namespace of the process. Root may create one; other users need a user namespace as well, which not
 every system allows. There, files of other users appear to belong to `nobody`.
 
-    python -m linckia.services.runtime.read_only    exit code 1, with the reason, if the system does not allow it
+    python -m services.runtime.read_only    exit code 1, with the reason, if the system does not allow it
 
 Sources: mount_namespaces(7), user_namespaces(7), mount_setattr(2), open_tree(2), move_mount(2).
 """
@@ -19,7 +19,7 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from linckia.services.runtime.privileges import checked, drop_capabilities, libc
+from services.runtime.privileges import checked, drop_capabilities, libc
 
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _NEW_MOUNTS, _NEW_USERS = 0x00020000, 0x10000000

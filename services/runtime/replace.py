@@ -20,8 +20,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Protocol
 
-from linckia.services.runtime.privileges import libc
-from linckia.services.runtime.roots import real_path_of
+from services.runtime.privileges import libc
+from services.runtime.roots import real_path_of
 
 LOCK_TIMEOUT_SECONDS = 30.0
 NEW_MODE = 0o644

@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from linckia.proto.errors import LinckiaError, OperationError
-from linckia.services.runtime import keyed
-from linckia.services.runtime.replace import CannotReplace, ChangedMeanwhile, create_file, hold, replace_file
-from linckia.services.runtime.roots import OutsideRoots, Roots, printable
+from proto.errors import LinckiaError, OperationError
+from services.runtime import keyed
+from services.runtime.replace import CannotReplace, ChangedMeanwhile, create_file, hold, replace_file
+from services.runtime.roots import OutsideRoots, Roots, printable
 
 MAX_BYTES = 64 * 1024 * 1024
 

@@ -23,9 +23,9 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Self
 
-from linckia.proto import grants
-from linckia.proto.errors import Forbidden
-from linckia.proto.launch import LaunchConfig
+from proto import grants
+from proto.errors import Forbidden
+from proto.launch import LaunchConfig
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -238,7 +238,7 @@ def _all_in(real: str) -> Iterator[str]:
 @functools.lru_cache(maxsize=8)
 def _spec(patterns: tuple[str, ...]) -> GitIgnoreSpec:
     # Imported late: few configurations have patterns, and every service would pay for the import.
-    from linckia.services.runtime.gitignore import gitignore
+    from services.runtime.gitignore import gitignore
 
     return gitignore(patterns)
 

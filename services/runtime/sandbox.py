@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from linckia.proto.launch import (
+from proto.launch import (
     EXIT_OUT_OF_MEMORY,
     FREE_ATTRIBUTES,
     NO_ATTRIBUTES,
@@ -36,8 +36,8 @@ from linckia.proto.launch import (
     Confinement,
     LaunchConfig,
 )
-from linckia.services.runtime import privileges, read_only, syscalls
-from linckia.services.runtime.privileges import checked, libc, prctl
+from services.runtime import privileges, read_only, syscalls
+from services.runtime.privileges import checked, libc, prctl
 
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
 _SECCOMP_MODE_FILTER = 2

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import apsw
 import trio
 
-from linckia.proto.ops.retrieve import (
+from proto.ops.retrieve import (
     MAX_WAIT_S,
     Group,
     RetrieveDelete,
@@ -22,9 +22,9 @@ from linckia.proto.ops.retrieve import (
     RetrieveGroups,
     RetrievePut,
 )
-from linckia.services.runtime.database import Change, Query
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.outbox import Outbox, pages
+from services.runtime.database import Change, Query
+from services.runtime.handlers import Environment
+from services.runtime.outbox import Outbox, pages
 
 T = TypeVar("T")
 

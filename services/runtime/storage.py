@@ -16,7 +16,7 @@ from typing import Protocol
 import apsw
 import trio
 
-from linckia.proto.errors import Executed, OperationError
+from proto.errors import Executed, OperationError
 
 _FULL = "the disk is full"
 _READ_ONLY = "the disk is read-only"

@@ -20,7 +20,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from linckia.services.runtime import process_calls
+from services.runtime import process_calls
 
 _BASE = """
     files and folders, which landlock bounds:

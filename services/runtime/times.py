@@ -9,9 +9,9 @@ import re
 import time
 from decimal import Decimal, InvalidOperation
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.retrieve import Filter
-from linckia.services.runtime import date_ranges
+from proto.errors import InvalidParams
+from proto.ops.retrieve import Filter
+from services.runtime import date_ranges
 
 NS = 1_000_000_000
 DAY_NS = 86_400 * NS

@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from linckia.services.runtime.ignore_files import IGNORE_FILES, IgnoreRules, rules_in
-from linckia.services.runtime.roots import Roots
+from services.runtime.ignore_files import IGNORE_FILES, IgnoreRules, rules_in
+from services.runtime.roots import Roots
 
 
 class Folder(NamedTuple):

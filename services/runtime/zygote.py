@@ -24,9 +24,9 @@ from typing import NoReturn
 
 import msgspec
 
-import linckia.proto.nng_link  # noqa: F401  # loaded once for all forked services, which link over it
-from linckia.proto import ops
-from linckia.proto.launch import (
+import proto.nng_link  # noqa: F401  # loaded once for all forked services, which link over it
+from proto import ops
+from proto.launch import (
     HEAPS,
     MAX_DESCRIPTORS,
     MAX_PACKET_BYTES,
@@ -36,9 +36,9 @@ from linckia.proto.launch import (
     ZygoteConfig,
     read_launch_config,
 )
-from linckia.proto.machine import limit_heaps
-from linckia.services.runtime import main as service_main
-from linckia.services.runtime.privileges import KernelGone, die_with
+from proto.machine import limit_heaps
+from services.runtime import main as service_main
+from services.runtime.privileges import KernelGone, die_with
 
 EXIT_FAILED = 1
 EXIT_KERNEL_GONE = 3

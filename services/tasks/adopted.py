@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from linckia.proto.errors import Failure, InvalidParams, LinckiaError, MaybeExecuted
-from linckia.proto.ops.kernel import KernelTakeOver
-from linckia.services.tasks.store import Unfinished
+from proto.errors import Failure, InvalidParams, LinckiaError, MaybeExecuted
+from proto.ops.kernel import KernelTakeOver
+from services.tasks.store import Unfinished
 
 _PREFIX: Final = "call:"
 

@@ -5,9 +5,9 @@ Without these limits, one client could fill the disk, and the memory of the serv
 
 from __future__ import annotations
 
-from linckia.proto.errors import OperationError
-from linckia.services.tasks.settings import TasksSettings
-from linckia.services.tasks.store import Usage
+from proto.errors import OperationError
+from services.tasks.settings import TasksSettings
+from services.tasks.store import Usage
 
 
 class Limits:

@@ -16,8 +16,8 @@ import apsw
 import msgspec
 import trio
 
-from linckia.proto import frames
-from linckia.proto.errors import (
+from proto import frames
+from proto.errors import (
     Cancelled,
     Forbidden,
     InvalidParams,
@@ -26,11 +26,11 @@ from linckia.proto.errors import (
     Unavailable,
     UnknownOperation,
 )
-from linckia.proto.later import NOT_VALID, LaterCall
-from linckia.proto.operation import operation_of
-from linckia.proto.ops.events import EventAdd, EventKind
-from linckia.proto.ops.kernel import KernelCall, KernelCalled, KernelMandate
-from linckia.proto.ops.tasks import (
+from proto.later import NOT_VALID, LaterCall
+from proto.operation import operation_of
+from proto.ops.events import EventAdd, EventKind
+from proto.ops.kernel import KernelCall, KernelCalled, KernelMandate
+from proto.ops.tasks import (
     Schedule,
     ScheduleCancel,
     ScheduleList,
@@ -43,16 +43,16 @@ from linckia.proto.ops.tasks import (
     TaskStart,
     TaskWait,
 )
-from linckia.services.runtime.database import Database, Kind
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
-from linckia.services.tasks import adopted, mounted, store
-from linckia.services.tasks.limits import Limits
-from linckia.services.tasks.owners import of_grant, owner_of
-from linckia.services.tasks.running import Running
-from linckia.services.tasks.settings import TasksSettings
-from linckia.services.tasks.store import Unfinished
-from linckia.services.tasks.timers import Timers
-from linckia.services.tasks.turns import Turns
+from services.runtime.database import Database, Kind
+from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.tasks import adopted, mounted, store
+from services.tasks.limits import Limits
+from services.tasks.owners import of_grant, owner_of
+from services.tasks.running import Running
+from services.tasks.settings import TasksSettings
+from services.tasks.store import Unfinished
+from services.tasks.timers import Timers
+from services.tasks.turns import Turns
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 15.0
 

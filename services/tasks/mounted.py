@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from linckia.proto.errors import OperationError
-from linckia.proto.mounts import PREFIX, is_route
-from linckia.proto.ops.tasks import Schedule, TaskStart
+from proto.errors import OperationError
+from proto.mounts import PREFIX, is_route
+from proto.ops.tasks import Schedule, TaskStart
 
 
 def is_mounted(asked: TaskStart | Schedule) -> bool:

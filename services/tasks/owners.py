@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from linckia.proto.grants import Grant
-from linckia.services.runtime.handlers import Context
+from proto.grants import Grant
+from services.runtime.handlers import Context
 
 
 class Owner(NamedTuple):

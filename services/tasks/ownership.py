@@ -14,8 +14,8 @@ from typing import Any
 import apsw
 import msgspec
 
-from linckia.proto.grants import Grant, token_id
-from linckia.services.tasks.owners import Owner, of_grant
+from proto.grants import Grant, token_id
+from services.tasks.owners import Owner, of_grant
 
 _MAC_BYTES = hashlib.sha256().digest_size
 

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import trio
 
-from linckia.proto.errors import LinckiaError, Unavailable
-from linckia.proto.frames import Level
-from linckia.proto.json_types import JsonObject
-from linckia.proto.ops.tasks import Task, TaskProgress
-from linckia.services.runtime.times import NS, rfc3339
+from proto.errors import LinckiaError, Unavailable
+from proto.frames import Level
+from proto.json_types import JsonObject
+from proto.ops.tasks import Task, TaskProgress
+from services.runtime.times import NS, rfc3339
 
 
 class Running:

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.keys import KEPT_S
+from proto.keys import KEPT_S
 
 MIB = 1 << 20
 

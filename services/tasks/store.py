@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from linckia.proto.errors import Failure, OperationError
-from linckia.proto.ops.tasks import Task, TaskFailure, TaskList
-from linckia.services.runtime.database import Schema
-from linckia.services.runtime.times import rfc3339
-from linckia.services.tasks.manifest import SCHEMA_VERSION
-from linckia.services.tasks.owners import Owner
-from linckia.services.tasks.ownership import attribute
+from proto.errors import Failure, OperationError
+from proto.ops.tasks import Task, TaskFailure, TaskList
+from services.runtime.database import Schema
+from services.runtime.times import rfc3339
+from services.tasks.manifest import SCHEMA_VERSION
+from services.tasks.owners import Owner
+from services.tasks.ownership import attribute
 
 
 def _own_by_id(db: apsw.Connection) -> None:

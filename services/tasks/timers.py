@@ -17,15 +17,15 @@ import apsw
 import trio
 from cronsim import CronSim, CronSimError
 
-from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
-from linckia.proto.ops.tasks import Schedule, ScheduleCancel, ScheduleList, TaskStart, Timer, TimerList
-from linckia.services.runtime import times
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.handlers import Context, handles
-from linckia.services.tasks import mounted, store
-from linckia.services.tasks.limits import Limits
-from linckia.services.tasks.owners import Owner, owner_of
-from linckia.services.tasks.store import Unfinished
+from proto.errors import InvalidParams, LinckiaError, OperationError
+from proto.ops.tasks import Schedule, ScheduleCancel, ScheduleList, TaskStart, Timer, TimerList
+from services.runtime import times
+from services.runtime.database import Database
+from services.runtime.handlers import Context, handles
+from services.tasks import mounted, store
+from services.tasks.limits import Limits
+from services.tasks.owners import Owner, owner_of
+from services.tasks.store import Unfinished
 
 LATE_S = 60
 """A run that is this late was missed."""

@@ -19,11 +19,11 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from linckia.proto.errors import InvalidParams, LinckiaError
-from linckia.proto.ops.observation import KernelNewLogLines, KernelSpans
-from linckia.services.runtime.calls import Outgoing
-from linckia.services.runtime.handlers import Environment, Handlers
-from linckia.services.telemetry import otlp
+from proto.errors import InvalidParams, LinckiaError
+from proto.ops.observation import KernelNewLogLines, KernelSpans
+from services.runtime.calls import Outgoing
+from services.runtime.handlers import Environment, Handlers
+from services.telemetry import otlp
 
 LIMIT = 500
 LONGEST_PAUSE_S = 60.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from linckia.proto.manifest import SCRATCH, STALL_S, Keep, Manifest, ShortTable, Store
-from linckia.proto.ops.observation import TELEMETRY
+from proto.manifest import SCRATCH, STALL_S, Keep, Manifest, ShortTable, Store
+from proto.ops.observation import TELEMETRY
 
 MANIFESTS = (
     Manifest(

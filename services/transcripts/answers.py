@@ -16,13 +16,13 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.frames import Written
-from linckia.proto.ops.transcripts import Block, Checkout, Form, History, HistoryMessage, Json, Tree, TreeNode
-from linckia.services.transcripts.forest import Node, lineage, prompt_text, read_blocks
-from linckia.services.transcripts.forest import tree as forest_tree
-from linckia.services.transcripts.messages import IMAGE, call_text
-from linckia.services.transcripts.providers import anthropic, openai
+from proto.errors import InvalidParams
+from proto.frames import Written
+from proto.ops.transcripts import Block, Checkout, Form, History, HistoryMessage, Json, Tree, TreeNode
+from services.transcripts.forest import Node, lineage, prompt_text, read_blocks
+from services.transcripts.forest import tree as forest_tree
+from services.transcripts.messages import IMAGE, call_text
+from services.transcripts.providers import anthropic, openai
 
 PAGE_CHARS = 8000
 """Length of a page of text: about 2,000 tokens."""

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from linckia.proto.ops.transcripts import Block
-from linckia.services.transcripts import forest, titles
-from linckia.services.transcripts.forest import NodeRef, Placed, Prepared, Strip
-from linckia.services.transcripts.messages import IMAGE, Stripper, Turn
-from linckia.services.transcripts.providers.wire import count
-from linckia.services.transcripts.titles import first_line
+from proto.ops.transcripts import Block
+from services.transcripts import forest, titles
+from services.transcripts.forest import NodeRef, Placed, Prepared, Strip
+from services.transcripts.messages import IMAGE, Stripper, Turn
+from services.transcripts.providers.wire import count
+from services.transcripts.titles import first_line
 
 TABLES = """
 CREATE TABLE conversation(

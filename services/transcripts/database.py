@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import apsw
 
-from linckia.services.runtime.database import Database, Kind, Schema
-from linckia.services.transcripts import conversations, titles
-from linckia.services.transcripts.manifest import SCHEMA_VERSION
-from linckia.services.transcripts.messages import Turn
+from services.runtime.database import Database, Kind, Schema
+from services.transcripts import conversations, titles
+from services.transcripts.manifest import SCHEMA_VERSION
+from services.transcripts.messages import Turn
 
 _TABLES = """
 -- A message. `gone` means deleted: its content is lost, its place is kept because others follow it.

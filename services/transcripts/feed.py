@@ -11,13 +11,13 @@ from collections.abc import Iterator
 
 import apsw
 
-from linckia.proto.ops.retrieve import Group, Item, RetrieveStatus
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.forgetting import ForgettingFeed
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.search_feed import Due
-from linckia.services.transcripts import conversations, forest
-from linckia.services.transcripts.messages import Stripper, calls_text, spoken_text
+from proto.ops.retrieve import Group, Item, RetrieveStatus
+from services.runtime.database import Database
+from services.runtime.forgetting import ForgettingFeed
+from services.runtime.handlers import Environment
+from services.runtime.search_feed import Due
+from services.transcripts import conversations, forest
+from services.transcripts.messages import Stripper, calls_text, spoken_text
 
 COLLECTION = "transcripts"
 BATCH = 200

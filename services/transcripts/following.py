@@ -14,14 +14,14 @@ from typing import BinaryIO
 
 import trio
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.transcripts_intake import ImportState, TranscriptImport, TranscriptImportState
-from linckia.proto.ops.watch import Change, ChangeKind, EntryKind
-from linckia.proto.records import SUFFIXES, Part, parts
-from linckia.services.runtime.follower import Follower
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.roots import OutsideRoots, Roots, is_text_name, printable
-from linckia.services.transcripts.importing import Importing
+from proto.errors import LinckiaError
+from proto.ops.transcripts_intake import ImportState, TranscriptImport, TranscriptImportState
+from proto.ops.watch import Change, ChangeKind, EntryKind
+from proto.records import SUFFIXES, Part, parts
+from services.runtime.follower import Follower
+from services.runtime.handlers import Environment
+from services.runtime.roots import OutsideRoots, Roots, is_text_name, printable
+from services.transcripts.importing import Importing
 
 _log = logging.getLogger("linckia.transcripts")
 

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from linckia.proto.ops.transcripts import Block, Bucket
-from linckia.services.transcripts.messages import (
+from proto.ops.transcripts import Block, Bucket
+from services.transcripts.messages import (
     ASSISTANT,
     Message,
     Turn,

@@ -13,20 +13,20 @@ import apsw
 import msgspec
 import trio
 
-from linckia.proto.ops.transcripts_intake import ImportResult, ImportState, TranscriptImport, TranscriptImportState
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.handlers import Context, handles
-from linckia.services.transcripts import conversations, forest, titles
-from linckia.services.transcripts.database import take_back
-from linckia.services.transcripts.forest import NodeRef, Placed
-from linckia.services.transcripts.ingest import Ingest
-from linckia.services.transcripts.layouts import Layout, Step
-from linckia.services.transcripts.layouts.claude import Claude
-from linckia.services.transcripts.layouts.codex import Codex
-from linckia.services.transcripts.layouts.exports import Exports, Nodes
-from linckia.services.transcripts.layouts.gemini import Gemini
-from linckia.services.transcripts.messages import OutOfRange
-from linckia.services.transcripts.providers.wire import Json, Unreadable, decode, objects
+from proto.ops.transcripts_intake import ImportResult, ImportState, TranscriptImport, TranscriptImportState
+from services.runtime.database import Database
+from services.runtime.handlers import Context, handles
+from services.transcripts import conversations, forest, titles
+from services.transcripts.database import take_back
+from services.transcripts.forest import NodeRef, Placed
+from services.transcripts.ingest import Ingest
+from services.transcripts.layouts import Layout, Step
+from services.transcripts.layouts.claude import Claude
+from services.transcripts.layouts.codex import Codex
+from services.transcripts.layouts.exports import Exports, Nodes
+from services.transcripts.layouts.gemini import Gemini
+from services.transcripts.messages import OutOfRange
+from services.transcripts.providers.wire import Json, Unreadable, decode, objects
 
 NO_LAYOUT = "none"
 """The layout of a file in which no record has been recognised so far."""

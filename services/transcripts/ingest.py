@@ -17,22 +17,22 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from linckia.proto import zstd
-from linckia.proto.ops.transcripts_intake import (
+from proto import zstd
+from proto.ops.transcripts_intake import (
     MAX_BODY_BYTES,
     IngestResult,
     Problem,
     TranscriptIngest,
     TranscriptRecord,
 )
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.handlers import Context, handles
-from linckia.services.transcripts import conversations, forest
-from linckia.services.transcripts.forest import Placed, Prepared
-from linckia.services.transcripts.messages import Message, OutOfRange, Stripper, Turn, calls_text, spoken_text
-from linckia.services.transcripts.providers import Rejected, TurnPayload, turn_of
-from linckia.services.transcripts.providers.wire import Unreadable, decode
-from linckia.services.transcripts.redaction import Redactor
+from services.runtime.database import Database
+from services.runtime.handlers import Context, handles
+from services.transcripts import conversations, forest
+from services.transcripts.forest import Placed, Prepared
+from services.transcripts.messages import Message, OutOfRange, Stripper, Turn, calls_text, spoken_text
+from services.transcripts.providers import Rejected, TurnPayload, turn_of
+from services.transcripts.providers.wire import Unreadable, decode
+from services.transcripts.redaction import Redactor
 
 MAX_DECODED_BYTES = 4 * MAX_BODY_BYTES
 _PIECE_BYTES = 1024 * 1024

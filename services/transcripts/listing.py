@@ -15,18 +15,18 @@ import apsw
 import msgspec
 import trio
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.transcripts import Conversation, Conversations, Order, SpentTokens, TranscriptList
-from linckia.services.runtime import times
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.handlers import Context, handles
-from linckia.services.runtime.storage import DiskFull
-from linckia.services.transcripts import titles
-from linckia.services.transcripts.forest import read_blocks, read_usage
-from linckia.services.transcripts.messages import ASSISTANT
-from linckia.services.transcripts.prices import AS_OF, Prices, Tokens
-from linckia.services.transcripts.providers.wire import count
-from linckia.services.transcripts.titles import first_line
+from proto.errors import InvalidParams
+from proto.ops.transcripts import Conversation, Conversations, Order, SpentTokens, TranscriptList
+from services.runtime import times
+from services.runtime.database import Database
+from services.runtime.handlers import Context, handles
+from services.runtime.storage import DiskFull
+from services.transcripts import titles
+from services.transcripts.forest import read_blocks, read_usage
+from services.transcripts.messages import ASSISTANT
+from services.transcripts.prices import AS_OF, Prices, Tokens
+from services.transcripts.providers.wire import count
+from services.transcripts.titles import first_line
 
 TITLE_CHARS = 100
 CHARS_A_TOKEN = 4

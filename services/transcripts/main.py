@@ -11,26 +11,26 @@ import apsw
 import msgspec
 from msgspec import Meta, Raw
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.frames import Written
-from linckia.proto.ops import transcripts as ops
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.forgetting import request_scrub
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
-from linckia.services.runtime.linear import BadPattern
-from linckia.services.transcripts import conversations, forest
-from linckia.services.transcripts.answers import checkout, history, tree, written
-from linckia.services.transcripts.database import Deleted, delete, delete_from, open_database
-from linckia.services.transcripts.feed import TurnFeed
-from linckia.services.transcripts.following import Following
-from linckia.services.transcripts.importing import Importing, release
-from linckia.services.transcripts.ingest import Ingest
-from linckia.services.transcripts.listing import Listing
-from linckia.services.transcripts.messages import Stripper
-from linckia.services.transcripts.prices import Price, Prices
-from linckia.services.transcripts.redaction import RULES, Redactor, Rule
-from linckia.services.transcripts.search import Searching
-from linckia.services.transcripts.transfer import Transfer
+from proto.errors import InvalidParams, OperationError
+from proto.frames import Written
+from proto.ops import transcripts as ops
+from services.runtime.database import Database
+from services.runtime.forgetting import request_scrub
+from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.runtime.linear import BadPattern
+from services.transcripts import conversations, forest
+from services.transcripts.answers import checkout, history, tree, written
+from services.transcripts.database import Deleted, delete, delete_from, open_database
+from services.transcripts.feed import TurnFeed
+from services.transcripts.following import Following
+from services.transcripts.importing import Importing, release
+from services.transcripts.ingest import Ingest
+from services.transcripts.listing import Listing
+from services.transcripts.messages import Stripper
+from services.transcripts.prices import Price, Prices
+from services.transcripts.redaction import RULES, Redactor, Rule
+from services.transcripts.search import Searching
+from services.transcripts.transfer import Transfer
 
 HISTORIES_BYTES = 32 * 1024 * 1024
 """Limit for one answer with many conversations."""

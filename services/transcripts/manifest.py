@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linckia.proto.manifest import GIB, STALL_S, AgentFolder, Follows, Keep, Manifest, ShortTable, Store
+from proto.manifest import GIB, STALL_S, AgentFolder, Follows, Keep, Manifest, ShortTable, Store
 
 SCHEMA_VERSION = 5
 

@@ -23,8 +23,8 @@ from typing import Any
 import msgspec
 import rfc8785
 
-from linckia.proto.ops.transcripts import Block
-from linckia.services.runtime.linear import without_spans
+from proto.ops.transcripts import Block
+from services.runtime.linear import without_spans
 
 _encode = msgspec.json.Encoder().encode
 

@@ -16,11 +16,11 @@ import apsw
 import trio
 from msgspec.structs import replace
 
-from linckia.proto.errors import InvalidParams, LinckiaError, Unavailable
-from linckia.proto.frames import Written
-from linckia.proto.ops.memory import found_by
-from linckia.proto.ops.retrieve import Filter, Hit, RetrieveSearch, SearchResult
-from linckia.proto.ops.transcripts import (
+from proto.errors import InvalidParams, LinckiaError, Unavailable
+from proto.frames import Written
+from proto.ops.memory import found_by
+from proto.ops.retrieve import Filter, Hit, RetrieveSearch, SearchResult
+from proto.ops.transcripts import (
     Corpus,
     EverythingHit,
     EverythingResult,
@@ -31,15 +31,15 @@ from linckia.proto.ops.transcripts import (
     TranscriptSearchResult,
     TranscriptsSearch,
 )
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.date_ranges import range_in, rfc3339
-from linckia.services.runtime.handlers import Context, handles
-from linckia.services.runtime.storage import Damaged
-from linckia.services.runtime.times import between
-from linckia.services.transcripts import conversations, forest
-from linckia.services.transcripts.answers import written
-from linckia.services.transcripts.feed import COLLECTION, TurnFeed
-from linckia.services.transcripts.messages import read_text
+from services.runtime.database import Database
+from services.runtime.date_ranges import range_in, rfc3339
+from services.runtime.handlers import Context, handles
+from services.runtime.storage import Damaged
+from services.runtime.times import between
+from services.transcripts import conversations, forest
+from services.transcripts.answers import written
+from services.transcripts.feed import COLLECTION, TurnFeed
+from services.transcripts.messages import read_text
 
 DEFAULT_TOP_K = 5
 MAX_TOP_K = 1000

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import apsw
 
-from linckia.proto.ops.transcripts import Block
-from linckia.services.transcripts.messages import Title, TitleKind
+from proto.ops.transcripts import Block
+from services.transcripts.messages import Title, TitleKind
 
 INSTRUCTIONS = (
     "# AGENTS.md instructions",

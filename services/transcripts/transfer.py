@@ -11,13 +11,13 @@ from typing import Any
 import apsw
 import msgspec
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops import transcripts_carry as ops
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.handlers import Context, handles
-from linckia.services.transcripts import conversations, forest, titles
-from linckia.services.transcripts.ingest import Ingest
-from linckia.services.transcripts.messages import (
+from proto.errors import InvalidParams
+from proto.ops import transcripts_carry as ops
+from services.runtime.database import Database
+from services.runtime.handlers import Context, handles
+from services.transcripts import conversations, forest, titles
+from services.transcripts.ingest import Ingest
+from services.transcripts.messages import (
     PROJECTION_BYTES,
     Message,
     Title,

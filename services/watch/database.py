@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from linckia.proto.errors import Unavailable
-from linckia.proto.ops.watch import Change, ChangeKind, EntryKind
-from linckia.services.runtime.database import Database, Kind, Schema
-from linckia.services.watch.manifest import SCHEMA_VERSION
+from proto.errors import Unavailable
+from proto.ops.watch import Change, ChangeKind, EntryKind
+from services.runtime.database import Database, Kind, Schema
+from services.watch.manifest import SCHEMA_VERSION
 
 _TABLES = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from linckia.services.watch.database import CREATED, DELETED, MODIFIED, RENAMED, Row, WatchDatabase
-from linckia.services.watch.inotify import Watches
-from linckia.services.watch.snapshot import FILE, FOLDER, Folder, Identity, Seen, Snapshot, is_at, join
-from linckia.services.watch.trees import Tree, load
+from services.watch.database import CREATED, DELETED, MODIFIED, RENAMED, Row, WatchDatabase
+from services.watch.inotify import Watches
+from services.watch.snapshot import FILE, FOLDER, Folder, Identity, Seen, Snapshot, is_at, join
+from services.watch.trees import Tree, load
 
 RACY_NS: Final = 12_000_000
 """Time stamps follow the kernel's timer tick (1 to 10 ms), so a second change so soon after the first may not show."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from linckia.services.runtime.privileges import checked, libc
+from services.runtime.privileges import checked, libc
 
 IN_MODIFY: Final = 0x2
 IN_ATTRIB: Final = 0x4

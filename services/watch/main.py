@@ -10,18 +10,18 @@ from collections.abc import AsyncIterator
 import apsw
 import trio
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops import watch as ops
-from linckia.services.runtime.date_ranges import rfc3339
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
-from linckia.services.runtime.roots import Roots
-from linckia.services.watch import trees
-from linckia.services.watch.database import read, select, stored_sequence, text_of
-from linckia.services.watch.inotify import system_limit
-from linckia.services.watch.snapshot import Snapshot
-from linckia.services.watch.tracker import Tracker
-from linckia.services.watch.trees import Rules, Spec, Tree, encode, outermost
-from linckia.services.watch.watcher import Watcher
+from proto.errors import InvalidParams, OperationError
+from proto.ops import watch as ops
+from services.runtime.date_ranges import rfc3339
+from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.runtime.roots import Roots
+from services.watch import trees
+from services.watch.database import read, select, stored_sequence, text_of
+from services.watch.inotify import system_limit
+from services.watch.snapshot import Snapshot
+from services.watch.tracker import Tracker
+from services.watch.trees import Rules, Spec, Tree, encode, outermost
+from services.watch.watcher import Watcher
 
 MAX_PROBLEMS = 100
 

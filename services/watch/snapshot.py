@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 import apsw
 
-from linckia.services.runtime.creation_time import AT_FDCWD, created_ns
-from linckia.services.watch.database import Row, select
+from services.runtime.creation_time import AT_FDCWD, created_ns
+from services.watch.database import Row, select
 
 FILE, FOLDER, LINK, OTHER = range(4)
 

@@ -19,13 +19,13 @@ from typing import Final
 
 import apsw
 
-from linckia.services.runtime.roots import Roots
-from linckia.services.watch import snapshot
-from linckia.services.watch.database import CREATED, DELETED, Row, WatchDatabase, select
-from linckia.services.watch.differences import Batch, Differences, Names, OpenFolder, folder_row, merge
-from linckia.services.watch.inotify import Watches
-from linckia.services.watch.snapshot import FOLDER, ROOT, Folder, Identity, Seen
-from linckia.services.watch.trees import Tree
+from services.runtime.roots import Roots
+from services.watch import snapshot
+from services.watch.database import CREATED, DELETED, Row, WatchDatabase, select
+from services.watch.differences import Batch, Differences, Names, OpenFolder, folder_row, merge
+from services.watch.inotify import Watches
+from services.watch.snapshot import FOLDER, ROOT, Folder, Identity, Seen
+from services.watch.trees import Tree
 
 CHUNK: Final = 1000
 MAX_WAITING: Final = 5000

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import apsw
 import msgspec
 
-from linckia.services.runtime.gitignore import gitignore
-from linckia.services.runtime.ignore_files import Patterns
-from linckia.services.runtime.roots import is_below
-from linckia.services.watch.database import select
+from services.runtime.gitignore import gitignore
+from services.runtime.ignore_files import Patterns
+from services.runtime.roots import is_below
+from services.watch.database import select
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,14 +19,14 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from linckia.proto.errors import Unavailable
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.storage import DiskFull, retry_when_full
-from linckia.services.watch.database import WatchDatabase, trim
-from linckia.services.watch.differences import Batch, Work, merge
-from linckia.services.watch.inotify import IN_IGNORED, IN_Q_OVERFLOW, IN_UNMOUNT, Inotify, Watches, parse, system_limit
-from linckia.services.watch.tracker import Tracker
-from linckia.services.watch.trees import Tree
+from proto.errors import Unavailable
+from services.runtime.handlers import Environment
+from services.runtime.storage import DiskFull, retry_when_full
+from services.watch.database import WatchDatabase, trim
+from services.watch.differences import Batch, Work, merge
+from services.watch.inotify import IN_IGNORED, IN_Q_OVERFLOW, IN_UNMOUNT, Inotify, Watches, parse, system_limit
+from services.watch.tracker import Tracker
+from services.watch.trees import Tree
 
 DEBOUNCE_S: Final = 0.025
 """Longer than a file's time stamp may lag behind; an editor's save is complete by then."""

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
-from linckia.services.yaml.errors import NotApplicable, SyntaxFault
-from linckia.services.yaml.syntax.events import ALIAS, DOCUMENT, MAPPING_END, SEQUENCE_END, Document, Event, Stream
-from linckia.services.yaml.syntax.parser import parse
-from linckia.services.yaml.syntax.tokens import COLON
-from linckia.services.yaml.tree import NodePlace, Tree
+from services.yaml.errors import NotApplicable, SyntaxFault
+from services.yaml.syntax.events import ALIAS, DOCUMENT, MAPPING_END, SEQUENCE_END, Document, Event, Stream
+from services.yaml.syntax.parser import parse
+from services.yaml.syntax.tokens import COLON
+from services.yaml.tree import NodePlace, Tree
 
 _FIRST: Final = attrgetter("first")
 _SMALL: Final = 32 * 1024  # characters: parsed whole in some milliseconds

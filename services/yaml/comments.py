@@ -1,11 +1,11 @@
 """Comments of a node, on the lines directly above it and after it on its line: reading, writing, and deleting them."""
 
-from linckia.services.yaml.check import Expected, Splice, check, first_right
-from linckia.services.yaml.errors import NotApplicable
-from linckia.services.yaml.layout import Style, find_slot
-from linckia.services.yaml.syntax.events import Document
-from linckia.services.yaml.syntax.tokens import BREAK
-from linckia.services.yaml.tree import NodePlace, Tree
+from services.yaml.check import Expected, Splice, check, first_right
+from services.yaml.errors import NotApplicable
+from services.yaml.layout import Style, find_slot
+from services.yaml.syntax.events import Document
+from services.yaml.syntax.tokens import BREAK
+from services.yaml.tree import NodePlace, Tree
 
 
 def read_comments(tree: Tree, document: Document, place: NodePlace) -> tuple[str | None, str | None]:

@@ -4,16 +4,16 @@ import json
 import re
 from typing import Final
 
-from linckia.services.yaml.check import Expected, Splice, first_right
-from linckia.services.yaml.comments import comments_stop
-from linckia.services.yaml.errors import NotApplicable, SyntaxFault
-from linckia.services.yaml.fragment import Fragment, read_fragment
-from linckia.services.yaml.layout import Style, enclosing
-from linckia.services.yaml.path import Key, show_path
-from linckia.services.yaml.replacement import replace_value
-from linckia.services.yaml.syntax.events import CLOSING, MAPPING, SCALAR, Document, Event
-from linckia.services.yaml.syntax.parser import parse
-from linckia.services.yaml.tree import NodePlace, Tree
+from services.yaml.check import Expected, Splice, first_right
+from services.yaml.comments import comments_stop
+from services.yaml.errors import NotApplicable, SyntaxFault
+from services.yaml.fragment import Fragment, read_fragment
+from services.yaml.layout import Style, enclosing
+from services.yaml.path import Key, show_path
+from services.yaml.replacement import replace_value
+from services.yaml.syntax.events import CLOSING, MAPPING, SCALAR, Document, Event
+from services.yaml.syntax.parser import parse
+from services.yaml.tree import NodePlace, Tree
 
 _MEANS_MORE: Final = frozenset(["yes", "no", "on", "off", "true", "false", "null"])
 _TEXT: Final = re.compile(r"[^\W\d_][^\x00-\x1f\x7f-\xa0:?#,\[\]{}\"\\|<>`\u2028\u2029\ufeff\ufffe\uffff]*(?<! )")

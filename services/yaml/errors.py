@@ -6,7 +6,7 @@ be right. An operation that raises it has changed nothing.
 
 from enum import IntEnum
 
-from linckia.proto.errors import OperationError
+from proto.errors import OperationError
 
 
 class Code(IntEnum):

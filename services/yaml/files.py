@@ -11,9 +11,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from linckia.services.runtime.rewrite import Contended, TooLarge
-from linckia.services.runtime.roots import OutsideRoots, Roots
-from linckia.services.yaml.errors import Code, YamlError
+from services.runtime.rewrite import Contended, TooLarge
+from services.runtime.roots import OutsideRoots, Roots
+from services.yaml.errors import Code, YamlError
 
 DEFAULT_MAX_BYTES: Final = 16 * 1024 * 1024
 

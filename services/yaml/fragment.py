@@ -4,12 +4,12 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from linckia.services.yaml.errors import NotApplicable, SyntaxFault, line_and_column
-from linckia.services.yaml.syntax.events import ALIAS, Event
-from linckia.services.yaml.syntax.parser import parse
-from linckia.services.yaml.syntax.scalars import read_block_scalar
-from linckia.services.yaml.syntax.tokens import BREAK
-from linckia.services.yaml.tree import Tree
+from services.yaml.errors import NotApplicable, SyntaxFault, line_and_column
+from services.yaml.syntax.events import ALIAS, Event
+from services.yaml.syntax.parser import parse
+from services.yaml.syntax.scalars import read_block_scalar
+from services.yaml.syntax.tokens import BREAK
+from services.yaml.tree import Tree
 
 # The indentation indicator in the header of a block scalar, after its properties.
 _INDICATOR: Final = re.compile(r"^((?:[&!][^ \t]*[ \t]+)*[|>])([+\-]?)[1-9]")

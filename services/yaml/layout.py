@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from linckia.services.yaml.errors import SyntaxFault
-from linckia.services.yaml.syntax.events import MAPPING, SEQUENCE, Document
-from linckia.services.yaml.syntax.tokens import BREAK, read_properties
-from linckia.services.yaml.tree import NodePlace, Tree
+from services.yaml.errors import SyntaxFault
+from services.yaml.syntax.events import MAPPING, SEQUENCE, Document
+from services.yaml.syntax.tokens import BREAK, read_properties
+from services.yaml.tree import NodePlace, Tree
 
 _SAMPLE: Final = 4000  # events examined: only the first ones determine the style
 

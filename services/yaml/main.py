@@ -11,7 +11,7 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from linckia.proto.ops.yaml import (
+from proto.ops.yaml import (
     AppendEdit,
     CommentEdit,
     CommentsResult,
@@ -34,11 +34,11 @@ from linckia.proto.ops.yaml import (
     YamlSetComments,
     YamlValidate,
 )
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
-from linckia.services.yaml.files import DEFAULT_MAX_BYTES
-from linckia.services.yaml.merging import merge
-from linckia.services.yaml.operations import YamlFiles
-from linckia.services.yaml.values import get_at, read_tree, set_at
+from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.yaml.files import DEFAULT_MAX_BYTES
+from services.yaml.merging import merge
+from services.yaml.operations import YamlFiles
+from services.yaml.values import get_at, read_tree, set_at
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linckia.proto.manifest import GIB, SCRATCH, Keep, Manifest, Roots, Store
+from proto.manifest import GIB, SCRATCH, Keep, Manifest, Roots, Store
 
 MANIFESTS = (
     Manifest(

@@ -17,15 +17,15 @@ from difflib import SequenceMatcher
 import yaml
 from yaml.resolver import Resolver
 
-from linckia.services.yaml import restructure
-from linckia.services.yaml.create import in_quotes, key_source
-from linckia.services.yaml.errors import Code, YamlError
-from linckia.services.yaml.fragment import read_fragment
-from linckia.services.yaml.path import Index, Key, Step, show_path
-from linckia.services.yaml.schema import data_of, resolve_scalar
-from linckia.services.yaml.syntax.events import MAPPING, SCALAR, SEQUENCE, Document
-from linckia.services.yaml.tree import PathNotFound, Tree
-from linckia.services.yaml.values import pick_document, read_tree, set_at
+from services.yaml import restructure
+from services.yaml.create import in_quotes, key_source
+from services.yaml.errors import Code, YamlError
+from services.yaml.fragment import read_fragment
+from services.yaml.path import Index, Key, Step, show_path
+from services.yaml.schema import data_of, resolve_scalar
+from services.yaml.syntax.events import MAPPING, SCALAR, SEQUENCE, Document
+from services.yaml.tree import PathNotFound, Tree
+from services.yaml.values import pick_document, read_tree, set_at
 
 _BOOLEAN_TO_FEW = frozenset(["y", "n"])
 _WITHOUT_POINT = re.compile(r"^(-?\d+)(e)")

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from linckia.proto.ops.yaml import (
+from proto.ops.yaml import (
     AppendEdit,
     CommentEdit,
     CommentsResult,
@@ -26,16 +26,16 @@ from linckia.proto.ops.yaml import (
     ValidateResult,
     YamlValue,
 )
-from linckia.services.runtime.rewrite import content_hash, read_whole, rewrite
-from linckia.services.runtime.roots import Roots
-from linckia.services.runtime.text.lines import unified
-from linckia.services.yaml import comments, restructure, schema
-from linckia.services.yaml.errors import Code, NotApplicable, YamlError
-from linckia.services.yaml.files import DEFAULT_MAX_BYTES, Source, file_errors, read_source, resolve
-from linckia.services.yaml.fragment import read_fragment
-from linckia.services.yaml.path import parse_path
-from linckia.services.yaml.tree import Tree
-from linckia.services.yaml.values import get_at, locate, pick_document, read_tree, set_at
+from services.runtime.rewrite import content_hash, read_whole, rewrite
+from services.runtime.roots import Roots
+from services.runtime.text.lines import unified
+from services.yaml import comments, restructure, schema
+from services.yaml.errors import Code, NotApplicable, YamlError
+from services.yaml.files import DEFAULT_MAX_BYTES, Source, file_errors, read_source, resolve
+from services.yaml.fragment import read_fragment
+from services.yaml.path import parse_path
+from services.yaml.tree import Tree
+from services.yaml.values import get_at, locate, pick_document, read_tree, set_at
 
 _CACHE_BYTES: Final = 256 * 1024 * 1024
 _BYTES_PER_EVENT: Final = 320  # measured: an event, its value, its three offsets and its share of the tables

@@ -8,7 +8,7 @@ import json
 import re
 from typing import Final, NamedTuple
 
-from linckia.services.yaml.errors import Code, YamlError
+from services.yaml.errors import Code, YamlError
 
 _NAME: Final = re.compile(r"[^.\[\]]+")
 _INDEX: Final = re.compile(r"\[(-?[0-9]{1,18})\]")

@@ -5,12 +5,12 @@ A candidate is only a guess at what a careful person would type. The check decid
 
 from collections.abc import Iterator
 
-from linckia.services.yaml.check import Expected, Splice, first_right
-from linckia.services.yaml.fragment import Fragment
-from linckia.services.yaml.layout import Slot, Style, find_slot
-from linckia.services.yaml.syntax.events import Document
-from linckia.services.yaml.syntax.tokens import BREAK
-from linckia.services.yaml.tree import NodePlace, Tree
+from services.yaml.check import Expected, Splice, first_right
+from services.yaml.fragment import Fragment
+from services.yaml.layout import Slot, Style, find_slot
+from services.yaml.syntax.events import Document
+from services.yaml.syntax.tokens import BREAK
+from services.yaml.tree import NodePlace, Tree
 
 
 def replace_value(tree: Tree, document: Document, place: NodePlace, fragment: Fragment) -> Tree:

@@ -1,15 +1,15 @@
 """Deletes entries, appends items and renames keys, each verified like a set."""
 
-from linckia.services.yaml.check import Expected, Splice, check, first_right
-from linckia.services.yaml.comments import after_last_line, without_own_comments
-from linckia.services.yaml.create import insertions_block, insertions_flow, key_event, key_source
-from linckia.services.yaml.errors import NotApplicable
-from linckia.services.yaml.fragment import Fragment, read_fragment
-from linckia.services.yaml.layout import enclosing
-from linckia.services.yaml.path import Key
-from linckia.services.yaml.replacement import replace_value
-from linckia.services.yaml.syntax.events import MAPPING, SCALAR, SEQUENCE, Document
-from linckia.services.yaml.tree import NodePlace, Tree
+from services.yaml.check import Expected, Splice, check, first_right
+from services.yaml.comments import after_last_line, without_own_comments
+from services.yaml.create import insertions_block, insertions_flow, key_event, key_source
+from services.yaml.errors import NotApplicable
+from services.yaml.fragment import Fragment, read_fragment
+from services.yaml.layout import enclosing
+from services.yaml.path import Key
+from services.yaml.replacement import replace_value
+from services.yaml.syntax.events import MAPPING, SCALAR, SEQUENCE, Document
+from services.yaml.tree import NodePlace, Tree
 
 
 def delete(tree: Tree, document: Document, place: NodePlace, parent: NodePlace) -> Tree:

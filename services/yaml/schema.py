@@ -28,12 +28,12 @@ from jsonschema.protocols import Validator
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import EMPTY_REGISTRY
 
-from linckia.proto.ops.yaml import Fault
-from linckia.services.runtime import linear
-from linckia.services.yaml.errors import Code, YamlError, line_and_column
-from linckia.services.yaml.path import Index, Key, show_path
-from linckia.services.yaml.syntax.events import ALIAS, MAPPING, SCALAR, Document
-from linckia.services.yaml.tree import NodePlace, Tree
+from proto.ops.yaml import Fault
+from services.runtime import linear
+from services.yaml.errors import Code, YamlError, line_and_column
+from services.yaml.path import Index, Key, show_path
+from services.yaml.syntax.events import ALIAS, MAPPING, SCALAR, Document
+from services.yaml.tree import NodePlace, Tree
 
 Data = None | bool | int | float | str | list["Data"] | dict[str, "Data"]
 

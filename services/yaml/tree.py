@@ -6,9 +6,9 @@ lookup in a file of any size takes a few dictionary accesses.
 
 from typing import Final, NamedTuple
 
-from linckia.services.yaml.errors import SyntaxFault
-from linckia.services.yaml.path import Key, Step, show_path
-from linckia.services.yaml.syntax.events import ALIAS, DOCUMENT, MAPPING, SCALAR, SEQUENCE, Document, Stream
+from services.yaml.errors import SyntaxFault
+from services.yaml.path import Key, Step, show_path
+from services.yaml.syntax.events import ALIAS, DOCUMENT, MAPPING, SCALAR, SEQUENCE, Document, Stream
 
 _NULL_WORDS: Final = frozenset(("~", "null", "Null", "NULL"))
 

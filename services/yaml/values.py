@@ -1,15 +1,15 @@
 """Reads and sets the value at a path in a parsed file."""
 
-from linckia.services.yaml.create import create, create_first
-from linckia.services.yaml.errors import Code, NotApplicable, SyntaxFault, YamlError, line_and_column
-from linckia.services.yaml.fragment import Fragment, looks_like_entries, read_fragment, read_pair
-from linckia.services.yaml.layout import find_slot
-from linckia.services.yaml.path import Index, Key, Step, parse_path, show_path
-from linckia.services.yaml.replacement import replace_value
-from linckia.services.yaml.syntax.events import ALIAS, MAPPING, Document
-from linckia.services.yaml.syntax.parser import parse
-from linckia.services.yaml.syntax.tokens import BLOCK_HEADER, DEFAULT_TAGS
-from linckia.services.yaml.tree import NodePlace, PathNotFound, Tree
+from services.yaml.create import create, create_first
+from services.yaml.errors import Code, NotApplicable, SyntaxFault, YamlError, line_and_column
+from services.yaml.fragment import Fragment, looks_like_entries, read_fragment, read_pair
+from services.yaml.layout import find_slot
+from services.yaml.path import Index, Key, Step, parse_path, show_path
+from services.yaml.replacement import replace_value
+from services.yaml.syntax.events import ALIAS, MAPPING, Document
+from services.yaml.syntax.parser import parse
+from services.yaml.syntax.tokens import BLOCK_HEADER, DEFAULT_TAGS
+from services.yaml.tree import NodePlace, PathNotFound, Tree
 
 
 def read_tree(text: str) -> Tree:

@@ -14,8 +14,8 @@ import msgspec
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.operation import Operation
+from proto.errors import InvalidParams
+from proto.operation import Operation
 
 HUGE = "x" * (1 << 16)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel.catalog import ENTRIES
-from linckia.proto.front import SERVICE as FRONT
+from kernel.catalog import ENTRIES
+from proto.front import SERVICE as FRONT
 from tests.system.running import REPOSITORY, RunningKernel, running
 
 NODE = "22"
@@ -33,7 +33,7 @@ class Front:
     def __init__(self, kernel: RunningKernel, url: str) -> None:
         self.kernel = kernel
         self.url = url
-        command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "stdio", "--data", str(kernel.data_dir)]
+        command = [sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", str(kernel.data_dir)]
         self.stdio = [*command, "--surface", "all"]
 
 

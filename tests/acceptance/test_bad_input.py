@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from linckia.proto import ops
-from linckia.proto.operation import CLIENT, Operation, Role
+from proto import ops
+from proto.operation import CLIENT, Operation, Role
 from tests.acceptance.bad_input import HUGE, bad_arguments, good_arguments
 from tests.acceptance.conftest import Front
 from tests.system.cli.clients import StdioClient, stdio_client

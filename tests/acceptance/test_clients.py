@@ -15,8 +15,8 @@ import pytest
 from mcp import StdioServerParameters, stdio_client
 from mcp.client import Client
 
-from linckia.proto import ops
-from linckia.proto.operation import CLIENT, SURFACES, Role
+from proto import ops
+from proto.operation import CLIENT, SURFACES, Role
 from tests.acceptance.conftest import NODE, Front, run
 
 INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"

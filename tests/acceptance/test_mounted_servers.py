@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.mounts import service_of
+from proto.mounts import service_of
 from tests.acceptance.install_servers import folder
 from tests.acceptance.mounted_servers import LISTS, NAMES, Request, Server, servers
 from tests.acceptance.raw_client import LEGACY, MODERN, RawClient, plain
@@ -38,7 +38,7 @@ class Mounts:
 
     def stdio(self, surface: str) -> list[str]:
         """Return the command for clients of a surface."""
-        command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "stdio"]
+        command = [sys.executable, "-P", "-m", "kernel.cli", "stdio"]
         return [*command, "--data", str(self.kernel.data_dir), "--surface", surface]
 
 

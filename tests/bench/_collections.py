@@ -17,15 +17,15 @@ import apsw
 import msgspec
 import numpy as np
 
-from linckia.services.knowledge import nodes
-from linckia.services.knowledge.ingest import index
-from linckia.services.knowledge.note_database import open_database as open_notes
-from linckia.services.knowledge.notes.files import Stamp
-from linckia.services.retrieve import lexical, vector_store
-from linckia.services.retrieve.collection_schema import SCHEMA
-from linckia.services.retrieve.lexical import Fts5, row_of
-from linckia.services.retrieve.vectors import Matrix
-from linckia.services.runtime.models.measure import measure
+from services.knowledge import nodes
+from services.knowledge.ingest import index
+from services.knowledge.note_database import open_database as open_notes
+from services.knowledge.notes.files import Stamp
+from services.retrieve import lexical, vector_store
+from services.retrieve.collection_schema import SCHEMA
+from services.retrieve.lexical import Fts5, row_of
+from services.retrieve.vectors import Matrix
+from services.runtime.models.measure import measure
 
 DIMENSIONS = 384
 VOCABULARY = 30_000

@@ -8,15 +8,15 @@ import time
 
 import trio
 
-from linckia.kernel.generation import Generation
-from linckia.kernel.ports import Cause, CauseKind, ServiceState
-from linckia.kernel.router.instance import Limits
-from linckia.kernel.router.router import Router
-from linckia.kernel.supervisor import policy
-from linckia.kernel.supervisor.spec import ServiceSpec
-from linckia.proto import frames, ops
-from linckia.proto.frames import AnyFrame, Call, Return
-from linckia.proto.operation import operation_of
+from kernel.generation import Generation
+from kernel.ports import Cause, CauseKind, ServiceState
+from kernel.router.instance import Limits
+from kernel.router.router import Router
+from kernel.supervisor import policy
+from kernel.supervisor.spec import ServiceSpec
+from proto import frames, ops
+from proto.frames import AnyFrame, Call, Return
+from proto.operation import operation_of
 from tests.unit.router.ops import Said, Say
 
 POOL = "speaker"

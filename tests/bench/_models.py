@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import trio
 
-from linckia.proto.operation import Params
-from linckia.proto.ops.embed import EmbedMaxSim, EmbedResult, EmbedTexts, MaxSimResult, TextKind, pack
-from linckia.proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
-from linckia.services.embed.backends import Backend
-from linckia.services.embed.encoder import LateInteraction, LatePair
-from linckia.services.embed.main import load
-from linckia.services.embed.serving import EmbedSettings, Loaded
-from linckia.services.rerank import main as cross_encoder
-from linckia.services.runtime.models.device import Precision
+from proto.operation import Params
+from proto.ops.embed import EmbedMaxSim, EmbedResult, EmbedTexts, MaxSimResult, TextKind, pack
+from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
+from services.embed.backends import Backend
+from services.embed.encoder import LateInteraction, LatePair
+from services.embed.main import load
+from services.embed.serving import EmbedSettings, Loaded
+from services.rerank import main as cross_encoder
+from services.runtime.models.device import Precision
 
 
 class InProcessEmbedder:

@@ -60,7 +60,7 @@ def main() -> None:
             time.sleep(0.05)
         time.sleep(SETTLED_S)
         port = int(url.rsplit(":", 1)[1].split("/")[0])
-        joiner = [sys.executable, "-P", "-m", "linckia.kernel.cli", "stdio", "--data", str(folder)]
+        joiner = [sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", str(folder)]
         callers: dict[tuple[str, str], Caller] = {
             ("stdio", "peer"): Stdio([sys.executable, "-m", "tests.bench._peer", "stdio"]),
             ("stdio", "Linckia"): Stdio(joiner),

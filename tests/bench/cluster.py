@@ -30,7 +30,7 @@ from typing import Any
 
 import trio
 
-from linckia.services.cluster import certificates
+from services.cluster import certificates
 from tests.system.kills import Workload
 from tests.system.ray_nodes import RayNodes, node_of, ray_nodes, settings, wait_here, wait_on_node
 from tests.system.running import RunningKernel, connection, running, wait_until

@@ -37,13 +37,13 @@ import msgspec
 import numpy as np
 import torch
 
-from linckia.proto.control.client import Client
-from linckia.proto.machine import usable_cores
-from linckia.proto.ops.embed import TextKind
-from linckia.services.embed.backends import Backend
-from linckia.services.embed.main import load
-from linckia.services.embed.serving import EmbedSettings, Loaded
-from linckia.services.embed.weights import resolve
+from proto.control.client import Client
+from proto.machine import usable_cores
+from proto.ops.embed import TextKind
+from services.embed.backends import Backend
+from services.embed.main import load
+from services.embed.serving import EmbedSettings, Loaded
+from services.embed.weights import resolve
 from tests.bench._peer_venv import environment
 from tests.system.running import HTTP, RunningKernel, running
 

@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 import apsw
 import trio
 
-from linckia.proto.operation import Params
-from linckia.proto.ops.files.reading import Navigate
-from linckia.proto.ops.files.resources import (
+from proto.operation import Params
+from proto.ops.files.reading import Navigate
+from proto.ops.files.resources import (
     ResourceFuzzyMatch,
     ResourceIs,
     ResourceMetricRange,
@@ -37,11 +37,11 @@ from linckia.proto.ops.files.resources import (
     TextField,
     TextMode,
 )
-from linckia.proto.ops.files.space import SpaceSummaryOf, TopFiles
-from linckia.services.files.main import open_service
-from linckia.services.files.query import sets
-from linckia.services.files.store import schema
-from linckia.services.files.store.database import open_database
+from proto.ops.files.space import SpaceSummaryOf, TopFiles
+from services.files.main import open_service
+from services.files.query import sets
+from services.files.store import schema
+from services.files.store.database import open_database
 from tests.in_process import Bench, services_in_process
 from tests.system.running import RunningKernel, running
 

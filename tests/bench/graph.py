@@ -19,9 +19,9 @@ from pathlib import Path
 import apsw
 import trio
 
-from linckia.proto.ops.graph import Direction, NodeState, Outgoing
-from linckia.services.graph import answers, tables, walk
-from linckia.services.runtime.database import Database
+from proto.ops.graph import Direction, NodeState, Outgoing
+from services.graph import answers, tables, walk
+from services.runtime.database import Database
 
 ROUNDS = 300
 KINDS = ("CITES", "LINKS_TO", "REFERENCES", "FOLLOWS")

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from linckia.proto.keys import META
+from proto.keys import META
 from tests.system.cli.clients import StdioClient, stdio_client
 from tests.system.running import running
 

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import apsw
 
-from linckia.services.retrieve import item_store
-from linckia.services.retrieve.lexical import Fts5, row_of, rows
-from linckia.services.retrieve.tantivy_index import TantivyIndex
-from linckia.services.retrieve.terms import query_terms
+from services.retrieve import item_store
+from services.retrieve.lexical import Fts5, row_of, rows
+from services.retrieve.tantivy_index import TantivyIndex
+from services.retrieve.terms import query_terms
 from tests.bench._collections import Corpus, fill_retrieve, notes_of, open_database, word
 
 LIMIT = 50

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
-from linckia.proto import ops
-from linckia.proto.operation import Operation
-from linckia.proto.ops.embed import TextKind
-from linckia.proto.surfaces.describe import about
-from linckia.proto.surfaces.finding import Index
-from linckia.proto.surfaces.steps import Steps
-from linckia.services.embed.weights import PACKAGED
+from proto import ops
+from proto.operation import Operation
+from proto.ops.embed import TextKind
+from proto.surfaces.describe import about
+from proto.surfaces.finding import Index
+from proto.surfaces.steps import Steps
+from services.embed.weights import PACKAGED
 
 FIRST = 3
 SHARE = 0.95
@@ -103,8 +103,8 @@ def by_words(every: Mapping[str, Operation[object]]) -> list[list[str]]:
 
 def by_meaning(every: Mapping[str, Operation[object]]) -> list[list[str]]:
     """Return the same ranking by the cosine of the packaged model's vectors."""
-    from linckia.services.embed.main import load
-    from linckia.services.embed.serving import EmbedSettings
+    from services.embed.main import load
+    from services.embed.serving import EmbedSettings
 
     names = list(every)
     with tempfile.TemporaryDirectory() as folder:

@@ -28,22 +28,22 @@ import msgspec
 import numpy as np
 import trio
 
-from linckia.proto.ops.embed import EmbedModel, EmbedModelParams
-from linckia.proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
-from linckia.services.documents.text.file_names import tells
-from linckia.services.documents.text.passages import passages
-from linckia.services.embed.backends import Backend
-from linckia.services.knowledge.ingest.index import PATH_SEPARATOR, group_of
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.notes.markdown import parse
-from linckia.services.retrieve.local_collection import LocalCollection
-from linckia.services.retrieve.open_collections import RetrieveSettings
-from linckia.services.retrieve.queries import Patience
-from linckia.services.retrieve.reranking import LateReranker, Pace, Reranker
-from linckia.services.retrieve.search import search
-from linckia.services.retrieve.vector_outbox import VectorFeed
-from linckia.services.runtime.models.device import Precision
-from linckia.services.runtime.models.measure import measure as measure_of
+from proto.ops.embed import EmbedModel, EmbedModelParams
+from proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
+from services.documents.text.file_names import tells
+from services.documents.text.passages import passages
+from services.embed.backends import Backend
+from services.knowledge.ingest.index import PATH_SEPARATOR, group_of
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.markdown import parse
+from services.retrieve.local_collection import LocalCollection
+from services.retrieve.open_collections import RetrieveSettings
+from services.retrieve.queries import Patience
+from services.retrieve.reranking import LateReranker, Pace, Reranker
+from services.retrieve.search import search
+from services.retrieve.vector_outbox import VectorFeed
+from services.runtime.models.device import Precision
+from services.runtime.models.measure import measure as measure_of
 from tests.bench import _code_set
 from tests.bench._models import InProcessEmbedder, InProcessRerankers
 from tests.bench._trials import RARE_WORDS, TWICE_WORDS, Calibration, words_of

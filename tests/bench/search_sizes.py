@@ -35,14 +35,14 @@ import faiss
 import numpy as np
 import trio
 
-from linckia.proto.control.client import CallFailed
-from linckia.proto.ops.embed import TextKind
-from linckia.services.embed.main import load
-from linckia.services.embed.serving import EmbedSettings, Loaded
-from linckia.services.retrieve import fusion
-from linckia.services.retrieve.lexical import Fts5
-from linckia.services.retrieve.local_collection import LocalCollection
-from linckia.services.retrieve.vectors import Matrix
+from proto.control.client import CallFailed
+from proto.ops.embed import TextKind
+from services.embed.main import load
+from services.embed.serving import EmbedSettings, Loaded
+from services.retrieve import fusion
+from services.retrieve.lexical import Fts5
+from services.retrieve.local_collection import LocalCollection
+from services.retrieve.vectors import Matrix
 from tests.bench._collections import DIMENSIONS, Corpus, fill_knowledge, fill_retrieve, notes_of
 from tests.bench._wire import Http
 from tests.system.running import HTTP, RunningKernel, running

@@ -29,23 +29,23 @@ from dataclasses import dataclass, field
 import trio
 import trio.testing
 
-from linckia.kernel.ports import ServiceState
-from linckia.kernel.router.instance import Limits
-from linckia.kernel.router.router import Router
-from linckia.kernel.supervisor.placement import Exit, Running
-from linckia.kernel.supervisor.processes import Activity
-from linckia.kernel.supervisor.spawn import SpawnError
-from linckia.kernel.supervisor.spec import ServiceSpec
-from linckia.kernel.supervisor.supervisor import Supervisor
-from linckia.kernel.supervisor.zygote import ZygoteReport
-from linckia.proto import frames, ops
-from linckia.proto.channel import Channel
-from linckia.proto.errors import LinckiaError
-from linckia.proto.frames import AnyFrame, Bye, ByeAck, Call, Drain, Hello, Ping, Pong, Ready, Return
-from linckia.proto.launch import LaunchConfig
-from linckia.proto.link import Link, LinkClosed
-from linckia.proto.operation import operation_of
-from linckia.proto.ops.observation import TimelineEvent
+from kernel.ports import ServiceState
+from kernel.router.instance import Limits
+from kernel.router.router import Router
+from kernel.supervisor.placement import Exit, Running
+from kernel.supervisor.processes import Activity
+from kernel.supervisor.spawn import SpawnError
+from kernel.supervisor.spec import ServiceSpec
+from kernel.supervisor.supervisor import Supervisor
+from kernel.supervisor.zygote import ZygoteReport
+from proto import frames, ops
+from proto.channel import Channel
+from proto.errors import LinckiaError
+from proto.frames import AnyFrame, Bye, ByeAck, Call, Drain, Hello, Ping, Pong, Ready, Return
+from proto.launch import LaunchConfig
+from proto.link import Link, LinkClosed
+from proto.operation import operation_of
+from proto.ops.observation import TimelineEvent
 from tests.bench._kernel_costs import POOL, instances, policy_cost_us, router_cost_us
 from tests.memory_link import memory_link
 from tests.unit.router.ops import Said, Say, Write

@@ -24,11 +24,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from linckia.proto.json_types import JsonObject
+from proto.json_types import JsonObject
 from tests.bench._wire import INITIALIZE, INITIALIZED
 from tests.system.running import REPOSITORY, running
 
-LINCKIA = (sys.executable, "-P", "-m", "linckia.kernel.cli")
+LINCKIA = (sys.executable, "-P", "-m", "kernel.cli")
 
 COLD_LIMIT_S = 1.5
 """Longest acceptable wait for a client that a person starts."""

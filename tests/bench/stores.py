@@ -24,15 +24,15 @@ import numpy as np
 import psutil
 import trio
 
-from linckia.proto.ops.retrieve import Filter, Group
-from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.engine import Engine, LocalEngine
-from linckia.services.retrieve.item_store import ItemWithVector
-from linckia.services.retrieve.open_collections import RetrieveSettings
-from linckia.services.retrieve.postgres.engine import PostgresEngine
-from linckia.services.retrieve.postgres.server import Server
-from linckia.services.retrieve.vectors import Matrix
-from linckia.services.runtime.database import Kind
+from proto.ops.retrieve import Filter, Group
+from services.retrieve.collection import Collection
+from services.retrieve.engine import Engine, LocalEngine
+from services.retrieve.item_store import ItemWithVector
+from services.retrieve.open_collections import RetrieveSettings
+from services.retrieve.postgres.engine import PostgresEngine
+from services.retrieve.postgres.server import Server
+from services.retrieve.vectors import Matrix
+from services.runtime.database import Kind
 from tests.bench.vectors import clustered
 from tests.postgres import PostgresServer, postgres
 from tests.store.rig import ANY_NAME, Keeper

@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from linckia.proto import ops
-from linckia.proto.operation import SURFACES
-from linckia.proto.surfaces.surface import Surface
+from proto import ops
+from proto.operation import SURFACES
+from proto.surfaces.surface import Surface
 from tests.bench._wire import Stdio, checked
 from tests.system.running import running
 
@@ -61,7 +61,7 @@ def overhead(rounds: int) -> None:
     taken: dict[tuple[str, int], list[float]] = {(kind, n): [] for n in STEPS for kind in ("calls", "query")}
     with tempfile.TemporaryDirectory() as folder, running(Path(folder), all_ready=False) as kernel:
         kernel.wait_ready("echo")
-        client = Stdio([sys.executable, "-P", "-m", "linckia.kernel.cli", "stdio", "--data", folder])
+        client = Stdio([sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", folder])
         seconds(client, [call] * 100)
         for _ in range(rounds):
             for n in STEPS:

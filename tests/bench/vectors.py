@@ -27,9 +27,9 @@ import msgspec
 import numpy as np
 import trio
 
-from linckia.services.retrieve import vector_store
-from linckia.services.retrieve.local_collection import LocalCollection
-from linckia.services.retrieve.vectors import Matrix
+from services.retrieve import vector_store
+from services.retrieve.local_collection import LocalCollection
+from services.retrieve.vectors import Matrix
 from tests.bench._collections import open_database
 
 _CHUNK = 50_000

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import trio
 
-from linckia.proto.ops.watch import WatchChanges, WatchStatus, WatchSubscribe
+from proto.ops.watch import WatchChanges, WatchStatus, WatchSubscribe
 from tests.bench import _watch_peer
 from tests.system.running import REPOSITORY, RunningKernel, running
 from tests.system.watching import KernelCaller, caller

@@ -14,10 +14,10 @@ from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 
-from linckia.proto.ops.yaml import SetEdit
-from linckia.services.runtime.roots import Roots
-from linckia.services.yaml.operations import YamlFiles
-from linckia.services.yaml.syntax.parser import parse
+from proto.ops.yaml import SetEdit
+from services.runtime.roots import Roots
+from services.yaml.operations import YamlFiles
+from services.yaml.syntax.parser import parse
 
 SIZE = 1_000_000
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 
-from linckia.proto.control.client import CallFailed, Client
+from proto.control.client import CallFailed, Client
 from tests.chaos.comparison import turns_of
 from tests.chaos.load import Worker
 from tests.chaos.record import Record
@@ -104,7 +104,7 @@ def _linckia(*arguments: str | Path, data: Path) -> subprocess.CompletedProcess[
         sys.executable,
         "-P",
         "-m",
-        "linckia.kernel.cli",
+        "kernel.cli",
         *map(str, arguments),
         "--data",
         str(data),

@@ -97,7 +97,7 @@ class StdioClient:
         environment: Mapping[str, str],
         *options: str,
     ) -> StdioClient:
-        command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "stdio", "--data", str(data), *options]
+        command = [sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", str(data), *options]
         command += map(str, roots)
         process = await trio.lowlevel.open_process(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import trio
 
-from linckia.kernel import manifests
-from linckia.proto.control.client import CallFailed, Client, ControlError
-from linckia.proto.manifest import Keep
+from kernel import manifests
+from proto.control.client import CallFailed, Client, ControlError
+from proto.manifest import Keep
 from tests.chaos.record import Record
 from tests.chaos.storm import Storm, send
 from tests.chaos.system import System
@@ -133,7 +133,7 @@ def _looked(system: System, documents: Mapping[str, str], record: Record) -> Ite
             record.wrong.append(f"status does not state the remedy for the damage of {name}: {said}")
     if known - reported.keys():
         record.wrong.append(f"status does not report the damage of {sorted(known - reported.keys())}")
-    command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "doctor", "--json", "--data", str(system.data)]
+    command = [sys.executable, "-P", "-m", "kernel.cli", "doctor", "--json", "--data", str(system.data)]
     found = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=False)
     missed = [name for name, said in reported.items() if json.dumps(said)[1:-1] not in found.stdout.decode()]
     if missed or (reported and found.returncode != 1):

@@ -23,9 +23,9 @@ from typing import Any
 import httpx2 as httpx
 import trio
 
-from linckia.proto.keys import META
-from linckia.proto.operation import CLIENT, Access
-from linckia.proto.ops import load
+from proto.keys import META
+from proto.operation import CLIENT, Access
+from proto.ops import load
 from tests.chaos.clients import CallOutcome, read_answer
 from tests.chaos.system import System
 from tests.system.mounting import small, write

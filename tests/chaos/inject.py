@@ -8,7 +8,7 @@ from typing import Any
 import trio
 import trio.lowlevel
 
-from linckia.proto.control.client import Client, ControlError
+from proto.control.client import Client, ControlError
 from tests.chaos.storm import KERNEL, Storm
 
 LOSES_FRAMES = ("echo", "yaml", "graph")

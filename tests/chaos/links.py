@@ -16,13 +16,13 @@ from typing import Annotated, Any, Final, Literal
 import trio
 from msgspec import Meta
 
-from linckia.kernel.ports import Known, LocalHandler
-from linckia.proto import frames
-from linckia.proto.channel import BACKLOG_BYTES, Channel
-from linckia.proto.frames import AnyFrame
-from linckia.proto.link import Link, LinkClosed
-from linckia.proto.operation import Params
-from linckia.proto.ops.kernel import Done, ServiceName, operator
+from kernel.ports import Known, LocalHandler
+from proto import frames
+from proto.channel import BACKLOG_BYTES, Channel
+from proto.frames import AnyFrame
+from proto.link import Link, LinkClosed
+from proto.operation import Params
+from proto.ops.kernel import Done, ServiceName, operator
 
 LINKS: Final = {"LINCKIA_CHAOS": "true", "LINCKIA_CHAOS_MODULE": __name__}
 """The environment of a kernel in which faults can be injected; it must be able to import `tests`."""
@@ -52,7 +52,7 @@ class _Planned:
 
 
 class Injector:
-    """The planned faults of one kernel (`linckia.kernel.ports.Injector`)."""
+    """The planned faults of one kernel (`kernel.ports.Injector`)."""
 
     def __init__(self) -> None:
         self._planned: list[_Planned] = []

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import trio
 
-from linckia.kernel.supervisor.processes import memory_bytes
+from kernel.supervisor.processes import memory_bytes
 from tests.chaos.comparison import compare
 from tests.chaos.record import Record, quantile
 from tests.chaos.run import QUIET_S, Load, make_system

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from linckia.proto.control.client import Client, ControlError
-from linckia.proto.mounts import READ, REGISTRY, service_of
+from proto.control.client import Client, ControlError
+from proto.mounts import READ, REGISTRY, service_of
 from tests.chaos.load import MOUNTED
 from tests.chaos.record import Fault, Record
 from tests.chaos.system import System

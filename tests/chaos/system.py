@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import trio
 
-from linckia.kernel.cli.carry.export import items, set_names
-from linckia.proto.control.client import Client, ControlError
-from linckia.services.memory.manifest import MANIFESTS as MEMORY
+from kernel.cli.carry.export import items, set_names
+from proto.control.client import Client, ControlError
+from services.memory.manifest import MANIFESTS as MEMORY
 from tests.chaos.clock import Clock
 from tests.chaos.links import LINKS
 from tests.system.running import REPOSITORY
@@ -58,7 +58,7 @@ class System:
         return {**os.environ, "LINCKIA_TOKEN": "off", **LINKS, **clock}
 
     def start(self) -> None:
-        command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "serve", str(self.root), "--data", str(self.data)]
+        command = [sys.executable, "-P", "-m", "kernel.cli", "serve", str(self.root), "--data", str(self.data)]
         self.process = subprocess.Popen(
             [*command, "--http", f"127.0.0.1:{self.port}"],
             cwd=REPOSITORY,

@@ -9,9 +9,9 @@ from typing import Any
 
 import trio
 
-from linckia.proto import mcp
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.mcp import (
+from proto import mcp
+from proto.errors import InvalidParams, OperationError
+from proto.mcp import (
     CAPABILITIES,
     INPUTS,
     Audio,
@@ -25,8 +25,8 @@ from linckia.proto.mcp import (
     ResourceResult,
     TextContents,
 )
-from linckia.proto.mcp import Text as TextBlock
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
+from proto.mcp import Text as TextBlock
+from services.runtime.handlers import Context, Environment, Handlers, handles
 from tests.conformance import fixtures
 from tests.conformance import operations as ops
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.mcp import Content, PromptResult, ResourceResult
-from linckia.proto.operation import Access, Params, Resource, Role, operation
+from proto.mcp import Content, PromptResult, ResourceResult
+from proto.operation import Access, Params, Resource, Role, operation
 
 SERVICE = "conformance"
 

@@ -14,35 +14,35 @@ from pathlib import Path
 import msgspec
 from PIL import Image
 
-from linckia.proto.errors import LinckiaError, OperationError
-from linckia.proto.ops.approvals import ApprovalListParams, ApprovalWait
-from linckia.proto.ops.documents.change import DocumentsAdd
-from linckia.proto.ops.documents.reading import DocumentsGet, DocumentsList
-from linckia.proto.ops.events import EventAdd, EventKind, EventsRead
-from linckia.proto.ops.files.sets import ResourceSetCreate, ResourceSetList
-from linckia.proto.ops.graph import GraphNeighbors, GraphNodes, GraphPut, NodeState, Outgoing
-from linckia.proto.ops.knowledge import KnowledgeIngest, ListDirectoryStructure
-from linckia.proto.ops.media import MediaInspect
-from linckia.proto.ops.memory import ListMemories, Remember
-from linckia.proto.ops.retrieve import Group, Item, RetrieveGroups, RetrievePut, RetrieveSearch
-from linckia.proto.ops.tasks import TaskListParams, TaskStart
-from linckia.proto.ops.transcripts import TranscriptHistories
-from linckia.proto.ops.transcripts_intake import TranscriptIngest
-from linckia.proto.ops.watch import WatchStatus, WatchSubscribe
-from linckia.services.approvals.main import open_service as open_approvals
-from linckia.services.decode.main import open_service as open_decode
-from linckia.services.documents.main import open_service as open_documents
-from linckia.services.events.main import open_service as open_events
-from linckia.services.files.main import open_service as open_files
-from linckia.services.graph.main import open_service as open_graph
-from linckia.services.knowledge.main import open_service as open_knowledge
-from linckia.services.media.main import open_service as open_media
-from linckia.services.memory.main import open_service as open_memory
-from linckia.services.retrieve.main import open_service as open_retrieve
-from linckia.services.runtime.handlers import OpenService
-from linckia.services.tasks.main import open_service as open_tasks
-from linckia.services.transcripts.main import open_service as open_transcripts
-from linckia.services.watch.main import open_service as open_watch
+from proto.errors import LinckiaError, OperationError
+from proto.ops.approvals import ApprovalListParams, ApprovalWait
+from proto.ops.documents.change import DocumentsAdd
+from proto.ops.documents.reading import DocumentsGet, DocumentsList
+from proto.ops.events import EventAdd, EventKind, EventsRead
+from proto.ops.files.sets import ResourceSetCreate, ResourceSetList
+from proto.ops.graph import GraphNeighbors, GraphNodes, GraphPut, NodeState, Outgoing
+from proto.ops.knowledge import KnowledgeIngest, ListDirectoryStructure
+from proto.ops.media import MediaInspect
+from proto.ops.memory import ListMemories, Remember
+from proto.ops.retrieve import Group, Item, RetrieveGroups, RetrievePut, RetrieveSearch
+from proto.ops.tasks import TaskListParams, TaskStart
+from proto.ops.transcripts import TranscriptHistories
+from proto.ops.transcripts_intake import TranscriptIngest
+from proto.ops.watch import WatchStatus, WatchSubscribe
+from services.approvals.main import open_service as open_approvals
+from services.decode.main import open_service as open_decode
+from services.documents.main import open_service as open_documents
+from services.events.main import open_service as open_events
+from services.files.main import open_service as open_files
+from services.graph.main import open_service as open_graph
+from services.knowledge.main import open_service as open_knowledge
+from services.media.main import open_service as open_media
+from services.memory.main import open_service as open_memory
+from services.retrieve.main import open_service as open_retrieve
+from services.runtime.handlers import OpenService
+from services.tasks.main import open_service as open_tasks
+from services.transcripts.main import open_service as open_transcripts
+from services.watch.main import open_service as open_watch
 from tests.in_process import Bench
 from tests.unit.files.planning import Kernel
 

@@ -12,7 +12,7 @@ import apsw
 import pytest
 import trio
 
-from linckia.proto.errors import LinckiaError, Unavailable
+from proto.errors import LinckiaError, Unavailable
 from tests.faults.scene import scene
 from tests.faults.subjects import SUBJECTS, Subject, check_typed
 from tests.in_process import Bench

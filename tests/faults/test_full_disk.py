@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from linckia.proto.errors import Executed, LinckiaError
-from linckia.services.runtime.storage import DiskFull
+from proto.errors import Executed, LinckiaError
+from services.runtime.storage import DiskFull
 from tests.faults.scene import ENOUGH_S, scene
 from tests.faults.subjects import SUBJECTS, Subject
 from tests.in_process import Bench

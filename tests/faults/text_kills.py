@@ -27,12 +27,12 @@ from pathlib import Path
 import trio
 import trio.lowlevel
 
-from linckia.proto.ops.files.index import ListJobs
-from linckia.services.files.changes.writing import Writing
-from linckia.services.files.index.tree import Invalidations, Tree
-from linckia.services.files.paths import FileRoots
-from linckia.services.files.store.database import open_database
-from linckia.services.runtime.roots import Roots
+from proto.ops.files.index import ListJobs
+from services.files.changes.writing import Writing
+from services.files.index.tree import Invalidations, Tree
+from services.files.paths import FileRoots
+from services.files.store.database import open_database
+from services.runtime.roots import Roots
 from tests.unit.files.rig import differences, files_service, index
 
 LINES = 4_000

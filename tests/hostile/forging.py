@@ -16,13 +16,13 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from linckia.kernel.ports import Known, LocalHandler
-from linckia.proto import errors, frames
-from linckia.proto.channel import BACKLOG_BYTES, Channel
-from linckia.proto.frames import AnyFrame, Call, Fault, Return
-from linckia.proto.link import Link
-from linckia.proto.operation import Params
-from linckia.proto.ops.kernel import Done, ServiceName, operator
+from kernel.ports import Known, LocalHandler
+from proto import errors, frames
+from proto.channel import BACKLOG_BYTES, Channel
+from proto.frames import AnyFrame, Call, Fault, Return
+from proto.link import Link
+from proto.operation import Params
+from proto.ops.kernel import Done, ServiceName, operator
 
 IMPLANT: Final = {"LINCKIA_CHAOS": "true", "LINCKIA_CHAOS_MODULE": __name__}
 """The environment of a kernel with this module; it must be able to import `tests`."""
@@ -58,7 +58,7 @@ class _Forged:
 
 
 class Injector:
-    """The attackers of one kernel (`linckia.kernel.ports.Injector`)."""
+    """The attackers of one kernel (`kernel.ports.Injector`)."""
 
     def __init__(self) -> None:
         self._waiting: list[_Forged] = []

@@ -16,7 +16,7 @@ import trio
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from linckia.services.front.transport import http_server
+from services.front.transport import http_server
 
 _SO_ATTACH_FILTER = 26
 

@@ -17,9 +17,9 @@ from typing import Final
 
 import trio
 
-from linckia.proto import frames, ops
-from linckia.proto.frames import ASK_CLIENT, Event, Log, Part, Pong
-from linckia.services.runtime.handlers import Environment, Handlers
+from proto import frames, ops
+from proto.frames import ASK_CLIENT, Event, Log, Part, Pong
+from services.runtime.handlers import Environment, Handlers
 from tests.fuzz.frames.hostile import VIOLATIONS, Hostile, call, message
 
 MODULE: Final = "HOSTILE_MODULE"

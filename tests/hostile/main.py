@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from linckia.proto import frames
-from linckia.proto.errors import LinckiaError
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
+from proto import frames
+from proto.errors import LinckiaError
+from services.runtime.handlers import Context, Environment, Handlers, handles
 from tests.fuzz.frames.hostile import VIOLATIONS, Hostile
 from tests.hostile import attacks
 from tests.hostile.operations import Attack, Break, Invoke, Lie, Outcome, Send

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import OPERATOR, Family, Params, Role
+from proto.operation import OPERATOR, Family, Params, Role
 from tests.hostile import front
 
 front.take_over()

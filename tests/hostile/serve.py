@@ -19,9 +19,9 @@ from pathlib import Path
 import trio
 from msgspec import structs
 
-from linckia.kernel import catalog, operations
-from linckia.kernel.cli.__main__ import main
-from linckia.kernel.operations import Lateness
+from kernel import catalog, operations
+from kernel.cli.__main__ import main
+from kernel.operations import Lateness
 from tests.hostile.implant import MODULE, SEED
 from tests.system import subset
 

@@ -23,8 +23,8 @@ from pathlib import Path
 import msgspec
 import tomlkit
 
-from linckia.kernel.generation import MAX_HELD_BYTES
-from linckia.proto.control.client import ControlError
+from kernel.generation import MAX_HELD_BYTES
+from proto.control.client import ControlError
 from tests.hostile import mounts
 from tests.system.running import HTTP, RunningKernel, running
 

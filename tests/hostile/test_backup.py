@@ -14,10 +14,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-from linckia.kernel.cli.findings import Verdict
-from linckia.kernel.cli.repair import repaired
-from linckia.proto import zstd
-from linckia.proto.backup import Made
+from kernel.cli.findings import Verdict
+from kernel.cli.repair import repaired
+from proto import zstd
+from proto.backup import Made
 from tests.system.running import RunningKernel
 from tests.system.test_hostile import attack, kernel
 from tests.unit.backup import writing
@@ -254,7 +254,7 @@ def test_a_service_that_never_lets_go_of_its_lock_prevents_no_backup(
     data: Path, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("PATIENCE_S", "LESS_PATIENCE_S"):
-        monkeypatch.setattr(f"linckia.services.backup.moment.{name}", 0.1)
+        monkeypatch.setattr(f"services.backup.moment.{name}", 0.1)
     database(own / "x.db").close()
     with writing.locked(own / "x.db"):
         (problem,) = saved(data, tmp_path / "to").problems
@@ -270,7 +270,7 @@ def test_no_restored_file_runs_as_the_user_who_restores(data: Path, own: Path, t
 
 def test_the_command_says_what_is_missing(data: Path, own: Path, tmp_path: Path) -> None:
     own.joinpath("x.db").symlink_to(tmp_path / "outside.db")
-    command = [sys.executable, "-m", "linckia.kernel.cli", "backup", str(tmp_path / "to"), "--data", str(data)]
+    command = [sys.executable, "-m", "kernel.cli", "backup", str(tmp_path / "to"), "--data", str(data)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 4, ended
     assert "services/echo/x.db is a link" in ended.stderr

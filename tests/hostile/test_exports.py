@@ -118,7 +118,7 @@ WRONG: tuple[Callable[[Path], None], ...] = (
 def limited(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A command that may take neither long nor much memory."""
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({MOST_BYTES}, {MOST_BYTES}))"
-    code = f"{limit}; import sys; from linckia.kernel.cli.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    code = f"{limit}; import sys; from kernel.cli.__main__ import main; sys.exit(main(sys.argv[1:]))"
     return subprocess.run(
         [sys.executable, "-c", code, *arguments], env={**os.environ, "LINCKIA_DATA": str(data)}, cwd=REPOSITORY,
         capture_output=True, text=True, timeout=20, check=False,

@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from linckia.proto.front import Http
-from linckia.services.front.transport.fair_limits import FairLimits
-from linckia.services.front.transport.request import Body
+from proto.front import Http
+from services.front.transport.fair_limits import FairLimits
+from services.front.transport.request import Body
 from tests.unit.front.httpwire import ACCEPT, served
 from tests.unit.front.wire import META, MODERN, connected, gateway_in_process
 

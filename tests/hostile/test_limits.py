@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel import catalog
-from linckia.proto.control.client import CallFailed
-from linckia.proto.manifest import THREADS_A_CORE
+from kernel import catalog
+from proto.control.client import CallFailed
+from proto.manifest import THREADS_A_CORE
 from tests.system.running import RunningKernel, wait_until
 from tests.system.test_hostile import DISK_LIMIT, attack, kernel
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from linckia.kernel.audit import AuditEntry, entries, files_of
-from linckia.proto import ops
-from linckia.proto.control.client import CallFailed
-from linckia.proto.operation import CLIENT
+from kernel.audit import AuditEntry, entries, files_of
+from proto import ops
+from proto.control.client import CallFailed
+from proto.operation import CLIENT
 from tests.hostile.forging import IMPLANT
 from tests.system.running import HTTP, RunningKernel, running, wait_until
 from tests.system.tokens import HttpClient, create, token_command

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel import catalog
-from linckia.kernel.config import Config
-from linckia.kernel.launch import LaunchConfigs, RootFolders
-from linckia.proto import models, ops
-from linckia.proto.manifest import Roots
+from kernel import catalog
+from kernel.config import Config
+from kernel.launch import LaunchConfigs, RootFolders
+from proto import models, ops
+from proto.manifest import Roots
 from tests.system.running import RunningKernel
 from tests.system.test_hostile import WALLS, assert_refused, attack, kernel
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.yaml import NoyalibGet, YamlValidate
-from linckia.services.runtime.roots import Roots
-from linckia.services.yaml import schema as checking
-from linckia.services.yaml.errors import Code, YamlError
-from linckia.services.yaml.main import CHECKS, open_service
-from linckia.services.yaml.operations import YamlFiles
+from proto.errors import LinckiaError
+from proto.ops.yaml import NoyalibGet, YamlValidate
+from services.runtime.roots import Roots
+from services.yaml import schema as checking
+from services.yaml.errors import Code, YamlError
+from services.yaml.main import CHECKS, open_service
+from services.yaml.operations import YamlFiles
 from tests.in_process import services_in_process
 
 DEPTH = 40

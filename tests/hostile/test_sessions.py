@@ -13,9 +13,9 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto.front import Http
-from linckia.proto.grants import Token
-from linckia.services.front.transport.access import Tokens
+from proto.front import Http
+from proto.grants import Token
+from services.front.transport.access import Tokens
 from tests.unit.front.httpwire import HttpWire, served
 from tests.unit.front.inprocess import InProcess
 

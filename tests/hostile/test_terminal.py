@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel.cli import terminal
+from kernel.cli import terminal
 from tests.system.cli.clients import command
 from tests.system.running import REPOSITORY, RunningKernel, running
 
@@ -126,8 +126,8 @@ def on_terminal(data: Path, *words: str) -> str:
     """Return what a command writes to a terminal, including stderr."""
     ours, theirs = pty.openpty()
     tty.setraw(theirs, termios.TCSANOW)
-    line = [sys.executable, "-m", "linckia.kernel.cli", *words, "--data", str(data)]
-    environment = {**os.environ, "COLUMNS": "400", "PYTHONPATH": str(REPOSITORY / "scripts" / "import_root")}
+    line = [sys.executable, "-m", "kernel.cli", *words, "--data", str(data)]
+    environment = {**os.environ, "COLUMNS": "400", "PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment) as process:
         os.close(theirs)
         written = b""

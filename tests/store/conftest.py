@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from linckia.services.retrieve.postgres import collection
+from services.retrieve.postgres import collection
 from tests.postgres import PostgresServer
 
 

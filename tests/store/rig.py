@@ -11,12 +11,12 @@ from typing import Protocol
 
 import trio
 
-from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.engine import Engine, LocalEngine
-from linckia.services.retrieve.postgres.engine import PostgresEngine
-from linckia.services.retrieve.postgres.server import Server
-from linckia.services.retrieve.segment import VectorLimits
-from linckia.services.runtime.database import Kind
+from services.retrieve.collection import Collection
+from services.retrieve.engine import Engine, LocalEngine
+from services.retrieve.postgres.engine import PostgresEngine
+from services.retrieve.postgres.server import Server
+from services.retrieve.segment import VectorLimits
+from services.runtime.database import Kind
 from tests.postgres import PostgresServer
 
 ANY_NAME = re.compile("[a-z.]+")

@@ -13,15 +13,15 @@ import psycopg
 import pytest
 import trio
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch, Scrubbed, Value
-from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.item_store import ItemWithVector
-from linckia.services.retrieve.neighbours import GroupNeighbours
-from linckia.services.retrieve.postgres import collection as postgres_collection
-from linckia.services.retrieve.postgres import snapshot
-from linckia.services.retrieve.store import Snapshot, Transaction
-from linckia.services.retrieve.vectors import Matrix
+from proto.errors import InvalidParams, OperationError
+from proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch, Scrubbed, Value
+from services.retrieve.collection import Collection
+from services.retrieve.item_store import ItemWithVector
+from services.retrieve.neighbours import GroupNeighbours
+from services.retrieve.postgres import collection as postgres_collection
+from services.retrieve.postgres import snapshot
+from services.retrieve.store import Snapshot, Transaction
+from services.retrieve.vectors import Matrix
 from tests.postgres import PostgresServer
 from tests.store.rig import FLAT, LocalStore, ServerStore, Store, indexed, opened
 from tests.unit.retrieve.rig import DIMENSIONS, WordEmbedder, ask, drained, embedded, group, outbox_of, vector, worked

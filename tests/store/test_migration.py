@@ -13,18 +13,18 @@ import pytest
 import trio
 import trio.lowlevel
 
-from linckia.proto.errors import LinckiaError, OperationError, Unavailable
-from linckia.proto.ops.retrieve import RetrieveSearch
-from linckia.services.retrieve import client_collections, migration
-from linckia.services.retrieve.engine import NAMES, LocalEngine
-from linckia.services.retrieve.local_collection import LocalCollection
-from linckia.services.retrieve.migration import Migration
-from linckia.services.retrieve.open_collections import Collections, RetrieveSettings
-from linckia.services.retrieve.places import Places
-from linckia.services.retrieve.postgres.engine import PostgresEngine
-from linckia.services.retrieve.postgres.server import Server
-from linckia.services.retrieve.segment import VectorLimits
-from linckia.services.runtime.database import Kind
+from proto.errors import LinckiaError, OperationError, Unavailable
+from proto.ops.retrieve import RetrieveSearch
+from services.retrieve import client_collections, migration
+from services.retrieve.engine import NAMES, LocalEngine
+from services.retrieve.local_collection import LocalCollection
+from services.retrieve.migration import Migration
+from services.retrieve.open_collections import Collections, RetrieveSettings
+from services.retrieve.places import Places
+from services.retrieve.postgres.engine import PostgresEngine
+from services.retrieve.postgres.server import Server
+from services.retrieve.segment import VectorLimits
+from services.runtime.database import Kind
 from tests.postgres import PostgresServer
 from tests.store.rig import FLAT
 from tests.unit.retrieve.rig import WordEmbedder, ask, drained, group

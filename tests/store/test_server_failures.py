@@ -11,11 +11,11 @@ import psycopg
 import pytest
 import trio
 
-from linckia.proto.errors import LinckiaError, OperationError, Unavailable
-from linckia.proto.ops.retrieve import RetrieveSearch
-from linckia.services.retrieve.postgres import server as postgres_server
-from linckia.services.retrieve.postgres.engine import PostgresEngine
-from linckia.services.retrieve.postgres.server import Server
+from proto.errors import LinckiaError, OperationError, Unavailable
+from proto.ops.retrieve import RetrieveSearch
+from services.retrieve.postgres import server as postgres_server
+from services.retrieve.postgres.engine import PostgresEngine
+from services.retrieve.postgres.server import Server
 from tests.postgres import PostgresServer
 from tests.store.rig import ANY_NAME, FLAT, Keeper, ServerStore, opened
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, group

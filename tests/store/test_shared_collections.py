@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from linckia.proto.errors import InvalidParams, LinckiaError
-from linckia.proto.ops.collections import (
+from proto.errors import InvalidParams, LinckiaError
+from proto.ops.collections import (
     CollectionCount,
     CollectionCreate,
     CollectionDrop,
@@ -18,8 +18,8 @@ from linckia.proto.ops.collections import (
     CollectionUpsert,
     Document,
 )
-from linckia.proto.ops.retrieve import RetrieveMigrate
-from linckia.services.retrieve.main import open_service
+from proto.ops.retrieve import RetrieveMigrate
+from services.retrieve.main import open_service
 from tests.in_process import Bench, services_in_process
 from tests.postgres import PostgresServer
 

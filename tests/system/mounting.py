@@ -15,7 +15,7 @@ from typing import Any
 
 import tomlkit
 
-from linckia.proto.mounts import service_of
+from proto.mounts import service_of
 from tests.system.running import REPOSITORY, RunningKernel, running
 
 SERVER = REPOSITORY / "tests" / "system" / "support" / "mcp_server.py"

@@ -64,7 +64,7 @@ class Seen:
 async def torment(kernel: RunningKernel, root: Path, kills: int, *, seed: int = 0) -> Seen:
     """Kill `knowledge` so often while notes below `root` are written."""
     seen, dice, done = Seen(), random.Random(seed), trio.Event()
-    arguments = ["-P", "-m", "linckia.kernel.cli", "stdio", "--surface", "all", "--data", str(kernel.data_dir)]
+    arguments = ["-P", "-m", "kernel.cli", "stdio", "--surface", "all", "--data", str(kernel.data_dir)]
     server = StdioServerParameters(command=sys.executable, args=arguments, cwd=REPOSITORY, env=dict(os.environ))
     for number in range(LINKING):
         (root / f"linking{number}.md").write_text(f"# {number}\n\n[[named0]] and [it](named0.md).\n")

@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 import msgspec
 import trio
 
-from linckia.kernel import users
-from linckia.proto import frames
-from linckia.proto.control.address import socket_path
-from linckia.proto.control.client import Client, ControlError
+from kernel import users
+from proto import frames
+from proto.control.address import socket_path
+from proto.control.client import Client, ControlError
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ def command_for_others(services: Sequence[str], uid: int | None = None) -> tuple
     become = f"os.setgroups(()); os.setgid({uid}); os.setuid({uid}); " if uid is not None else ""
     purelib = sysconfig.get_path("purelib")
     # Of its own modules, and of its children's.
-    paths = f"sys.path[:0] = ['.', 'scripts/import_root', {purelib!r}]; os.environ['PYTHONPATH'] = {purelib!r}"
+    paths = f"sys.path[:0] = ['.', {purelib!r}]; os.environ['PYTHONPATH'] = {purelib!r}"
     code = f"import os, sys; {become}{paths}; from tests.system.subset import run; run()"
     return (found, "-P", "-c", code, ",".join(services), "serve")
 
@@ -158,7 +158,7 @@ def running(
     *,
     options: Sequence[str] = ("--no-http",),
     environment: Mapping[str, str] | None = None,
-    command: Sequence[str] = (sys.executable, "-m", "linckia.kernel.cli", "serve"),
+    command: Sequence[str] = (sys.executable, "-m", "kernel.cli", "serve"),
     services: Sequence[str] = (),
     all_ready: bool = True,
     token: bool = False,

@@ -14,10 +14,10 @@ import sys
 
 from msgspec import structs
 
-from linckia.kernel import catalog
-from linckia.kernel.cli import stdio
-from linckia.kernel.cli.__main__ import main
-from linckia.proto.front import SERVICE as FRONT
+from kernel import catalog
+from kernel.cli import stdio
+from kernel.cli.__main__ import main
+from proto.front import SERVICE as FRONT
 
 
 def run() -> None:

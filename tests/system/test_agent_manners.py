@@ -42,7 +42,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Run
 
 
 def over_stdio(kernel: RunningKernel, *options: str) -> Any:
-    arguments = ["-P", "-m", "linckia.kernel.cli", "stdio", "--data", str(kernel.data_dir), *options]
+    arguments = ["-P", "-m", "kernel.cli", "stdio", "--data", str(kernel.data_dir), *options]
     return stdio_client(StdioServerParameters(command=sys.executable, args=arguments, env=dict(os.environ)))
 
 

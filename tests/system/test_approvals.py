@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import tomlkit
 
-from linckia.kernel.audit import AuditEntry, entries, files_of
-from linckia.proto.control.client import CallFailed
+from kernel.audit import AuditEntry, entries, files_of
+from proto.control.client import CallFailed
 from tests.system.cli.clients import StdioClient, command, data_directory, linckia, stdio_client
 from tests.system.mounting import small
 from tests.system.running import HTTP, RunningKernel, running, wait_until

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from linckia.kernel.cli import status
-from linckia.services.embed import weights
-from linckia.services.retrieve.queries import Patience
+from kernel.cli import status
+from services.embed import weights
+from services.retrieve.queries import Patience
 from tests.system.running import HTTP, RunningKernel, running, wait_until
 
 pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.kernel.data_format import program
-from linckia.proto.control.client import CallFailed
+from kernel.data_format import program
+from proto.control.client import CallFailed
 from tests.system.cli.clients import command as in_this_process
 from tests.system.running import REPOSITORY, Connection, RunningKernel, connection, running, wait_until
 from tests.system.workloads import turn
@@ -32,7 +32,7 @@ TRASH = "[services.files]\ntrash = true\n"
 
 
 def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "linckia.kernel.cli", *map(str, arguments)]
+    return [sys.executable, "-m", "kernel.cli", *map(str, arguments)]
 
 
 def linckia(*arguments: str | Path) -> str:
@@ -148,8 +148,8 @@ def kernel(place: Path) -> Iterator[RunningKernel]:
 
 HELD = """
 import os, signal, sys
-from linckia.services.backup.target import Folder
-from linckia.kernel.cli.__main__ import main
+from services.backup.target import Folder
+from kernel.cli.__main__ import main
 
 keep = Folder.put
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from linckia.proto.control.client import CallFailed
+from proto.control.client import CallFailed
 from tests.chaos.clock import Clock
 from tests.chaos.links import LINKS
 from tests.system.running import RunningKernel, running, wait_until
@@ -77,7 +77,7 @@ def test_service_that_is_not_there_is_named(kernel: RunningKernel) -> None:
 )
 def test_module_that_injects_nothing_is_named(module: str, why: str, tmp_path: Path) -> None:
     environment = {**os.environ, **LINKS, "LINCKIA_CHAOS_MODULE": module}
-    command = [sys.executable, "-m", "linckia.kernel.cli", "serve", "--data", str(tmp_path), "--no-http"]
+    command = [sys.executable, "-m", "kernel.cli", "serve", "--data", str(tmp_path), "--no-http"]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     assert f"chaos.module is '{module}'" in ended.stderr

@@ -49,7 +49,7 @@ def driver_of(kernel: RunningKernel) -> psutil.Process:
         for each in psutil.Process(kernel.process.pid).children():
             # Another child may end meanwhile, and has no command line then.
             with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
-                if "linckia.services.cluster.driver" in each.cmdline():
+                if "services.cluster.driver" in each.cmdline():
                     return each
         return None
 

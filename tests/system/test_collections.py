@@ -44,7 +44,7 @@ def ask(client: HttpClient, name: str, **params: Any) -> Any:
 
 
 async def test_a_client_of_mcp_makes_fills_searches_and_drops_a_collection(kernel: RunningKernel) -> None:
-    arguments = ["-P", "-m", "linckia.kernel.cli", "stdio", "--data", str(kernel.data_dir)]
+    arguments = ["-P", "-m", "kernel.cli", "stdio", "--data", str(kernel.data_dir)]
     server = StdioServerParameters(command=sys.executable, args=arguments, cwd=REPOSITORY)
     async with Client(stdio_client(server)) as client:
 
@@ -155,7 +155,7 @@ def test_a_restored_backup_has_clients_collections(kernel: RunningKernel, own: H
         ("backup", tmp_path / "to", "--data", kernel.data_dir),
         ("restore-backup", tmp_path / "to", "--data", tmp_path / "again"),
     ):
-        command = [sys.executable, "-m", "linckia.kernel.cli", *map(str, arguments)]
+        command = [sys.executable, "-m", "kernel.cli", *map(str, arguments)]
         ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
         assert ended.returncode == 0, ended.stderr
     with running(tmp_path / "again", services=SERVICES) as restored:

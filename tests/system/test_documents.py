@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.proto.control.client import CallFailed
+from proto.control.client import CallFailed
 from tests.system.cli.clients import command
 from tests.system.documents_kills import kill_at_random_points
 from tests.system.running import REPOSITORY, RunningKernel, running
@@ -39,7 +39,7 @@ def kernel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run
 
 
 def linckia(kernel: RunningKernel, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-P", "-m", "linckia.kernel.cli", *words, "--data", str(kernel.data_dir)]
+    command = [sys.executable, "-P", "-m", "kernel.cli", *words, "--data", str(kernel.data_dir)]
     return subprocess.run(command, cwd=REPOSITORY, input=stdin, capture_output=True, timeout=60, check=False)
 
 
@@ -100,7 +100,7 @@ def test_a_document_whose_extraction_keeps_ending_the_decoder_is_set_aside(kerne
     (root / "slow.pdf").write_bytes(pdf(*(f"page {n} " + "word " * 400 for n in range(2000))))
     before = kernel.call("documents_status")["quarantined"]
     client = subprocess.Popen(
-        [sys.executable, "-P", "-m", "linckia.kernel.cli", "call", "documents_add",
+        [sys.executable, "-P", "-m", "kernel.cli", "call", "documents_add",
          json.dumps({"path": str(root / "slow.pdf")}), "--data", str(kernel.data_dir)],
         cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from linckia.proto.control.client import ControlError
+from proto.control.client import ControlError
 from tests.system.running import HTTP, REPOSITORY, RunningKernel, running, wait_until
 from tests.system.tokens import HttpClient, create
 
@@ -255,7 +255,7 @@ def test_token_with_roots_follows_only_these_and_one_that_reads_follows_all(
 
 def test_subscriber_of_the_resource_is_notified_and_reads_what_is_new(place: tuple[RunningKernel, Path]) -> None:
     kernel, root = place
-    command = [sys.executable, "-m", "linckia.kernel.cli", "stdio", "--data", str(kernel.data_dir)]
+    command = [sys.executable, "-m", "kernel.cli", "stdio", "--data", str(kernel.data_dir)]
     with subprocess.Popen(
         command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -304,7 +304,7 @@ def test_subscriber_of_the_resource_is_notified_and_reads_what_is_new(place: tup
 
 def test_command_prints_and_follows_events_across_a_death(place: tuple[RunningKernel, Path]) -> None:
     kernel, root = place
-    command = [sys.executable, "-m", "linckia.kernel.cli", "events", "--data", str(kernel.data_dir)]
+    command = [sys.executable, "-m", "kernel.cli", "events", "--data", str(kernel.data_dir)]
     (root / "printed.txt").write_text("x")
     wait_until(lambda: "printed.txt" in names(read_all(kernel)))
     shown = subprocess.run([*command, "--kind", "file"], cwd=REPOSITORY, capture_output=True, text=True, check=True)

@@ -48,7 +48,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
 def target_of(kernel: RunningKernel, transport: str) -> Any:
     if transport == "http":
         return f"{kernel.status()['http_url']}/files"
-    arguments = ["-P", "-m", "linckia.kernel.cli", "stdio", "--data", str(kernel.data_dir), "--surface", "files"]
+    arguments = ["-P", "-m", "kernel.cli", "stdio", "--data", str(kernel.data_dir), "--surface", "files"]
     return stdio_client(StdioServerParameters(command=sys.executable, args=arguments, env=dict(os.environ)))
 
 

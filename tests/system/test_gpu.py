@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linckia.proto import extras
-from linckia.proto.control.client import CallFailed, Client
-from linckia.proto.gpu import GpuFigures
-from linckia.proto.ops.embed import TextKind
-from linckia.services.embed.encoder import Vectors
-from linckia.services.embed.projection import projected
-from linckia.services.embed.tokens import TextTokenizer
-from linckia.services.embed.weights import ModelFiles, resolve
-from linckia.services.runtime.models.device import GIB, Precision
+from proto import extras
+from proto.control.client import CallFailed, Client
+from proto.gpu import GpuFigures
+from proto.ops.embed import TextKind
+from services.embed.encoder import Vectors
+from services.embed.projection import projected
+from services.embed.tokens import TextTokenizer
+from services.embed.weights import ModelFiles, resolve
+from services.runtime.models.device import GIB, Precision
 from tests.system.running import RunningKernel, polls, running, wait_until
 from tests.unit.embed.families import EMBEDDING_GEMMA, MODERN_BERT, QWEN3, save_family
 
@@ -41,7 +41,7 @@ POISON = "quokka wombat numbat"
 
 KERNEL = """
 from msgspec import structs
-from linckia.kernel import catalog
+from kernel import catalog
 from tests.system.subset import run
 catalog.ENTRIES = tuple(
     structs.replace(each, spec=structs.replace(each.spec, climb_after_s=2.0)) for each in catalog.ENTRIES
@@ -56,7 +56,7 @@ import importlib.machinery, sys
 class Finder:
     @staticmethod
     def find_spec(name, path, target=None):
-        if name != "linckia.services.embed.bert":
+        if name != "services.embed.bert":
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         execute = spec.loader.exec_module
@@ -119,7 +119,7 @@ def worst(left: Vectors, right: Vectors) -> float:
 
 
 def computed(files: ModelFiles, device: str, precision: Precision) -> Vectors:
-    from linckia.services.embed.torch_encoder import TorchEncoder
+    from services.embed.torch_encoder import TorchEncoder
 
     tokenizer = TextTokenizer(files)
     encoder = projected(files, TorchEncoder(files, device=device, precision=precision))
@@ -146,9 +146,9 @@ def test_other_families_compute_the_same_on_the_gpu(tmp_path: Path, family: Any)
 
 
 def test_cross_encoders_compute_the_same_on_the_gpu(tmp_path: Path) -> None:
-    from linckia.services.rerank.checkpoint import PairTokenizer
-    from linckia.services.rerank.checkpoint import resolve as resolve_pair
-    from linckia.services.rerank.model import CrossEncoder
+    from services.rerank.checkpoint import PairTokenizer
+    from services.rerank.checkpoint import resolve as resolve_pair
+    from services.rerank.model import CrossEncoder
     from tests.unit.rerank.tiny import save_cross_encoder
 
     files = resolve_pair(str(save_cross_encoder(tmp_path)))
@@ -160,7 +160,7 @@ def test_cross_encoders_compute_the_same_on_the_gpu(tmp_path: Path) -> None:
 
 
 def test_bulk_embedding_computes_the_same_on_the_gpu(tmp_path: Path) -> None:
-    from linckia.services.embed.bulk import BulkEmbedder
+    from services.embed.bulk import BulkEmbedder
 
     found = BulkEmbedder({}, on_gpu=True, threads=1, folder=tmp_path).embed(TEXTS).astype(np.float32)
     assert worst(found, computed(packaged(), "cpu", Precision.FP32)) > 0.998

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from linckia.kernel.audit import path_of
-from linckia.kernel.control.peers import ancestry
-from linckia.proto.control.address import socket_path
-from linckia.proto.control.client import CallFailed
+from kernel.audit import path_of
+from kernel.control.peers import ancestry
+from proto.control.address import socket_path
+from proto.control.client import CallFailed
 from tests.system.running import ORDINARY, RunningKernel, command_for_others, reachable_interpreter, running, wait_until
 
 SECRET = "sk-of-another-program"

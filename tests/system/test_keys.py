@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from linckia.proto.keys import META
+from proto.keys import META
 from tests.system.cli.clients import StdioClient, data_directory, stdio_client
 from tests.system.running import HTTP, REPOSITORY, RunningKernel, running
 
@@ -110,7 +110,7 @@ def test_in_a_header(kernel: RunningKernel, file: Path) -> None:
 
 def test_on_the_command_line(kernel: RunningKernel, file: Path) -> None:
     def call(key: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "call", "--data", str(kernel.data_dir)]
+        command = [sys.executable, "-P", "-m", "kernel.cli", "call", "--data", str(kernel.data_dir)]
         command += ["yaml_append", json.dumps(append(file)), "--key", key]
         return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
 

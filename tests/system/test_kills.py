@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.kernel.data_format import program
-from linckia.proto.control.client import CallFailed
-from linckia.proto.manifest import Keep
+from kernel.data_format import program
+from proto.control.client import CallFailed
+from proto.manifest import Keep
 from tests.chaos.comparison import turns_of
 from tests.system.kills import assail
 from tests.system.running import Connection, RunningKernel, connection, running, wait_until

@@ -17,7 +17,7 @@ from tests.system.running import RunningKernel, running, wait_until
 OPERATIONS = '''
 import msgspec
 
-from linckia.proto.operation import Family, Params
+from proto.operation import Family, Params
 
 tool = Family("waiting")
 
@@ -41,8 +41,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from linckia.proto.errors import OperationError
-from linckia.services.runtime.handlers import Context, Environment, Handlers
+from proto.errors import OperationError
+from services.runtime.handlers import Context, Environment, Handlers
 from waiting.operations import Found, WaitForFile
 
 

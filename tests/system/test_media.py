@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from linckia.proto.control.client import CallFailed
+from proto.control.client import CallFailed
 from tests.system import bombs
 from tests.system.running import HTTP, RunningKernel, running, wait_until
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from linckia.proto.control.client import Client
+from proto.control.client import Client
 from tests.system.cli.clients import StdioClient, data_directory, kernel_pid, stdio_client, wait_until_ended
 
 SERVICES = "documents,retrieve,memory"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.control.client import CallFailed
+from proto.control.client import CallFailed
 from tests.system.mounting import SERVER, call, mounted, write
 from tests.system.running import RunningKernel, wait_until
 

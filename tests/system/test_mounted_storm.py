@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from pathlib import Path
 
-from linckia.proto.mounts import CHANGE
+from proto.mounts import CHANGE
 from tests.chaos.mounted.servers import small
 from tests.chaos.mounted.storm import Storm
 

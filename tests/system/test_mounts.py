@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from linckia.proto.control.client import CallFailed
-from linckia.services.mounts.guardian import has_scopes
+from proto.control.client import CallFailed
+from services.mounts.guardian import has_scopes
 from tests.system.cli.clients import stdio_client
 from tests.system.mounting import SERVER, call, mounted, small, write
 from tests.system.running import RunningKernel, wait_until

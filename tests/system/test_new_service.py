@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.control.client import CallFailed
+from proto.control.client import CallFailed
 from tests.system.cli.clients import command
 from tests.system.running import RunningKernel, running
 

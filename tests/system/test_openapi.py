@@ -15,10 +15,10 @@ from openapi_spec_validator import validate
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from linckia.kernel import VERSION
-from linckia.proto.openapi import document
-from linckia.proto.ops import load
-from linckia.services.front.web import metrics, routes
+from kernel import VERSION
+from proto.openapi import document
+from proto.ops import load
+from services.front.web import metrics, routes
 from tests.system.running import RunningKernel, running
 
 BODIES: dict[str, Any] = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from linckia.proto.control.client import Client
+from proto.control.client import Client
 from tests.system.cli.clients import StdioClient, data_directory
 from tests.system.running import RunningKernel, running, wait_until
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from linckia.proto.control.client import CallFailed
+from proto.control.client import CallFailed
 from tests.system.cli.clients import command
 from tests.system.mounting import small
 from tests.system.running import HTTP, RunningKernel, wait_until

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import brotli  # type: ignore[import-untyped]  # it ships neither types nor stubs
 import pytest
 
-from linckia.proto.zstd import zstd
+from proto.zstd import zstd
 from tests.system.running import REPOSITORY, RunningKernel, running, wait_until
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def model() -> Iterator[str]:
 @contextlib.contextmanager
 def proxy(data_dir: Path, upstream: str) -> Iterator[openai.OpenAI]:
     """A client of the proxy; at the end the proxy is told to end, as by Ctrl-C."""
-    command = [sys.executable, "-m", "linckia.kernel.cli", "proxy", "--data", str(data_dir), "--upstream", upstream]
+    command = [sys.executable, "-m", "kernel.cli", "proxy", "--data", str(data_dir), "--upstream", upstream]
     process = subprocess.Popen(
         [*command, "--listen", "127.0.0.1:0"],
         cwd=REPOSITORY,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from linckia.proto.control.client import CallFailed
+from proto.control.client import CallFailed
 from tests.system.cli.clients import stdio_client
 from tests.system.running import REPOSITORY, RunningKernel, running, wait_until
 
@@ -185,7 +185,7 @@ def test_root_that_is_only_read_is_not_written(tmp_path: Path) -> None:
         assert "1" in json.dumps(kernel.call("noyalib_get", {"file": str(read / "f.yaml"), "path": "a"}))
         # Who asks for a session that changes nothing gets no other.
         joined = subprocess.run(
-            [sys.executable, "-m", "linckia.kernel.cli", "stdio", "--read-only", "--data", str(data)],
+            [sys.executable, "-m", "kernel.cli", "stdio", "--read-only", "--data", str(data)],
             stdin=subprocess.DEVNULL, capture_output=True, cwd=REPOSITORY, text=True, check=False,
         )  # fmt: skip
         assert (joined.returncode, "is not read-only" in joined.stderr) == (1, True)

@@ -17,9 +17,9 @@ import apsw
 import numpy as np
 import pytest
 
-from linckia.kernel.cli import EXIT_INTERRUPTED
-from linckia.services.embed import weights
-from linckia.services.runtime.text.cutting import embedded_text
+from kernel.cli import EXIT_INTERRUPTED
+from services.embed import weights
+from services.runtime.text.cutting import embedded_text
 from tests.system.ray_nodes import RayNodes, ray_nodes, settings
 from tests.system.running import RunningKernel, running, wait_until
 
@@ -56,7 +56,7 @@ def fill(kernel: RunningKernel) -> None:
 
 
 def reembed(folder: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "reembed", "--data", str(folder), *options]
+    command = [sys.executable, "-P", "-m", "kernel.cli", "reembed", "--data", str(folder), *options]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from linckia.proto.control.client import CallFailed
+from proto.control.client import CallFailed
 from tests.system.running import RunningKernel, running, wait_until
 
 SERVICES = ("knowledge", "retrieve", "watch", "files", "yaml", "documents")

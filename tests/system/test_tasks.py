@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from linckia.proto.control.client import CallFailed, Client
+from proto.control.client import CallFailed, Client
 from tests.system.cli.clients import data_directory, linckia, stdio_client
 from tests.system.running import RunningKernel, running, wait_until
 

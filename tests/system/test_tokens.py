@@ -10,10 +10,10 @@ from urllib.parse import quote, unquote
 
 import pytest
 
-from linckia.proto import ops
-from linckia.proto.front import SERVICE as FRONT
-from linckia.proto.grants import Grant
-from linckia.proto.operation import CLIENT, Operation
+from proto import ops
+from proto.front import SERVICE as FRONT
+from proto.grants import Grant
+from proto.operation import CLIENT, Operation
 from tests.system import token_walk
 from tests.system.running import HTTP, RunningKernel, running, wait_until
 from tests.system.tokens import Answer, HttpClient, create, token_command

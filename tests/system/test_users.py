@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel import users
-from linckia.services.runtime import privileges
+from kernel import users
+from services.runtime import privileges
 from tests.system.running import RunningKernel, command_for_others, reachable_interpreter, running
 
 QUICK = ("echo", "graph", "retrieve", "knowledge", "watch")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from linckia.proto.ops.watch import WatchStatus, WatchSubscribe
+from proto.ops.watch import WatchStatus, WatchSubscribe
 from tests.system.running import REPOSITORY, RunningKernel, running
 from tests.system.watching import caller
 from tests.unit.watch.rig import Mirror, settled

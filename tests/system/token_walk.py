@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from linckia.proto.operation import Operation, Role
+from proto.operation import Operation, Role
 from tests.system.tokens import Answer, HttpClient
 
 NAMES: dict[str, Any] = {

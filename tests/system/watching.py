@@ -10,8 +10,8 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from linckia.proto.errors import Failure, from_failure
-from linckia.proto.operation import Params, operation_of
+from proto.errors import Failure, from_failure
+from proto.operation import Params, operation_of
 from tests.system.running import Connection, connection
 
 R = TypeVar("R")

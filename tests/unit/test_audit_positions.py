@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from linckia.kernel.audit import Audit, AuditEntry, files_of, now, path_of
-from linckia.kernel.audit_positions import read_after
+from kernel.audit import Audit, AuditEntry, files_of, now, path_of
+from kernel.audit_positions import read_after
 
 
 class Writer:

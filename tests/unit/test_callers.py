@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
-from linckia.kernel import catalog
-from linckia.kernel.cli.tools import callers
-from linckia.proto.front import SERVICE as FRONT
-from linckia.proto.operation import CLIENT, OPERATOR, Access, Operation, Params, Role, operation, operation_of
-from linckia.proto.ops import load
+from kernel import catalog
+from kernel.cli.tools import callers
+from proto.front import SERVICE as FRONT
+from proto.operation import CLIENT, OPERATOR, Access, Operation, Params, Role, operation, operation_of
+from proto.ops import load
 
-IMPORT_ROOT = Path("scripts/import_root")
+ROOT = Path()
 KERNEL = "kernel"
 OUTSIDE = {CLIENT, OPERATOR, KERNEL}
 """Callers that are no service."""
@@ -42,7 +42,7 @@ def closure(module: str) -> set[str]:
     waiting = [module]
     while waiting:
         name = waiting.pop()
-        if name not in found and name.startswith("linckia.services.") and source(name) is not None:
+        if name not in found and name.startswith("services.") and source(name) is not None:
             found.add(name)
             waiting += [f"{base}.{part}" if part else base for base, part, _ in imports(name)]
             waiting += [base for base, _, _ in imports(name)]
@@ -51,7 +51,7 @@ def closure(module: str) -> set[str]:
 
 @functools.cache
 def source(module: str) -> ast.Module | None:
-    path = IMPORT_ROOT.joinpath(*module.split("."))
+    path = ROOT.joinpath(*module.split("."))
     for candidate in (path.with_suffix(".py"), path / "__init__.py"):
         if candidate.exists():
             return ast.parse(candidate.read_text(encoding="utf-8"))
@@ -77,7 +77,7 @@ def made(module: str) -> list[Operation[object]]:
     """The operations whose parameters the module makes."""
     tree = source(module)
     assert tree is not None
-    names = {here: (base, name) for base, name, here in imports(module) if base.startswith("linckia.proto")}
+    names = {here: (base, name) for base, name, here in imports(module) if base.startswith("proto")}
     return [
         operation
         for node in ast.walk(tree)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel import catalog, manifests
-from linckia.kernel.settings import ConfigError
-from linckia.kernel.supervisor.spec import check
-from linckia.proto import extras, ops
+from kernel import catalog, manifests
+from kernel.settings import ConfigError
+from kernel.supervisor.spec import check
+from proto import extras, ops
 
 
 def served(settings: Mapping[str, Mapping[str, object]], rest_after_s: float = 60) -> tuple[catalog.ServiceEntry, ...]:
@@ -25,7 +25,7 @@ def test_a_pool_is_as_many_supervised_processes_of_one_service() -> None:
     pool = catalog.pool(BY_NAME["embed"], 3)
     assert [entry.spec.name for entry in pool] == ["embed", "embed-2", "embed-3"]
     assert {entry.service for entry in pool} == {"embed"}
-    assert {entry.spec.module for entry in pool} == {"linckia.services.embed.main"}
+    assert {entry.spec.module for entry in pool} == {"services.embed.main"}
     others = tuple(entry for name, entry in BY_NAME.items() if name != "embed")
     every = (*pool, *others)
     check(tuple(entry.spec for entry in every), catalog.zygotes(every))

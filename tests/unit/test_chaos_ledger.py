@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trio.testing
 
-from linckia.services.knowledge.notes.tags import tagged
+from services.knowledge.notes.tags import tagged
 from tests.chaos.clients import CallOutcome
 from tests.chaos.comparison import compare, compare_turns
 from tests.chaos.load import Worker, make_folder

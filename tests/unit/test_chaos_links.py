@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto import frames
-from linckia.proto.channel import Channel
-from linckia.proto.frames import AnyFrame, Ping, Pong, Return
+from proto import frames
+from proto.channel import Channel
+from proto.frames import AnyFrame, Ping, Pong, Return
 from tests.chaos.links import Injector, KernelChaos
 from tests.memory_link import memory_link
 

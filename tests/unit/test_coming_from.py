@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from linckia.kernel.cli.parser import build_parser
-from linckia.proto import ops
-from linckia.proto.surfaces.steps import Steps
+from kernel.cli.parser import build_parser
+from proto import ops
+from proto.surfaces.steps import Steps
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = sorted((REPOSITORY / "docs" / "coming-from").glob("*.md"))

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from linckia.kernel import history
-from linckia.kernel.history import Point, Recorder
-from linckia.proto.ops.observation import TimelineEvent
+from kernel import history
+from kernel.history import Point, Recorder
+from proto.ops.observation import TimelineEvent
 
 POINT = Point(0.5, 1024, 2.0, 0, 1, 3.0, 9.0)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from linckia.kernel.catalog import ENTRIES, pools
-from linckia.kernel.config import Config
-from linckia.kernel.launch import LaunchConfigs, RootFolders
-from linckia.proto import ops
+from kernel.catalog import ENTRIES, pools
+from kernel.config import Config
+from kernel.launch import LaunchConfigs, RootFolders
+from proto import ops
 
 
 def test_roots_that_are_only_read_are_not_written_whatever_the_service(tmp_path: Path) -> None:

@@ -8,26 +8,26 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from linckia.services.decode.symbols import parse as parse_code
-from linckia.services.decode.text.documents import text_of
-from linckia.services.documents.store import globs
-from linckia.services.documents.text.passages import passages
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.notes.frontmatter import split
-from linckia.services.knowledge.notes.links import pointers
-from linckia.services.knowledge.notes.tags import tagged
-from linckia.services.knowledge.search.passages import _pattern
-from linckia.services.knowledge.search.words import count_words
-from linckia.services.llm.prompts import _object
-from linckia.services.retrieve.terms import terms
-from linckia.services.runtime import ignore_files, literals
-from linckia.services.runtime.gitignore import gitignore
-from linckia.services.runtime.models.measure import ROUGH
-from linckia.services.runtime.text.html import plain
-from linckia.services.runtime.text.markdown import outline
-from linckia.services.transcripts.messages import Stripper
-from linckia.services.transcripts.redaction import Redactor
-from linckia.services.yaml import schema
+from services.decode.symbols import parse as parse_code
+from services.decode.text.documents import text_of
+from services.documents.store import globs
+from services.documents.text.passages import passages
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.frontmatter import split
+from services.knowledge.notes.links import pointers
+from services.knowledge.notes.tags import tagged
+from services.knowledge.search.passages import _pattern
+from services.knowledge.search.words import count_words
+from services.llm.prompts import _object
+from services.retrieve.terms import terms
+from services.runtime import ignore_files, literals
+from services.runtime.gitignore import gitignore
+from services.runtime.models.measure import ROUGH
+from services.runtime.text.html import plain
+from services.runtime.text.markdown import outline
+from services.transcripts.messages import Stripper
+from services.transcripts.redaction import Redactor
+from services.yaml import schema
 from tests.unit.costs import MOST, growth
 from tests.unit.documents import formats
 

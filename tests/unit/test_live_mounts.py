@@ -11,19 +11,19 @@ import tomlkit
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from linckia.kernel import mounts
-from linckia.kernel.config import load
-from linckia.kernel.mounts import LiveMounts
-from linckia.kernel.ports import ServiceState
-from linckia.kernel.router.instance import Limits
-from linckia.kernel.router.router import Router
-from linckia.kernel.settings import ConfigError, Flags
-from linckia.kernel.supervisor.supervisor import Supervisor
-from linckia.proto import ops
-from linckia.proto.front import SERVICE as FRONT
-from linckia.proto.mounts import MountRequest, MountTable, operations_of
-from linckia.proto.ops import Table
-from linckia.proto.ops.kernel import MountsReloaded
+from kernel import mounts
+from kernel.config import load
+from kernel.mounts import LiveMounts
+from kernel.ports import ServiceState
+from kernel.router.instance import Limits
+from kernel.router.router import Router
+from kernel.settings import ConfigError, Flags
+from kernel.supervisor.supervisor import Supervisor
+from proto import ops
+from proto.front import SERVICE as FRONT
+from proto.mounts import MountRequest, MountTable, operations_of
+from proto.ops import Table
+from proto.ops.kernel import MountsReloaded
 from tests.unit.supervisor.stage import Stage, launch_config_of
 from tests.unit.supervisor.world import service
 

@@ -6,12 +6,12 @@ import base64
 
 import pytest
 
-from linckia.kernel.mandates import Mandate, Mandates
-from linckia.proto import frames
-from linckia.proto.errors import Forbidden
-from linckia.proto.grants import Grant, Token
-from linckia.proto.later import LaterCall
-from linckia.proto.ops.tasks import TaskStart
+from kernel.mandates import Mandate, Mandates
+from proto import frames
+from proto.errors import Forbidden
+from proto.grants import Grant, Token
+from proto.later import LaterCall
+from proto.ops.tasks import TaskStart
 
 ASKED = TaskStart(operation="mcp_echo", arguments={"message": "x"})
 CALL = LaterCall("mcp_echo", {"message": "x"})

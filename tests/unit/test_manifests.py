@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel import data_format, manifests
-from linckia.kernel.manifests import PackagedManifest
-from linckia.proto.front import SERVICE as FRONT
-from linckia.proto.manifest import Keep
+from kernel import data_format, manifests
+from kernel.manifests import PackagedManifest
+from proto.front import SERVICE as FRONT
+from proto.manifest import Keep
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -38,7 +38,7 @@ def test_what_a_manifest_names_is_there(found: PackagedManifest) -> None:
     manifest = found.manifest
     named = [manifest.module, *manifest.ops_modules, *(manifest.torch.preload if manifest.torch else ())]
     for module in found.modules(named):
-        path = REPOSITORY.joinpath(*module.split(".")[1:])
+        path = REPOSITORY.joinpath(*module.split("."))
         assert path.with_suffix(".py").is_file() or (path / "__init__.py").is_file(), module
     assert {manifest.models_of, *manifest.told_settings.values()} - {""} <= NAMES
 
@@ -50,7 +50,7 @@ def test_a_manifest_imports_nothing_but_proto_and_the_standard_library(file: Pat
         if isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
         for name in names:
-            assert name.startswith("linckia.proto") or name.partition(".")[0] in sys.stdlib_module_names, name
+            assert name.startswith("proto") or name.partition(".")[0] in sys.stdlib_module_names, name
 
 
 def literals(file: Path) -> Iterator[str]:

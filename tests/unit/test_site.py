@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel.cli.parser import build_parser
-from linckia.proto.operation import CLIENT
-from linckia.proto.ops import load
+from kernel.cli.parser import build_parser
+from proto.operation import CLIENT
+from proto.ops import load
 from scripts import documentation
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.tasks import Missed, Schedule
-from linckia.services.tasks.timers import MOST_EACH, Due, due, first_time
+from proto.errors import InvalidParams
+from proto.ops.tasks import Missed, Schedule
+from services.tasks.timers import MOST_EACH, Due, due, first_time
 
 DAY = 86_400
 

@@ -11,9 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.kernel import trends
-from linckia.kernel.cli.status import trend
-from linckia.kernel.trends import INTERVAL_S, Line, Trends, daily
+from kernel import trends
+from kernel.cli.status import trend
+from kernel.trends import INTERVAL_S, Line, Trends, daily
 
 DAY_S = 86_400.0
 NOW = 1_800_000_000.0

@@ -13,9 +13,9 @@ MODULES = ("psycopg", "pgvector", "Stemmer", "ray", "pynvml", "cryptography")
 @pytest.mark.parametrize(
     "started",
     [
-        ("linckia.kernel.app", "linckia.kernel.cli.serve"),
-        ("linckia.services.retrieve.main", "linckia.services.retrieve.migration"),
-        ("linckia.services.embed.main", "linckia.services.rerank.main"),
+        ("kernel.app", "kernel.cli.serve"),
+        ("services.retrieve.main", "services.retrieve.migration"),
+        ("services.embed.main", "services.rerank.main"),
     ],
     ids=lambda modules: modules[0],
 )

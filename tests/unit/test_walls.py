@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel import catalog, users
-from linckia.kernel.config import Flags, load
-from linckia.kernel.launch import LaunchConfigs, RootFolders
-from linckia.proto import ops
-from linckia.proto.launch import LaunchConfig
-from linckia.proto.manifest import Roots
+from kernel import catalog, users
+from kernel.config import Flags, load
+from kernel.launch import LaunchConfigs, RootFolders
+from proto import ops
+from proto.launch import LaunchConfig
+from proto.manifest import Roots
 
 BY_NAME = {entry.spec.name: entry for entry in catalog.ENTRIES}
 

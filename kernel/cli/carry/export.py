@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from linckia.kernel.cli import Failed
-from linckia.kernel.cli.carry.files import batched, by_next, by_offset, declared, line, listed, write
-from linckia.kernel.cli.exposure import require_out_of_reach
-from linckia.kernel.cli.terminal import complain, connect, patiently, say
-from linckia.proto.control.client import CallFailed, Client
-from linckia.proto.json_types import JsonObject
-from linckia.proto.manifest import Export
+from kernel.cli import Failed
+from kernel.cli.carry.files import batched, by_next, by_offset, declared, line, listed, write
+from kernel.cli.exposure import require_out_of_reach
+from kernel.cli.terminal import complain, connect, patiently, say
+from proto.control.client import CallFailed, Client
+from proto.json_types import JsonObject
+from proto.manifest import Export
 
 FORMAT = 1
 

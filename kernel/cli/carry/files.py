@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from linckia.kernel import manifests
-from linckia.kernel.cli import Failed
-from linckia.kernel.cli.terminal import patiently
-from linckia.kernel.settings import ConfigError
-from linckia.proto.control.client import Client
-from linckia.proto.json_types import JsonObject
-from linckia.proto.manifest import Export
+from kernel import manifests
+from kernel.cli import Failed
+from kernel.cli.terminal import patiently
+from kernel.settings import ConfigError
+from proto.control.client import Client
+from proto.json_types import JsonObject
+from proto.manifest import Export
 
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH = 500

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.carry.export import FORMAT, content_folder, set_names
-from linckia.kernel.cli.carry.files import BATCH_BYTES, batched, declared, lines, opened
-from linckia.kernel.cli.terminal import complain, connect, patiently, say
-from linckia.proto.control.client import CallFailed, Client
-from linckia.proto.json_types import JsonObject
-from linckia.proto.manifest import Export
+from kernel.cli import Failed, Usage
+from kernel.cli.carry.export import FORMAT, content_folder, set_names
+from kernel.cli.carry.files import BATCH_BYTES, batched, declared, lines, opened
+from kernel.cli.terminal import complain, connect, patiently, say
+from proto.control.client import CallFailed, Client
+from proto.json_types import JsonObject
+from proto.manifest import Export
 
 INLINE_BYTES = PIECE_BYTES = 1024 * 1024
 """Contents up to this size are sent with their rows; larger ones are sent in pieces of this size."""
@@ -40,7 +40,7 @@ def take_in(arguments: argparse.Namespace) -> int:
     source = Path(arguments.source).expanduser().resolve()
     with connect(arguments) as client:
         if arguments.origin is not None:
-            from linckia.kernel.cli.carry.originals import take_original
+            from kernel.cli.carry.originals import take_original
 
             return take_original(client, arguments.origin, source, take_files)
         try:

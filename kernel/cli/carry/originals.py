@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from linckia.kernel.cli import Failed
-from linckia.kernel.cli.carry.files import batched, write
-from linckia.kernel.cli.terminal import complain, patiently, say
-from linckia.proto.control.client import Client
-from linckia.proto.json_types import JsonObject
+from kernel.cli import Failed
+from kernel.cli.carry.files import batched, write
+from kernel.cli.terminal import complain, patiently, say
+from proto.control.client import Client
+from proto.json_types import JsonObject
 
 TakeFiles = Callable[[Client, Path], tuple[str, int]]
 """Imports an export folder with sets, queries, sources and plans; returns a summary and the number left out."""

@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import OPERATOR, Family, Params, Role
-from linckia.proto.ops.documents.reading import SERVICE, Scalar
+from proto.operation import OPERATOR, Family, Params, Role
+from proto.ops.documents.reading import SERVICE, Scalar
 
 carried = Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,))
 

@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.operation import OPERATOR, Family, Params, Role
-from linckia.proto.ops.documents.reading import (
+from proto.errors import InvalidParams
+from proto.operation import OPERATOR, Family, Params, Role
+from proto.ops.documents.reading import (
     SERVICE,
     Collection,
     Glob,
@@ -21,7 +21,7 @@ from linckia.proto.ops.documents.reading import (
     pairs,
     step,
 )
-from linckia.proto.outcomes import PerItem
+from proto.outcomes import PerItem
 
 internal = Family(SERVICE, role=Role.INTERNAL, callers=("fetch", OPERATOR))
 

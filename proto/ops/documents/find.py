@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import Params
-from linckia.proto.ops.documents.reading import (
+from proto.operation import Params
+from proto.ops.documents.reading import (
     Collection,
     Extension,
     Glob,
@@ -22,7 +22,7 @@ from linckia.proto.ops.documents.reading import (
     Under,
     step,
 )
-from linckia.proto.ops.retrieve import UNLIKELY, Matched, MinScore, Score, Similarity
+from proto.ops.retrieve import UNLIKELY, Matched, MinScore, Score, Similarity
 
 
 class SearchType(enum.StrEnum):

@@ -12,10 +12,10 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.front import SERVICE as FRONT
-from linckia.proto.operation import CLIENT, OPERATOR, Family, Params, Role
-from linckia.proto.ops.completing import Completing
+from proto.errors import InvalidParams
+from proto.front import SERVICE as FRONT
+from proto.operation import CLIENT, OPERATOR, Family, Params, Role
+from proto.ops.completing import Completing
 
 SERVICE = "documents"
 SURFACES = ("documents",)

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import Access, Params, Role, operation
-from linckia.proto.ops.documents.reading import Glob, Hash, Metadata, Pattern, step
+from proto.operation import Access, Params, Role, operation
+from proto.ops.documents.reading import Glob, Hash, Metadata, Pattern, step
 
 PINNED = "pinned"
 """Tag of pinned documents."""

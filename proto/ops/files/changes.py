@@ -10,10 +10,10 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import Params, detail
-from linckia.proto.ops.files.shared import Path, tool, within
-from linckia.proto.ops.pages import Paged
-from linckia.proto.outcomes import PerItem
+from proto.operation import Params, detail
+from proto.ops.files.shared import Path, tool, within
+from proto.ops.pages import Paged
+from proto.outcomes import PerItem
 
 MAX_ITEMS = 10_000
 

@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import Params
-from linckia.proto.ops.files.index import JobId
-from linckia.proto.ops.files.shared import Path, tool
+from proto.operation import Params
+from proto.ops.files.index import JobId
+from proto.ops.files.shared import Path, tool
 
 Classifier = Literal["thumbnail", "timeline", "metadata"]
 

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import OPERATOR, Family, Params, Role
-from linckia.proto.ops.files.shared import Path, tool, within
+from proto.operation import OPERATOR, Family, Params, Role
+from proto.ops.files.shared import Path, tool, within
 
 COMPARE = "compare"
 """The service that compares folders in parallel with a scan: examining a million files takes longer than the rest of a

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.later import LaterCall
-from linckia.proto.operation import OPERATOR, Family, Params, Role
-from linckia.proto.ops.files.classifier import Classifier
-from linckia.proto.ops.files.shared import Deleted, Description, Filter, Instant, Path, SetName, Whole, tool
+from proto.later import LaterCall
+from proto.operation import OPERATOR, Family, Params, Role
+from proto.ops.files.classifier import Classifier
+from proto.ops.files.shared import Deleted, Description, Filter, Instant, Path, SetName, Whole, tool
 
 carried = Family("files", role=Role.INTERNAL, callers=(OPERATOR,))
 

@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import Params
-from linckia.proto.ops.files.shared import Deleted, Description, EntryPage, Filter, Limit, Offset, tool
+from proto.operation import Params
+from proto.ops.files.shared import Deleted, Description, EntryPage, Filter, Limit, Offset, tool
 
 QueryName = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a saved query")]
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import Params
-from linckia.proto.ops.files.shared import Kind, Offset, Path, Summary, tool, within
+from proto.operation import Params
+from proto.ops.files.shared import Kind, Offset, Path, Summary, tool, within
 
 
 class NavigateEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import Params, detail
-from linckia.proto.ops.files.shared import EntryPage, FileEntry, Filter, Instant, Limit, Offset, SetName, Whole, tool
+from proto.operation import Params, detail
+from proto.ops.files.shared import EntryPage, FileEntry, Filter, Instant, Limit, Offset, SetName, Whole, tool
 
 TimeField = Literal["mtime", "ctime", "added_at"]
 MetricField = Literal["size", "disk_size", "links", "inode", "depth"]

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import Params
-from linckia.proto.ops.files.shared import Deleted, Description, FileEntry, Limit, Offset, Path, SetName, Summary, tool
+from proto.operation import Params
+from proto.ops.files.shared import Deleted, Description, FileEntry, Limit, Offset, Path, SetName, Summary, tool
 
 MAX_PATHS = 100_000
 """Most paths in one change."""

@@ -7,8 +7,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import Family
-from linckia.proto.ops.pages import Offset
+from proto.operation import Family
+from proto.ops.pages import Offset
 
 tool = Family("files", surfaces=("files",))
 within = Family("files", surfaces=("files",), within_roots=True)

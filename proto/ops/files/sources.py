@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.operation import Params
-from linckia.proto.ops.files.shared import Deleted, Path, tool
+from proto.operation import Params
+from proto.ops.files.shared import Deleted, Path, tool
 
 SourceName = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a source")]
 

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.mcp import Content
-from linckia.proto.operation import Params
-from linckia.proto.ops.files.shared import FileEntry, Instant, Limit, Offset, Path, within
+from proto.mcp import Content
+from proto.operation import Params
+from proto.ops.files.shared import FileEntry, Instant, Limit, Offset, Path, within
 
 Measure = Annotated[Literal["apparent", "disk"], Meta(description="Size, or space on disk")]
 

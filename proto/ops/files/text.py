@@ -9,10 +9,10 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.operation import Params, detail
-from linckia.proto.ops.files.index import beside
-from linckia.proto.ops.files.shared import within
+from proto.errors import InvalidParams
+from proto.operation import Params, detail
+from proto.ops.files.index import beside
+from proto.ops.files.shared import within
 
 AbsolutePath = Annotated[Annotated[str, Meta(min_length=1, max_length=32768)], detail("Absolute path")]
 """Same as `proto.ops.files.shared.Path`."""

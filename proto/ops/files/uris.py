@@ -7,17 +7,17 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from linckia.proto.front import SERVICE as FRONT
-from linckia.proto.mcp import ResourceResult
-from linckia.proto.operation import Family, Params, Role
-from linckia.proto.ops.completing import Completing
-from linckia.proto.ops.files.index import Job, JobId, JobList
-from linckia.proto.ops.files.plans import ExecutionRecord, PlanName
-from linckia.proto.ops.files.reading import InspectResult
-from linckia.proto.ops.files.resources import Children, Metric, Parents, SumResult
-from linckia.proto.ops.files.sets import ResourceSet
-from linckia.proto.ops.files.shared import FileEntry, SetName
-from linckia.proto.ops.pages import Page, Paged, PageLimit, resource
+from proto.front import SERVICE as FRONT
+from proto.mcp import ResourceResult
+from proto.operation import Family, Params, Role
+from proto.ops.completing import Completing
+from proto.ops.files.index import Job, JobId, JobList
+from proto.ops.files.plans import ExecutionRecord, PlanName
+from proto.ops.files.reading import InspectResult
+from proto.ops.files.resources import Children, Metric, Parents, SumResult
+from proto.ops.files.sets import ResourceSet
+from proto.ops.files.shared import FileEntry, SetName
+from proto.ops.pages import Page, Paged, PageLimit, resource
 
 completing = Family("files", role=Role.INTERNAL, surfaces=("files",), callers=(FRONT,))
 SET_NAMES, PLAN_NAMES = "files_set_names", "files_plan_names"

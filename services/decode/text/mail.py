@@ -10,9 +10,9 @@ from email.header import decode_header, make_header
 from email.message import Message
 from typing import Final
 
-from linckia.services.decode.results import Writer
-from linckia.services.runtime.text.charsets import charset_of, codec_of
-from linckia.services.runtime.text.html import plain
+from services.decode.results import Writer
+from services.runtime.text.charsets import charset_of, codec_of
+from services.runtime.text.html import plain
 
 _HEADS: Final = ("From", "To", "Cc", "Date")
 _MAX_HEAD: Final = 4000

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from xml.parsers import expat
 
-from linckia.services.decode.results import NotDecoded, Writer
+from services.decode.results import NotDecoded, Writer
 
 MAX_DEPTH: Final = 2000
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from linckia.services.decode.results import NotDecoded, Writer
-from linckia.services.decode.text.markup import Attributes, Dialect, XmlConverter, elements
-from linckia.services.runtime.text.charsets import charset_of
-from linckia.services.runtime.text.html import plain
+from services.decode.results import NotDecoded, Writer
+from services.decode.text.markup import Attributes, Dialect, XmlConverter, elements
+from services.runtime.text.charsets import charset_of
+from services.runtime.text.html import plain
 
 MAX_UNFOLDED_BYTES: Final = 192 * 1024**2
 """Decompressed size of all members together."""

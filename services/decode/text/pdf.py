@@ -11,9 +11,9 @@ from typing import Any, Final
 import pypdfium2 as pdfium  # type: ignore[import-untyped]  # it has no types
 from pypdfium2 import raw
 
-from linckia.proto.ops.decode import MAX_TEXT_CHARACTERS
-from linckia.services.decode.results import NotDecoded, Writer
-from linckia.services.decode.text.hyphenation import Words, joined
+from proto.ops.decode import MAX_TEXT_CHARACTERS
+from services.decode.results import NotDecoded, Writer
+from services.decode.text.hyphenation import Words, joined
 
 _NOT_NOTES: Final = frozenset({raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP, raw.FPDF_ANNOT_WIDGET})
 _CHOICES: Final = (raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX)

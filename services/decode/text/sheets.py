@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
-from linckia.services.decode.results import NotDecoded, Writer
-from linckia.services.decode.text.markup import Attributes, elements, events
-from linckia.services.decode.text.office import Archive, relations
+from services.decode.results import NotDecoded, Writer
+from services.decode.text.markup import Attributes, elements, events
+from services.decode.text.office import Archive, relations
 
 _REFERENCE: Final = re.compile(r"([A-Z]{1,3})\d{1,7}")
 _FORMAT_TEXT: Final = re.compile(r'"[^"]*"|\\.|_.|\*.')

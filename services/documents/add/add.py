@@ -16,12 +16,12 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from linckia.proto.errors import Executed, LinckiaError, OperationError, from_failure
-from linckia.proto.machine import usable_cores
-from linckia.proto.ops.documents.change import AddResult
-from linckia.services.documents.add import intake
-from linckia.services.documents.add.folders import Walk
-from linckia.services.documents.add.intake import (
+from proto.errors import Executed, LinckiaError, OperationError, from_failure
+from proto.machine import usable_cores
+from proto.ops.documents.change import AddResult
+from services.documents.add import intake
+from services.documents.add.folders import Walk
+from services.documents.add.intake import (
     READ_BYTES,
     Progress,
     RawFile,
@@ -30,16 +30,16 @@ from linckia.services.documents.add.intake import (
     Unchanged,
     stamp_of,
 )
-from linckia.services.documents.store import objects, snapshots
-from linckia.services.documents.store.databases import Store
-from linckia.services.documents.store.incoming import Incoming
-from linckia.services.documents.store.kinds import SNIFF_BYTES, nature
-from linckia.services.documents.store.objects import Block, Content
-from linckia.services.documents.store.rows import DocumentAttributes
-from linckia.services.documents.store.training import Trainer
-from linckia.services.runtime.handlers import Context
-from linckia.services.runtime.roots import OutsideRoots, Roots
-from linckia.services.runtime.storage import DiskFull
+from services.documents.store import objects, snapshots
+from services.documents.store.databases import Store
+from services.documents.store.incoming import Incoming
+from services.documents.store.kinds import SNIFF_BYTES, nature
+from services.documents.store.objects import Block, Content
+from services.documents.store.rows import DocumentAttributes
+from services.documents.store.training import Trainer
+from services.runtime.handlers import Context
+from services.runtime.roots import OutsideRoots, Roots
+from services.runtime.storage import DiskFull
 
 T = TypeVar("T")
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.services.documents.store import globs
-from linckia.services.runtime.ignore_files import GENERATED, IGNORE_FILES, VERSION_CONTROL, IgnoreRules, rules_in
-from linckia.services.runtime.roots import Roots, is_text_name, printable
-from linckia.services.runtime.walking import Folder, walk
+from proto.errors import InvalidParams, OperationError
+from services.documents.store import globs
+from services.runtime.ignore_files import GENERATED, IGNORE_FILES, VERSION_CONTROL, IgnoreRules, rules_in
+from services.runtime.roots import Roots, is_text_name, printable
+from services.runtime.walking import Folder, walk
 
 
 @dataclass(slots=True)

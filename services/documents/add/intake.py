@@ -18,13 +18,13 @@ from types import MappingProxyType
 import apsw
 import msgspec
 
-from linckia.proto.ops.documents.change import AddResult
-from linckia.services.documents.add.folders import Walk
-from linckia.services.documents.store import kinds, objects, rows, tables
-from linckia.services.documents.store.objects import CHUNKED_FROM_BYTES, Content
-from linckia.services.documents.store.rows import DocumentAttributes
-from linckia.services.documents.store.snapshots import SnapshotEntry
-from linckia.services.runtime.roots import Roots
+from proto.ops.documents.change import AddResult
+from services.documents.add.folders import Walk
+from services.documents.store import kinds, objects, rows, tables
+from services.documents.store.objects import CHUNKED_FROM_BYTES, Content
+from services.documents.store.rows import DocumentAttributes
+from services.documents.store.snapshots import SnapshotEntry
+from services.runtime.roots import Roots
 
 GROUP_FILES = 1024
 GROUP_BYTES = 8 * 1024 * 1024

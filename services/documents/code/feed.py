@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 
 import apsw
 
-from linckia.proto.ops.decode import CODE_EXTENSIONS, stem
-from linckia.proto.ops.documents.reading import CORPUS
-from linckia.proto.ops.graph import MAX_WAIT_S, GraphDelete, GraphEpoch, GraphNodes, GraphPut, NodeState, Outgoing
-from linckia.services.documents.add.add import Adding
-from linckia.services.documents.code import parsing
-from linckia.services.documents.code.nodes import file_node, symbol_node
-from linckia.services.documents.code.parsing import Parsing
-from linckia.services.documents.code.relations import AMBIGUOUS, Relations
-from linckia.services.documents.store import tables
-from linckia.services.documents.store.databases import Store
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.outbox import pages
+from proto.ops.decode import CODE_EXTENSIONS, stem
+from proto.ops.documents.reading import CORPUS
+from proto.ops.graph import MAX_WAIT_S, GraphDelete, GraphEpoch, GraphNodes, GraphPut, NodeState, Outgoing
+from services.documents.add.add import Adding
+from services.documents.code import parsing
+from services.documents.code.nodes import file_node, symbol_node
+from services.documents.code.parsing import Parsing
+from services.documents.code.relations import AMBIGUOUS, Relations
+from services.documents.store import tables
+from services.documents.store.databases import Store
+from services.runtime.handlers import Environment
+from services.runtime.outbox import pages
 
 BATCH = 64
 BATCH_NODES = 2000

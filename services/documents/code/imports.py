@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import apsw
 
-from linckia.proto.ops.decode import LANGUAGES, MARKDOWN_EXTENSIONS, SEPARATORS
-from linckia.services.documents.store.kinds import extension_of
+from proto.ops.decode import LANGUAGES, MARKDOWN_EXTENSIONS, SEPARATORS
+from services.documents.store.kinds import extension_of
 
 MAX_MEANT = 5
 _MAX_OF_NAME = 50_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from linckia.services.documents.code.imports import Doc
+from services.documents.code.imports import Doc
 
 
 @dataclass(frozen=True, slots=True)

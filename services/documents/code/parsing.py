@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import apsw
 import trio
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.decode import (
+from proto.errors import LinckiaError
+from proto.ops.decode import (
     CODE_EXTENSIONS,
     CODES_AT_ONCE,
     MAX_CODE_BYTES,
@@ -23,12 +23,12 @@ from linckia.proto.ops.decode import (
     DecodeCode,
     Parsed,
 )
-from linckia.services.documents.store import objects, texts
-from linckia.services.documents.store.compress import DamagedContent
-from linckia.services.documents.store.databases import Store
-from linckia.services.documents.store.tables import TEXT_WAITING
-from linckia.services.runtime.calls import Undecodable, decoded
-from linckia.services.runtime.handlers import Environment
+from services.documents.store import objects, texts
+from services.documents.store.compress import DamagedContent
+from services.documents.store.databases import Store
+from services.documents.store.tables import TEXT_WAITING
+from services.runtime.calls import Undecodable, decoded
+from services.runtime.handlers import Environment
 
 LOOK_AHEAD = 2000
 NOTHING = Parsed("none", "none")

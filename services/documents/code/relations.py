@@ -15,9 +15,9 @@ from functools import cache
 
 import apsw
 
-from linckia.proto.ops.decode import CALLS, EXTENDS, IMPORTS, LINKS_TO, RENAMED, RENAMES, SEPARATORS, of_import, stem
-from linckia.services.documents.code.imports import Doc, Paths, nearest, resolve
-from linckia.services.documents.code.nodes import Definition, Edge, Node, Use, file_node, module_node, symbol_node
+from proto.ops.decode import CALLS, EXTENDS, IMPORTS, LINKS_TO, RENAMED, RENAMES, SEPARATORS, of_import, stem
+from services.documents.code.imports import Doc, Paths, nearest, resolve
+from services.documents.code.nodes import Definition, Edge, Node, Use, file_node, module_node, symbol_node
 
 DEFINES = "DEFINES"
 RELATIONS = (DEFINES, CALLS, IMPORTS, LINKS_TO)

@@ -10,13 +10,13 @@ from itertools import islice
 
 import apsw
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.decode import CALLS
-from linckia.proto.ops.documents.find import DocumentsGraph, GraphAnswer
-from linckia.proto.ops.documents.reading import GraphEdge, GraphNode
-from linckia.services.documents.code.nodes import Edge, Node, file_node, symbol_node
-from linckia.services.documents.code.relations import RELATIONS, RESOLVED, Relations
-from linckia.services.documents.store import rows
+from proto.errors import InvalidParams, OperationError
+from proto.ops.decode import CALLS
+from proto.ops.documents.find import DocumentsGraph, GraphAnswer
+from proto.ops.documents.reading import GraphEdge, GraphNode
+from services.documents.code.nodes import Edge, Node, file_node, symbol_node
+from services.documents.code.relations import RELATIONS, RESOLVED, Relations
+from services.documents.store import rows
 
 FAN_OUT = 1000
 TIME_LIMIT_S = 5.0

@@ -10,7 +10,7 @@ import functools
 import hashlib
 from threading import get_ident
 
-from linckia.proto import zstd
+from proto import zstd
 
 LEVEL = 3
 DICTIONARY_FOR_BYTES = 64 * 1024

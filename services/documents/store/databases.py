@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import apsw
 import trio
 
-from linckia.proto.errors import LinckiaError, Unavailable
-from linckia.proto.machine import give_memory_back
-from linckia.services.documents.store import globs, tables
-from linckia.services.documents.store.compress import Codec
-from linckia.services.runtime.database import Database, Kind
-from linckia.services.runtime.storage import Damaged
+from proto.errors import LinckiaError, Unavailable
+from proto.machine import give_memory_back
+from services.documents.store import globs, tables
+from services.documents.store.compress import Codec
+from services.runtime.database import Database, Kind
+from services.runtime.storage import Damaged
 
 T = TypeVar("T")
 Query = Callable[[apsw.Connection], T]

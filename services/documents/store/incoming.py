@@ -17,9 +17,9 @@ import apsw
 import numpy as np
 from numpy.typing import NDArray
 
-from linckia.services.documents.store.compress import Codec
-from linckia.services.documents.store.kinds import SNIFF_BYTES, nature
-from linckia.services.documents.store.objects import CHUNKED_FROM_BYTES, Block, Content, put_chunk
+from services.documents.store.compress import Codec
+from services.documents.store.kinds import SNIFF_BYTES, nature
+from services.documents.store.objects import CHUNKED_FROM_BYTES, Block, Content, put_chunk
 
 BATCH_BYTES = 8 * 1024 * 1024
 BATCH_CHUNKS = 128

@@ -7,9 +7,9 @@ import mimetypes
 
 import msgspec
 
-from linckia.proto.ops.decode import DOCUMENT_TYPES, TEXTUAL_TYPES
-from linckia.services.documents.store.tables import TEXT_NONE, TEXT_OWN, TEXT_WAITING
-from linckia.services.runtime.text.charsets import charset_of
+from proto.ops.decode import DOCUMENT_TYPES, TEXTUAL_TYPES
+from services.documents.store.tables import TEXT_NONE, TEXT_OWN, TEXT_WAITING
+from services.runtime.text.charsets import charset_of
 
 SNIFF_BYTES = 8192
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import apsw
 import msgspec
 
-from linckia.services.documents.store import tables
-from linckia.services.documents.store.compress import DamagedContent
-from linckia.services.documents.store.kinds import Nature
+from services.documents.store import tables
+from services.documents.store.compress import DamagedContent
+from services.documents.store.kinds import Nature
 
 CHUNKED_FROM_BYTES = 4 * 1024 * 1024
 """Smaller contents are compressed and stored whole."""

@@ -14,10 +14,10 @@ from typing import Any
 
 import apsw
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.documents.reading import Document, Scalar
-from linckia.proto.suggestions import did_you_mean
-from linckia.services.documents.store import globs, tables
+from proto.errors import InvalidParams, OperationError
+from proto.ops.documents.reading import Document, Scalar
+from proto.suggestions import did_you_mean
+from services.documents.store import globs, tables
 
 MIN_HASH_DIGITS = 8
 _HEX = re.compile(r"[0-9a-f]+")

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 import apsw
 import msgspec
 
-from linckia.proto import zstd
-from linckia.proto.errors import OperationError
-from linckia.proto.ops.documents.reading import Snapshot, SnapshotDifference, SnapshotFile, Version
-from linckia.proto.suggestions import did_you_mean
-from linckia.services.documents.store import tables
-from linckia.services.documents.store.rows import instant
+from proto import zstd
+from proto.errors import OperationError
+from proto.ops.documents.reading import Snapshot, SnapshotDifference, SnapshotFile, Version
+from proto.suggestions import did_you_mean
+from services.documents.store import tables
+from services.documents.store.rows import instant
 
 
 class SnapshotEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -16,9 +16,9 @@ from itertools import chain
 
 import apsw
 
-from linckia.proto.ops.decode import DOCUMENT_TYPES
-from linckia.services.documents.manifest import INDEX_VERSION, PACKS_VERSION
-from linckia.services.runtime.database import Schema
+from proto.ops.decode import DOCUMENT_TYPES
+from services.documents.manifest import INDEX_VERSION, PACKS_VERSION
+from services.runtime.database import Schema
 
 TEXT_NONE, TEXT_OWN, TEXT_EXTRACTED, TEXT_WAITING, TEXT_QUARANTINED = 0, 1, 2, 3, 4
 """Text states: no text, the content itself is text, extracted, waiting for extraction, extraction failed."""

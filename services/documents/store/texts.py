@@ -11,12 +11,12 @@ from typing import TypeGuard
 
 import apsw
 
-from linckia.proto.ops.decode import MAX_SOURCE_BYTES
-from linckia.services.documents.store import objects, tables
-from linckia.services.documents.store.compress import DamagedContent
-from linckia.services.documents.store.objects import Stored
-from linckia.services.documents.store.tables import TEXT_EXTRACTED, TEXT_OWN
-from linckia.services.runtime.text.charsets import charset_of
+from proto.ops.decode import MAX_SOURCE_BYTES
+from services.documents.store import objects, tables
+from services.documents.store.compress import DamagedContent
+from services.documents.store.objects import Stored
+from services.documents.store.tables import TEXT_EXTRACTED, TEXT_OWN
+from services.runtime.text.charsets import charset_of
 
 WHOLE_BYTES = 16 * 1024 * 1024
 """Longer texts are not indexed, and are searched in windows."""

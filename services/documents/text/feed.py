@@ -14,18 +14,18 @@ from pathlib import PurePosixPath
 import apsw
 import trio
 
-from linckia.proto.ops.documents.reading import CORPUS
-from linckia.proto.ops.retrieve import Group, Item, RetrieveStatus
-from linckia.services.documents.add.add import Adding
-from linckia.services.documents.store import rows, texts
-from linckia.services.documents.store.databases import Store
-from linckia.services.documents.text.file_names import tells
-from linckia.services.documents.text.passages import MAX_TEXT_CHARS, VERSION, embedded, passages
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.models.measure import Measure, measure
-from linckia.services.runtime.search_feed import Due, SearchFeed
-from linckia.services.runtime.storage import Damaged
-from linckia.services.runtime.text import cutting
+from proto.ops.documents.reading import CORPUS
+from proto.ops.retrieve import Group, Item, RetrieveStatus
+from services.documents.add.add import Adding
+from services.documents.store import rows, texts
+from services.documents.store.databases import Store
+from services.documents.text.file_names import tells
+from services.documents.text.passages import MAX_TEXT_CHARS, VERSION, embedded, passages
+from services.runtime.handlers import Environment
+from services.runtime.models.measure import Measure, measure
+from services.runtime.search_feed import Due, SearchFeed
+from services.runtime.storage import Damaged
+from services.runtime.text import cutting
 
 BATCH = 64
 BATCH_BYTES = 512 * 1024

@@ -15,16 +15,16 @@ from typing import NamedTuple
 
 import apsw
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.documents.find import DocumentsGrep, FileCount, GrepMatch, GrepResult
-from linckia.services.documents.store import rows, texts
-from linckia.services.documents.store.compress import DamagedContent
-from linckia.services.documents.store.databases import is_complete
-from linckia.services.documents.store.objects import Stored
-from linckia.services.documents.store.tables import TEXT_OWN
-from linckia.services.documents.text import trigram_index
-from linckia.services.documents.text.lines import Line, TookTooLong, compiled
-from linckia.services.runtime import literals
+from proto.errors import InvalidParams
+from proto.ops.documents.find import DocumentsGrep, FileCount, GrepMatch, GrepResult
+from services.documents.store import rows, texts
+from services.documents.store.compress import DamagedContent
+from services.documents.store.databases import is_complete
+from services.documents.store.objects import Stored
+from services.documents.store.tables import TEXT_OWN
+from services.documents.text import trigram_index
+from services.documents.text.lines import Line, TookTooLong, compiled
+from services.runtime import literals
 
 TIME_LIMIT_S = 20.0
 MAX_ANSWER_BYTES = 8 * 1024 * 1024

@@ -20,22 +20,22 @@ from functools import partial
 import apsw
 import trio
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.decode import MAX_SOURCE_BYTES, MAX_TEXT_CHARACTERS, TEXTUAL_TYPES, DecodedText, DecodeText
-from linckia.services.documents.add.add import Adding
-from linckia.services.documents.code import parsing
-from linckia.services.documents.store import objects, tables, texts
-from linckia.services.documents.store.compress import Codec, DamagedContent
-from linckia.services.documents.store.databases import Store
-from linckia.services.documents.store.kinds import PAGE_TYPES, base_type
-from linckia.services.documents.store.objects import Stored
-from linckia.services.documents.store.tables import TEXT_EXTRACTED, TEXT_NONE, TEXT_OWN, TEXT_QUARANTINED, TEXT_WAITING
-from linckia.services.documents.text import trigram_index
-from linckia.services.runtime.calls import Undecodable, decoded
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.storage import DiskFull
-from linckia.services.runtime.text.charsets import charset_of
-from linckia.services.runtime.text.html import plain
+from proto.errors import LinckiaError
+from proto.ops.decode import MAX_SOURCE_BYTES, MAX_TEXT_CHARACTERS, TEXTUAL_TYPES, DecodedText, DecodeText
+from services.documents.add.add import Adding
+from services.documents.code import parsing
+from services.documents.store import objects, tables, texts
+from services.documents.store.compress import Codec, DamagedContent
+from services.documents.store.databases import Store
+from services.documents.store.kinds import PAGE_TYPES, base_type
+from services.documents.store.objects import Stored
+from services.documents.store.tables import TEXT_EXTRACTED, TEXT_NONE, TEXT_OWN, TEXT_QUARANTINED, TEXT_WAITING
+from services.documents.text import trigram_index
+from services.runtime.calls import Undecodable, decoded
+from services.runtime.handlers import Environment
+from services.runtime.storage import DiskFull
+from services.runtime.text.charsets import charset_of
+from services.runtime.text.html import plain
 
 INDEX_OBJECTS = 500
 INDEX_BYTES = 8 * 1024 * 1024

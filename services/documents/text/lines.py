@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import re2  # type: ignore[import-untyped]  # it ships no types
 import regex
 
-from linckia.proto.errors import InvalidParams
-from linckia.services.documents.store.texts import Window
-from linckia.services.runtime import linear
+from proto.errors import InvalidParams
+from services.documents.store.texts import Window
+from services.runtime import linear
 
 MAX_LINE_CHARACTERS = 2000
 RE2_MEMORY_BYTES = 64 * 1024 * 1024

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from linckia.proto.ops.decode import DOCUMENT_TYPES
-from linckia.services.documents.store.kinds import PAGE_TYPES
-from linckia.services.documents.text import definitions
-from linckia.services.runtime.models.measure import Measure
-from linckia.services.runtime.text.cutting import PREFIX_CHARS, Block, Section, cut, without_data
-from linckia.services.runtime.text.markdown import outline
+from proto.ops.decode import DOCUMENT_TYPES
+from services.documents.store.kinds import PAGE_TYPES
+from services.documents.text import definitions
+from services.runtime.models.measure import Measure
+from services.runtime.text.cutting import PREFIX_CHARS, Block, Section, cut, without_data
+from services.runtime.text.markdown import outline
 
 VERSION = 4
 """Increment if the same text would yield other passages or the search is fed other fields.  `cutting` has its own."""

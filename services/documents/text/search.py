@@ -19,23 +19,23 @@ from dataclasses import dataclass
 
 import apsw
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.documents.find import DocumentsSearch, Found, MatchedLine, SearchResult, SearchType
-from linckia.proto.ops.documents.reading import CORPUS
-from linckia.proto.ops.retrieve import Filter, Fusion, Hit, RetrieveSearch
-from linckia.proto.ops.retrieve import SearchResult as Retrieved
-from linckia.services.documents.store import globs, objects, rows, texts
-from linckia.services.documents.store.compress import DamagedContent
-from linckia.services.documents.store.databases import Store, is_complete
-from linckia.services.documents.text import lines, trigram_index
-from linckia.services.documents.text.feed import ContentFeed
-from linckia.services.documents.text.indexing import WORD
-from linckia.services.documents.text.passages import MAX_TEXT_CHARS, passages
-from linckia.services.runtime import literals
-from linckia.services.runtime.handlers import Context
-from linckia.services.runtime.models.measure import ROUGH
-from linckia.services.runtime.text.cutting import Section
-from linckia.services.runtime.text.stop_words import STOP_WORDS
+from proto.errors import LinckiaError
+from proto.ops.documents.find import DocumentsSearch, Found, MatchedLine, SearchResult, SearchType
+from proto.ops.documents.reading import CORPUS
+from proto.ops.retrieve import Filter, Fusion, Hit, RetrieveSearch
+from proto.ops.retrieve import SearchResult as Retrieved
+from services.documents.store import globs, objects, rows, texts
+from services.documents.store.compress import DamagedContent
+from services.documents.store.databases import Store, is_complete
+from services.documents.text import lines, trigram_index
+from services.documents.text.feed import ContentFeed
+from services.documents.text.indexing import WORD
+from services.documents.text.passages import MAX_TEXT_CHARS, passages
+from services.runtime import literals
+from services.runtime.handlers import Context
+from services.runtime.models.measure import ROUGH
+from services.runtime.text.cutting import Section
+from services.runtime.text.stop_words import STOP_WORDS
 
 CANDIDATES = 100
 """Number of candidates per search stage."""

@@ -8,18 +8,18 @@ import msgspec
 import trio
 from msgspec import structs
 
-from linckia.proto.errors import OperationError
-from linckia.proto.ops.files import index as ops
-from linckia.services.files import paths
-from linckia.services.files.core import Core
-from linckia.services.files.index.jobs import ACTIVE
-from linckia.services.files.index.listing import look
-from linckia.services.files.index.scan import Counts
-from linckia.services.files.index.tree import skip_reason, totals
-from linckia.services.files.query.entries import MAX_BYTES, fitting
-from linckia.services.files.store import schema
-from linckia.services.runtime import keyed
-from linckia.services.runtime.handlers import Context, handles
+from proto.errors import OperationError
+from proto.ops.files import index as ops
+from services.files import paths
+from services.files.core import Core
+from services.files.index.jobs import ACTIVE
+from services.files.index.listing import look
+from services.files.index.scan import Counts
+from services.files.index.tree import skip_reason, totals
+from services.files.query.entries import MAX_BYTES, fitting
+from services.files.store import schema
+from services.runtime import keyed
+from services.runtime.handlers import Context, handles
 
 
 class IndexTools:

@@ -12,23 +12,23 @@ from urllib.parse import quote
 import apsw
 import msgspec
 
-from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
-from linckia.proto.http import CONTENT_PATH
-from linckia.proto.ops import media
-from linckia.proto.ops.files import reading as ops
-from linckia.proto.ops.kernel import KernelContentUrl
-from linckia.services.files import paths
-from linckia.services.files.core import Family, reads
-from linckia.services.files.index.tree import last_scan
-from linckia.services.files.query.column_names import INSIDE
-from linckia.services.files.query.columns import Columns, is_large
-from linckia.services.files.query.entries import ENOUGH, FEW, MAX_BYTES, Order, find_indexed, fitting, node_uri
-from linckia.services.files.query.matching import EXTENSIONS
-from linckia.services.files.store import schema
-from linckia.services.files.store.sql import fetch_all, fetch_one, fetch_value, key
-from linckia.services.runtime import times
-from linckia.services.runtime.creation_time import created_ns
-from linckia.services.runtime.handlers import Context, handles
+from proto.errors import InvalidParams, LinckiaError, OperationError
+from proto.http import CONTENT_PATH
+from proto.ops import media
+from proto.ops.files import reading as ops
+from proto.ops.kernel import KernelContentUrl
+from services.files import paths
+from services.files.core import Family, reads
+from services.files.index.tree import last_scan
+from services.files.query.column_names import INSIDE
+from services.files.query.columns import Columns, is_large
+from services.files.query.entries import ENOUGH, FEW, MAX_BYTES, Order, find_indexed, fitting, node_uri
+from services.files.query.matching import EXTENSIONS
+from services.files.store import schema
+from services.files.store.sql import fetch_all, fetch_one, fetch_value, key
+from services.runtime import times
+from services.runtime.creation_time import created_ns
+from services.runtime.handlers import Context, handles
 
 STALE_S = 3600
 """Age at which `index` considers a scan stale by default."""

@@ -14,17 +14,17 @@ import apsw
 import msgspec
 import trio
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.mcp import Content, Image, Text
-from linckia.proto.ops.files import space as ops
-from linckia.services.files import paths
-from linckia.services.files.browse import treemap
-from linckia.services.files.changes.disk import Refused, open_at, opened
-from linckia.services.files.core import Family, reads
-from linckia.services.files.index.listing import holds_files, mounts
-from linckia.services.files.index.tree import Sizes, StoredEntry, below, scans_of, sizes_at, sizes_now, wholes
-from linckia.services.files.query.columns import LARGE, Columns
-from linckia.services.files.query.entries import (
+from proto.errors import InvalidParams
+from proto.mcp import Content, Image, Text
+from proto.ops.files import space as ops
+from services.files import paths
+from services.files.browse import treemap
+from services.files.changes.disk import Refused, open_at, opened
+from services.files.core import Family, reads
+from services.files.index.listing import holds_files, mounts
+from services.files.index.tree import Sizes, StoredEntry, below, scans_of, sizes_at, sizes_now, wholes
+from services.files.query.columns import LARGE, Columns
+from services.files.query.entries import (
     ENOUGH,
     MAX_BYTES,
     SELECTED,
@@ -36,12 +36,12 @@ from linckia.services.files.query.entries import (
     fitting,
     is_kind,
 )
-from linckia.services.files.query.matching import Compare, Condition
-from linckia.services.files.store import schema
-from linckia.services.files.store.sql import Row, fetch_all, fetch_value
-from linckia.services.runtime import times
-from linckia.services.runtime.handlers import Context, handles
-from linckia.services.runtime.times import instant
+from services.files.query.matching import Compare, Condition
+from services.files.store import schema
+from services.files.store.sql import Row, fetch_all, fetch_value
+from services.runtime import times
+from services.runtime.handlers import Context, handles
+from services.runtime.times import instant
 
 SEQUENTIAL = 4
 """If at least one in this many entries is needed, the whole index is read sequentially."""

@@ -9,26 +9,26 @@ from collections.abc import Awaitable, Callable
 import apsw
 import msgspec
 
-from linckia.proto.mcp import BlobContents, ResourceResult, TextContents
-from linckia.proto.ops.completing import NAMES_LIKE, Completing
-from linckia.proto.ops.files import uris as ops
-from linckia.proto.ops.files.index import Job, JobList, JobProgress, JobStatus
-from linckia.proto.ops.files.reading import Inspect, InspectResult
-from linckia.proto.ops.files.resources import Children, Metric, Parents, ResourceChildren, ResourceParent, SumResult
-from linckia.proto.ops.files.sets import ResourceSet
-from linckia.proto.ops.pages import JSON, Paged, place
-from linckia.services.files.browse.indexing import IndexTools
-from linckia.services.files.browse.navigation import BrowseTools, artifacts, thumbnail
-from linckia.services.files.core import Core, Family, Handler, reads
-from linckia.services.files.plans.executions import EXECUTION, execution_of
-from linckia.services.files.query import named, sets
-from linckia.services.files.query.columns import Columns
-from linckia.services.files.query.entries import SELECTED, Select, entry_of, fitting
-from linckia.services.files.query.set_search import SetSearchTools, first_entries, sum_of
-from linckia.services.files.query.set_tools import all_sets, set_of
-from linckia.services.files.store.sql import Row, fetch_all, fetch_value
-from linckia.services.runtime import times
-from linckia.services.runtime.handlers import Context, handles
+from proto.mcp import BlobContents, ResourceResult, TextContents
+from proto.ops.completing import NAMES_LIKE, Completing
+from proto.ops.files import uris as ops
+from proto.ops.files.index import Job, JobList, JobProgress, JobStatus
+from proto.ops.files.reading import Inspect, InspectResult
+from proto.ops.files.resources import Children, Metric, Parents, ResourceChildren, ResourceParent, SumResult
+from proto.ops.files.sets import ResourceSet
+from proto.ops.pages import JSON, Paged, place
+from services.files.browse.indexing import IndexTools
+from services.files.browse.navigation import BrowseTools, artifacts, thumbnail
+from services.files.core import Core, Family, Handler, reads
+from services.files.plans.executions import EXECUTION, execution_of
+from services.files.query import named, sets
+from services.files.query.columns import Columns
+from services.files.query.entries import SELECTED, Select, entry_of, fitting
+from services.files.query.set_search import SetSearchTools, first_entries, sum_of
+from services.files.query.set_tools import all_sets, set_of
+from services.files.store.sql import Row, fetch_all, fetch_value
+from services.runtime import times
+from services.runtime.handlers import Context, handles
 
 METRICS: tuple[Metric, ...] = ("size", "count", "files", "directories")
 

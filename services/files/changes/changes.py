@@ -21,20 +21,20 @@ import apsw
 import msgspec
 from msgspec.structs import astuple
 
-from linckia.proto import frames
-from linckia.proto.errors import LinckiaError
-from linckia.services.files import paths
-from linckia.services.files.changes import disk, following
-from linckia.services.files.changes.copying import PREFIX, Copy
-from linckia.services.files.changes.disk import Item, OpenItem, OpenPath, Refused, opened, placed
-from linckia.services.files.changes.following import Follow
-from linckia.services.files.index.listing import MAX_INT, DiskEntry, look
-from linckia.services.files.index.tree import Tree, find
-from linckia.services.files.paths import FileRoots
-from linckia.services.files.store.database import Note, remove_note, write_note
-from linckia.services.files.store.sql import fetch_all
-from linckia.services.runtime import keyed
-from linckia.services.runtime.replace import rename
+from proto import frames
+from proto.errors import LinckiaError
+from services.files import paths
+from services.files.changes import disk, following
+from services.files.changes.copying import PREFIX, Copy
+from services.files.changes.disk import Item, OpenItem, OpenPath, Refused, opened, placed
+from services.files.changes.following import Follow
+from services.files.index.listing import MAX_INT, DiskEntry, look
+from services.files.index.tree import Tree, find
+from services.files.paths import FileRoots
+from services.files.store.database import Note, remove_note, write_note
+from services.files.store.sql import fetch_all
+from services.runtime import keyed
+from services.runtime.replace import rename
 
 CHUNK_ITEMS = 100
 """Most items per transaction; items of one transaction do not affect each other."""

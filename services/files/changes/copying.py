@@ -15,9 +15,9 @@ import stat
 from collections.abc import Callable
 from typing import NamedTuple
 
-from linckia.services.files import paths
-from linckia.services.files.changes import disk
-from linckia.services.files.changes.disk import OpenPath, Refused
+from services.files import paths
+from services.files.changes import disk
+from services.files.changes.disk import OpenPath, Refused
 
 PREFIX = ".linckia-moving-"
 """Name prefix of unfinished copies, which a crash may leave behind."""

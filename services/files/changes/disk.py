@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from linckia.proto.errors import LinckiaError
-from linckia.services.files import paths
-from linckia.services.files.paths import FileRoots
-from linckia.services.files.store.database import Note
+from proto.errors import LinckiaError
+from services.files import paths
+from services.files.paths import FileRoots
+from services.files.store.database import Note
 
 _O_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 O_READ_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -11,12 +11,12 @@ import time
 
 import apsw
 
-from linckia.services.files import paths
-from linckia.services.files.index.edit import Edit
-from linckia.services.files.index.listing import DiskEntry, look
-from linckia.services.files.index.tree import StoredEntry, Tree, below, find, find_scanned, last_scan
-from linckia.services.files.store import schema
-from linckia.services.files.store.sql import fetch_all, fetch_value
+from services.files import paths
+from services.files.index.edit import Edit
+from services.files.index.listing import DiskEntry, look
+from services.files.index.tree import StoredEntry, Tree, below, find, find_scanned, last_scan
+from services.files.store import schema
+from services.files.store.sql import fetch_all, fetch_value
 
 SALVAGED = 0
 """Trash id that stands for the former set members of a damaged database."""

@@ -14,20 +14,20 @@ import apsw
 import trio
 from msgspec import structs
 
-from linckia.proto.errors import InvalidParams, LinckiaError
-from linckia.proto.ops.files import changes as ops
-from linckia.services.files import paths
-from linckia.services.files.changes import disk, following
-from linckia.services.files.changes.changes import Changes, take_up
-from linckia.services.files.changes.disk import Item, Refused, placed
-from linckia.services.files.core import Core, Family, reads
-from linckia.services.files.paths import FileRoots
-from linckia.services.files.query import named
-from linckia.services.files.query.entries import MAX_BYTES, fitting
-from linckia.services.files.store import schema
-from linckia.services.files.store.sql import fetch_all, fetch_one, fetch_value
-from linckia.services.runtime import keyed, times
-from linckia.services.runtime.handlers import Context, handles
+from proto.errors import InvalidParams, LinckiaError
+from proto.ops.files import changes as ops
+from services.files import paths
+from services.files.changes import disk, following
+from services.files.changes.changes import Changes, take_up
+from services.files.changes.disk import Item, Refused, placed
+from services.files.core import Core, Family, reads
+from services.files.paths import FileRoots
+from services.files.query import named
+from services.files.query.entries import MAX_BYTES, fitting
+from services.files.store import schema
+from services.files.store.sql import fetch_all, fetch_one, fetch_value
+from services.runtime import keyed, times
+from services.runtime.handlers import Context, handles
 
 T = TypeVar("T", ops.Relocations, ops.Deletions)
 

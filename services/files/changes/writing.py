@@ -16,17 +16,17 @@ from pathlib import Path
 
 from msgspec.structs import astuple
 
-from linckia.proto.errors import LinckiaError
-from linckia.services.files import paths
-from linckia.services.files.changes import disk
-from linckia.services.files.changes.following import Follow
-from linckia.services.files.index.tree import Tree
-from linckia.services.files.paths import FileRoots
-from linckia.services.files.store import schema
-from linckia.services.files.store.database import Note, remove_note, write_note
-from linckia.services.runtime import keyed, rewrite
-from linckia.services.runtime.replace import create_file
-from linckia.services.runtime.rewrite import Rewritten
+from proto.errors import LinckiaError
+from services.files import paths
+from services.files.changes import disk
+from services.files.changes.following import Follow
+from services.files.index.tree import Tree
+from services.files.paths import FileRoots
+from services.files.store import schema
+from services.files.store.database import Note, remove_note, write_note
+from services.runtime import keyed, rewrite
+from services.runtime.replace import create_file
+from services.runtime.rewrite import Rewritten
 
 
 @dataclass(slots=True)

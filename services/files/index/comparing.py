@@ -21,15 +21,15 @@ from typing import NamedTuple
 import apsw
 import trio
 
-from linckia.proto.errors import LinckiaError, Unavailable
-from linckia.proto.ops.files.index import Compared, CompareFolders
-from linckia.proto.ops.files.text import GrepPart, GrepTexts
-from linckia.services.files import paths
-from linckia.services.files.index.listing import NOTHING, Ignored, ignore_rules, open_folder, read_folder
-from linckia.services.files.index.tree import below
-from linckia.services.files.store.sql import fetch_all
-from linckia.services.files.text.searching import search
-from linckia.services.runtime.handlers import Context, Environment, Handlers
+from proto.errors import LinckiaError, Unavailable
+from proto.ops.files.index import Compared, CompareFolders
+from proto.ops.files.text import GrepPart, GrepTexts
+from services.files import paths
+from services.files.index.listing import NOTHING, Ignored, ignore_rules, open_folder, read_folder
+from services.files.index.tree import below
+from services.files.store.sql import fetch_all
+from services.files.text.searching import search
+from services.runtime.handlers import Context, Environment, Handlers
 
 PIECE_ENTRIES = 2_000
 PIECE_FOLDERS = 500

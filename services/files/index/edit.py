@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 
 import apsw
 
-from linckia.services.files import paths
-from linckia.services.files.index.listing import MAX_INT, DiskEntry, Listing, look
-from linckia.services.files.index.tree import StoredEntry, below, find, find_scanned, folder_path, rows_below, set_rows
-from linckia.services.files.store import schema
-from linckia.services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
+from services.files import paths
+from services.files.index.listing import MAX_INT, DiskEntry, Listing, look
+from services.files.index.tree import StoredEntry, below, find, find_scanned, folder_path, rows_below, set_rows
+from services.files.store import schema
+from services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
 
 
 class Edit:

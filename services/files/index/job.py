@@ -11,11 +11,11 @@ import apsw
 import msgspec
 import trio
 
-from linckia.proto.ops.files.index import Job, JobStatus, Wholes
-from linckia.services.files.index.scan import Counts, Scan
-from linckia.services.files.store.sql import Row, fetch_all, fetch_one
-from linckia.services.runtime import times
-from linckia.services.runtime.storage import DiskFull
+from proto.ops.files.index import Job, JobStatus, Wholes
+from services.files.index.scan import Counts, Scan
+from services.files.store.sql import Row, fetch_all, fetch_one
+from services.runtime import times
+from services.runtime.storage import DiskFull
 
 
 @dataclass(eq=False, kw_only=True, slots=True)

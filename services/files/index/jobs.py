@@ -17,14 +17,14 @@ import apsw
 import msgspec
 import trio
 
-from linckia.proto.errors import OperationError, Unavailable
-from linckia.proto.ops.files.index import Job
-from linckia.services.files import paths
-from linckia.services.files.index.comparing import CompareClient
-from linckia.services.files.index.job import JobOutcome, RunningJob, every_job, find_job
-from linckia.services.files.index.listing import look, without_files
-from linckia.services.files.index.scan import Cancelled, Counts, Missing, Scan
-from linckia.services.files.index.tree import (
+from proto.errors import OperationError, Unavailable
+from proto.ops.files.index import Job
+from services.files import paths
+from services.files.index.comparing import CompareClient
+from services.files.index.job import JobOutcome, RunningJob, every_job, find_job
+from services.files.index.listing import look, without_files
+from services.files.index.scan import Cancelled, Counts, Missing, Scan
+from services.files.index.tree import (
     Totals,
     Tree,
     below,
@@ -34,10 +34,10 @@ from linckia.services.files.index.tree import (
     totals,
     wholes,
 )
-from linckia.services.files.store.database import steadily
-from linckia.services.files.store.sql import Row, fetch_all, fetch_value
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.storage import DiskFull
+from services.files.store.database import steadily
+from services.files.store.sql import Row, fetch_all, fetch_value
+from services.runtime.handlers import Environment
+from services.runtime.storage import DiskFull
 
 SCANS_AT_ONCE = 4
 MAX_ATTEMPTS = 2

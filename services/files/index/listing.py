@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from linckia.services.files import paths
-from linckia.services.files.store import schema
-from linckia.services.runtime.ignore_files import Patterns
-from linckia.services.runtime.roots import Roots
+from services.files import paths
+from services.files.store import schema
+from services.runtime.ignore_files import Patterns
+from services.runtime.roots import Roots
 
 MAX_INT = 2**63 - 1
 

@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 import apsw
 
-from linckia.services.files import paths
-from linckia.services.files.index.edit import Edit
-from linckia.services.files.index.listing import MAX_INT, DiskEntry, is_at, look, open_folder, read_folder
-from linckia.services.files.index.tree import StoredEntry, Tree, below, find, find_scanned, rows_of_root, set_rows
-from linckia.services.files.store import schema
-from linckia.services.files.store.sql import fetch_all, fetch_value
+from services.files import paths
+from services.files.index.edit import Edit
+from services.files.index.listing import MAX_INT, DiskEntry, is_at, look, open_folder, read_folder
+from services.files.index.tree import StoredEntry, Tree, below, find, find_scanned, rows_of_root, set_rows
+from services.files.store import schema
+from services.files.store.sql import fetch_all, fetch_value
 
 TURN_S = 0.2
 """How long one transaction may keep others from writing."""

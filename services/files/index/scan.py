@@ -20,14 +20,14 @@ from typing import NamedTuple
 
 import apsw
 
-from linckia.proto.errors import Unavailable
-from linckia.services.files import paths
-from linckia.services.files.index.comparing import Ask, Listed, compared, different
-from linckia.services.files.index.edit import Edit
-from linckia.services.files.index.listing import NOTHING, Listing, is_at, look, open_folder, read_folder
-from linckia.services.files.index.tree import Tree, find, folder_path, set_rows
-from linckia.services.files.store import schema
-from linckia.services.files.store.sql import fetch_all, fetch_value
+from proto.errors import Unavailable
+from services.files import paths
+from services.files.index.comparing import Ask, Listed, compared, different
+from services.files.index.edit import Edit
+from services.files.index.listing import NOTHING, Listing, is_at, look, open_folder, read_folder
+from services.files.index.tree import Tree, find, folder_path, set_rows
+from services.files.store import schema
+from services.files.store.sql import fetch_all, fetch_value
 
 BATCH_ENTRIES = 20_000
 BATCH_S = 0.5

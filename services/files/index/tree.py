@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import apsw
 
-from linckia.proto.ops.files.index import Wholes
-from linckia.services.files import paths
-from linckia.services.files.index.listing import Ignored
-from linckia.services.files.store import schema
-from linckia.services.files.store.sql import fetch_all, fetch_one, fetch_value
-from linckia.services.runtime import times
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.ignore_files import GENERATED, VERSION_CONTROL
+from proto.ops.files.index import Wholes
+from services.files import paths
+from services.files.index.listing import Ignored
+from services.files.store import schema
+from services.files.store.sql import fetch_all, fetch_one, fetch_value
+from services.runtime import times
+from services.runtime.database import Database
+from services.runtime.ignore_files import GENERATED, VERSION_CONTROL
 
 
 class Totals(NamedTuple):

@@ -14,17 +14,17 @@ import apsw
 import msgspec
 import trio
 
-from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
-from linckia.proto.ops.files import classifier as ops
-from linckia.proto.ops.media import MediaInspect
-from linckia.services.files import paths
-from linckia.services.files.core import Core, Family, reads
-from linckia.services.files.query.entries import find_indexed
-from linckia.services.files.store import schema
-from linckia.services.files.store.database import steadily
-from linckia.services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
-from linckia.services.runtime import times
-from linckia.services.runtime.handlers import Context, handles
+from proto.errors import InvalidParams, LinckiaError, OperationError
+from proto.ops.files import classifier as ops
+from proto.ops.media import MediaInspect
+from services.files import paths
+from services.files.core import Core, Family, reads
+from services.files.query.entries import find_indexed
+from services.files.store import schema
+from services.files.store.database import steadily
+from services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
+from services.runtime import times
+from services.runtime.handlers import Context, handles
 
 CLASSIFIERS: tuple[ops.Classifier, ...] = get_args(ops.Classifier)
 

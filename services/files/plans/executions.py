@@ -17,19 +17,19 @@ import apsw
 import msgspec
 import trio
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.files.plans import Condition, ExecutionRecord, ExecutionStatus, Mode, Outcome, PlanSource
-from linckia.services.files.core import Core
-from linckia.services.files.index.listing import look
-from linckia.services.files.plans import followers, outcomes, source_entries
-from linckia.services.files.plans.classifying import ClassifierTools
-from linckia.services.files.plans.followers import Followed, Followers, OnChange
-from linckia.services.files.plans.outcomes import OutcomeRunner, Tally
-from linckia.services.files.plans.source_entries import Batch, PlanEntry
-from linckia.services.files.query import named, sets
-from linckia.services.files.store.database import steadily
-from linckia.services.files.store.sql import Row, fetch_all
-from linckia.services.runtime import times
+from proto.errors import LinckiaError
+from proto.ops.files.plans import Condition, ExecutionRecord, ExecutionStatus, Mode, Outcome, PlanSource
+from services.files.core import Core
+from services.files.index.listing import look
+from services.files.plans import followers, outcomes, source_entries
+from services.files.plans.classifying import ClassifierTools
+from services.files.plans.followers import Followed, Followers, OnChange
+from services.files.plans.outcomes import OutcomeRunner, Tally
+from services.files.plans.source_entries import Batch, PlanEntry
+from services.files.query import named, sets
+from services.files.store.database import steadily
+from services.files.store.sql import Row, fetch_all
+from services.runtime import times
 
 BATCH = 1_000
 

@@ -17,15 +17,15 @@ from functools import partial
 import apsw
 import trio
 
-from linckia.proto.errors import InvalidParams, LinckiaError
-from linckia.proto.ops import watch as ops
-from linckia.services.files import paths
-from linckia.services.files.core import Core
-from linckia.services.files.index.listing import look, without_files
-from linckia.services.files.index.live import Hint, Live, doubt, doubted, trust
-from linckia.services.files.index.tree import find
-from linckia.services.files.store.database import steadily
-from linckia.services.files.store.sql import fetch_all, fetch_one
+from proto.errors import InvalidParams, LinckiaError
+from proto.ops import watch as ops
+from services.files import paths
+from services.files.core import Core
+from services.files.index.listing import look, without_files
+from services.files.index.live import Hint, Live, doubt, doubted, trust
+from services.files.index.tree import find
+from services.files.store.database import steadily
+from services.files.store.sql import fetch_all, fetch_one
 
 BATCH = 5_000
 """Number of changes per batch."""

@@ -13,22 +13,22 @@ import apsw
 import msgspec
 import trio
 
-from linckia.proto import grants, ops
-from linckia.proto.errors import Executed, Forbidden, InvalidParams, LinckiaError, Overloaded, Unavailable
-from linckia.proto.later import LaterCall, filled
-from linckia.proto.operation import CLIENT, Operation, Role
-from linckia.proto.ops.files import plans as ops_of_plans
-from linckia.proto.ops.files.plans import ChainedOutcome, ClassifierOutcome, Outcome, SelectionOutcome, ToolOutcome
-from linckia.proto.ops.kernel import SERVICE as KERNEL
-from linckia.proto.ops.kernel import KernelCall
-from linckia.services.files import paths
-from linckia.services.files.core import Core
-from linckia.services.files.plans import classifying
-from linckia.services.files.plans.classifying import ClassifierTools
-from linckia.services.files.plans.source_entries import PlanEntry
-from linckia.services.files.query import sets
-from linckia.services.files.store import schema
-from linckia.services.runtime import times
+from proto import grants, ops
+from proto.errors import Executed, Forbidden, InvalidParams, LinckiaError, Overloaded, Unavailable
+from proto.later import LaterCall, filled
+from proto.operation import CLIENT, Operation, Role
+from proto.ops.files import plans as ops_of_plans
+from proto.ops.files.plans import ChainedOutcome, ClassifierOutcome, Outcome, SelectionOutcome, ToolOutcome
+from proto.ops.kernel import SERVICE as KERNEL
+from proto.ops.kernel import KernelCall
+from services.files import paths
+from services.files.core import Core
+from services.files.plans import classifying
+from services.files.plans.classifying import ClassifierTools
+from services.files.plans.source_entries import PlanEntry
+from services.files.query import sets
+from services.files.store import schema
+from services.runtime import times
 
 MAX_DEPTH = 16
 

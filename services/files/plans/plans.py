@@ -10,19 +10,19 @@ import msgspec
 import trio
 from msgspec import structs
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.later import MAX_LATER_CALLS
-from linckia.proto.ops.files import plans as ops
-from linckia.proto.ops.files.shared import Deleted
-from linckia.proto.ops.kernel import KernelMandate
-from linckia.services.files import paths
-from linckia.services.files.core import Core, Family, reads, writes
-from linckia.services.files.plans import executions, followers, outcomes, source_entries
-from linckia.services.files.plans.executions import EXECUTION, Executions, PlanDefinition, execution_of
-from linckia.services.files.query import conditions, named
-from linckia.services.files.store.sql import Row, fetch_all, fetch_value
-from linckia.services.runtime import times
-from linckia.services.runtime.handlers import Context, handles
+from proto.errors import InvalidParams, OperationError
+from proto.later import MAX_LATER_CALLS
+from proto.ops.files import plans as ops
+from proto.ops.files.shared import Deleted
+from proto.ops.kernel import KernelMandate
+from services.files import paths
+from services.files.core import Core, Family, reads, writes
+from services.files.plans import executions, followers, outcomes, source_entries
+from services.files.plans.executions import EXECUTION, Executions, PlanDefinition, execution_of
+from services.files.query import conditions, named
+from services.files.store.sql import Row, fetch_all, fetch_value
+from services.runtime import times
+from services.runtime.handlers import Context, handles
 
 _COLUMNS = (
     "name, definition, created, updated, status, (SELECT count(*) FROM execution WHERE plan = name),"

@@ -8,14 +8,14 @@ from typing import NamedTuple
 import apsw
 import msgspec
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.files.plans import Condition, PlanSource
-from linckia.services.files import paths
-from linckia.services.files.index.tree import below, find, find_shown
-from linckia.services.files.query import conditions, entries, matching, sets
-from linckia.services.files.query.entries import Select
-from linckia.services.files.query.queries import selection
-from linckia.services.files.store import schema
+from proto.errors import InvalidParams
+from proto.ops.files.plans import Condition, PlanSource
+from services.files import paths
+from services.files.index.tree import below, find, find_shown
+from services.files.query import conditions, entries, matching, sets
+from services.files.query.entries import Select
+from services.files.query.queries import selection
+from services.files.store import schema
 
 
 class PlanEntry(NamedTuple):

@@ -15,22 +15,22 @@ import msgspec
 import trio
 from msgspec import structs
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.files import sources as ops
-from linckia.proto.ops.files.shared import Deleted
-from linckia.services.files import paths
-from linckia.services.files.core import Core
-from linckia.services.files.index.jobs import ACTIVE
-from linckia.services.files.index.listing import look
-from linckia.services.files.index.tree import below, find_shown, last_scan, rows_of_root
-from linckia.services.files.plans import followers
-from linckia.services.files.plans.followers import Followed, Followers
-from linckia.services.files.query import named
-from linckia.services.files.store import schema
-from linckia.services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
-from linckia.services.runtime import times
-from linckia.services.runtime.handlers import Context, handles
-from linckia.services.runtime.roots import is_text_name
+from proto.errors import InvalidParams
+from proto.ops.files import sources as ops
+from proto.ops.files.shared import Deleted
+from services.files import paths
+from services.files.core import Core
+from services.files.index.jobs import ACTIVE
+from services.files.index.listing import look
+from services.files.index.tree import below, find_shown, last_scan, rows_of_root
+from services.files.plans import followers
+from services.files.plans.followers import Followed, Followers
+from services.files.query import named
+from services.files.store import schema
+from services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
+from services.runtime import times
+from services.runtime.handlers import Context, handles
+from services.runtime.roots import is_text_name
 
 
 class SourceDefinition(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,11 +13,11 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from linckia.services.files.query.column_names import INSIDE, ORDER, SET
-from linckia.services.files.query.matching import Compare, Contains
-from linckia.services.files.query.path_order import by_path, numbers
-from linckia.services.files.store import schema
-from linckia.services.files.store.sql import Row, fetch_all, fetch_value, key
+from services.files.query.column_names import INSIDE, ORDER, SET
+from services.files.query.matching import Compare, Contains
+from services.files.query.path_order import by_path, numbers
+from services.files.store import schema
+from services.files.store.sql import Row, fetch_all, fetch_value, key
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 import apsw
 import trio
 
-from linckia.services.files.store.sql import fetch_value
-from linckia.services.runtime.database import Database
+from proto.names import module
+from services.files.store.sql import fetch_value
+from services.runtime.database import Database
 
 if TYPE_CHECKING:
-    from linckia.services.files.query.arrays import Arrays, View
+    from services.files.query.arrays import Arrays, View
 
 LARGE = 50_000
 """Queries over fewer entries are left to SQLite."""
@@ -163,7 +164,7 @@ def _fill(db: apsw.Connection, base: _Base, names: Collection[str]) -> bool:
     if last > MOST_ENTRIES:
         return True
     # numpy takes memory and start-up time that a small index does not need.
-    arrays: Arrays = importlib.import_module("linckia.services.files.query.arrays").Arrays(base.arrays)
+    arrays: Arrays = importlib.import_module(module("services.files.query.arrays")).Arrays(base.arrays)
     for name in sorted(names):
         arrays.load(db, name)
     if not base.lost:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.files import plans as ops
-from linckia.proto.ops.files.resources import TextMode
-from linckia.services.files.query import matching
-from linckia.services.files.query.matching import EXTENSIONS, between
-from linckia.services.files.store import schema
-from linckia.services.files.store.sql import is_pattern
-from linckia.services.runtime.times import instant
+from proto.errors import InvalidParams
+from proto.ops.files import plans as ops
+from proto.ops.files.resources import TextMode
+from services.files.query import matching
+from services.files.query.matching import EXTENSIONS, between
+from services.files.store import schema
+from services.files.store.sql import is_pattern
+from services.runtime.times import instant
 
 MAX_DEPTH = 32
 MAX_CONDITIONS = 1000

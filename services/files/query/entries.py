@@ -12,17 +12,17 @@ from typing import NamedTuple, TypeVar
 import apsw
 import msgspec
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.files.shared import EntryPage, FileEntry, Filter
-from linckia.services.files import paths
-from linckia.services.files.index.tree import StoredEntry, find_scanned, find_shown
-from linckia.services.files.query.column_names import SET
-from linckia.services.files.query.columns import Columns, is_large
-from linckia.services.files.query.matching import COLUMNS, Compare, Condition, Contains, between, text_matches
-from linckia.services.files.store import schema
-from linckia.services.files.store.sql import Row, key
-from linckia.services.runtime import times
-from linckia.services.runtime.times import instant
+from proto.errors import InvalidParams
+from proto.ops.files.shared import EntryPage, FileEntry, Filter
+from services.files import paths
+from services.files.index.tree import StoredEntry, find_scanned, find_shown
+from services.files.query.column_names import SET
+from services.files.query.columns import Columns, is_large
+from services.files.query.matching import COLUMNS, Compare, Condition, Contains, between, text_matches
+from services.files.store import schema
+from services.files.store.sql import Row, key
+from services.runtime import times
+from services.runtime.times import instant
 
 T = TypeVar("T")
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import re2  # type: ignore[import-untyped]  # ships no types
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.files.plans import MediaType
-from linckia.proto.ops.files.resources import TextMode
-from linckia.services.files.store.sql import key, searcher
-from linckia.services.runtime import literals
-from linckia.services.runtime.linear import BadPattern
+from proto.errors import InvalidParams
+from proto.ops.files.plans import MediaType
+from proto.ops.files.resources import TextMode
+from services.files.store.sql import key, searcher
+from services.runtime import literals
+from services.runtime.linear import BadPattern
 
 COLUMNS = {
     "path": "n.path",

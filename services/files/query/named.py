@@ -6,11 +6,11 @@ import urllib.parse
 
 import apsw
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.mcp import RESOURCE_UPDATED, ResourceUpdated
-from linckia.proto.suggestions import did_you_mean
-from linckia.services.files.store.sql import Row, fetch_all, fetch_one
-from linckia.services.runtime.handlers import Environment
+from proto.errors import InvalidParams
+from proto.mcp import RESOURCE_UPDATED, ResourceUpdated
+from proto.suggestions import did_you_mean
+from services.files.store.sql import Row, fetch_all, fetch_one
+from services.runtime.handlers import Environment
 
 NAMED_IN_ERRORS = 20
 LOOKED_AT = 5000

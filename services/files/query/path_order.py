@@ -12,8 +12,8 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from linckia.services.files.store import schema
-from linckia.services.files.store.sql import fetch_one, fetch_value
+from services.files.store import schema
+from services.files.store.sql import fetch_one, fetch_value
 
 Array = npt.NDArray[Any]
 

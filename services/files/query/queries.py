@@ -8,14 +8,14 @@ import apsw
 import msgspec
 from msgspec import structs
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.files import queries as ops
-from linckia.proto.ops.files.shared import Deleted, Filter
-from linckia.services.files.core import Family, reads, writes
-from linckia.services.files.query import named
-from linckia.services.files.query.entries import Order, Select, conditions, page
-from linckia.services.files.store.sql import Row, fetch_all
-from linckia.services.runtime import times
+from proto.errors import InvalidParams
+from proto.ops.files import queries as ops
+from proto.ops.files.shared import Deleted, Filter
+from services.files.core import Family, reads, writes
+from services.files.query import named
+from services.files.query.entries import Order, Select, conditions, page
+from services.files.store.sql import Row, fetch_all
+from services.runtime import times
 
 
 class QueryDefinition(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,14 +9,14 @@ import apsw
 import msgspec
 from msgspec import structs
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.files import resources as ops
-from linckia.proto.ops.files.shared import FileEntry
-from linckia.services.files import paths
-from linckia.services.files.core import Family, reads
-from linckia.services.files.query import sets
-from linckia.services.files.query.columns import Columns
-from linckia.services.files.query.entries import (
+from proto.errors import InvalidParams
+from proto.ops.files import resources as ops
+from proto.ops.files.shared import FileEntry
+from services.files import paths
+from services.files.core import Family, reads
+from services.files.query import sets
+from services.files.query.columns import Columns
+from services.files.query.entries import (
     BY_PATH,
     MAX_BYTES,
     SELECTED,
@@ -29,10 +29,10 @@ from linckia.services.files.query.entries import (
     is_kind,
     page,
 )
-from linckia.services.files.query.matching import COLUMNS, Condition, between, compared, text_matches
-from linckia.services.files.store import schema
-from linckia.services.files.store.sql import fetch_one
-from linckia.services.runtime.times import instant
+from services.files.query.matching import COLUMNS, Condition, between, compared, text_matches
+from services.files.store import schema
+from services.files.store.sql import fetch_one
+from services.runtime.times import instant
 
 T = TypeVar("T")
 

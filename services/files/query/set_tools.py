@@ -9,16 +9,16 @@ from typing import Any
 import apsw
 from msgspec import structs
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.files import sets as ops
-from linckia.proto.ops.files.shared import Deleted
-from linckia.services.files import paths
-from linckia.services.files.core import Family, reads, writes
-from linckia.services.files.index.tree import find_shown
-from linckia.services.files.query import named, sets
-from linckia.services.files.query.entries import BY_PATH, MAX_BYTES, Select, fitting, page
-from linckia.services.files.store.sql import Row, fetch_all, fetch_value
-from linckia.services.runtime import times
+from proto.errors import InvalidParams, OperationError
+from proto.ops.files import sets as ops
+from proto.ops.files.shared import Deleted
+from services.files import paths
+from services.files.core import Family, reads, writes
+from services.files.index.tree import find_shown
+from services.files.query import named, sets
+from services.files.query.entries import BY_PATH, MAX_BYTES, Select, fitting, page
+from services.files.store.sql import Row, fetch_all, fetch_value
+from services.runtime import times
 
 _COLUMNS = (
     "s.name, s.description, (SELECT count(*) FROM member WHERE set_id = s.id),"

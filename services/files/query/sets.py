@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 import apsw
 import msgspec
 
-from linckia.proto.ops.files.resources import Metric
-from linckia.services.files.query import named
-from linckia.services.files.query.column_names import SET
-from linckia.services.files.query.columns import Columns, is_large
-from linckia.services.files.store.sql import fetch_all, fetch_value
+from proto.ops.files.resources import Metric
+from services.files.query import named
+from services.files.query.column_names import SET
+from services.files.query.columns import Columns, is_large
+from services.files.store.sql import fetch_all, fetch_value
 
 
 def find(db: apsw.Connection, name: str, field: str = "name") -> int:

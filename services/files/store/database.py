@@ -19,13 +19,13 @@ import apsw
 import msgspec
 import trio
 
-from linckia.proto.errors import Unavailable
-from linckia.services.files import paths
-from linckia.services.files.store import schema, sql
-from linckia.services.files.store.sql import fetch_all
-from linckia.services.runtime.database import Database, Kind, Schema, copies, sync_folder
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.storage import retry_when_full
+from proto.errors import Unavailable
+from services.files import paths
+from services.files.store import schema, sql
+from services.files.store.sql import fetch_all
+from services.runtime.database import Database, Kind, Schema, copies, sync_folder
+from services.runtime.handlers import Environment
+from services.runtime.storage import retry_when_full
 
 PRAGMAS = {"cache_size": -65536, "mmap_size": 1 << 30, "wal_autocheckpoint": 8000, "recursive_triggers": 1}
 

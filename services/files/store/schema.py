@@ -9,8 +9,8 @@ directory (`scanned` negative). Always serve clients from the view `node`, never
 
 from __future__ import annotations
 
-from linckia.proto.ops.files.shared import Kind
-from linckia.services.files.manifest import SCHEMA_VERSION
+from proto.ops.files.shared import Kind
+from services.files.manifest import SCHEMA_VERSION
 
 VERSION = SCHEMA_VERSION
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import apsw
 
-from linckia.services.runtime import linear
+from services.runtime import linear
 
 Row = tuple[Any, ...]
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import structs
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.files.text import FileEdit, FileText
-from linckia.proto.suggestions import did_you_mean
-from linckia.services.files.text.nearly import difference
-from linckia.services.runtime.rewrite import content_hash
-from linckia.services.runtime.text.lines import span
-from linckia.services.runtime.text.texts import Text
+from proto.errors import InvalidParams, OperationError
+from proto.ops.files.text import FileEdit, FileText
+from proto.suggestions import did_you_mean
+from services.files.text.nearly import difference
+from services.runtime.rewrite import content_hash
+from services.runtime.text.lines import span
+from services.runtime.text.texts import Text
 
 MAX_LINES = 2_000
 """Number of lines returned if no range is given."""

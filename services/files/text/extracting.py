@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.decode import DOCUMENT_TYPES, TEXTUAL_TYPES, DecodedText, DecodeText
-from linckia.proto.ops.files.text import FileSource, FileText
-from linckia.services.files import paths
-from linckia.services.runtime.calls import Undecodable, decoded
-from linckia.services.runtime.handlers import Context
-from linckia.services.runtime.rewrite import content_hash
-from linckia.services.runtime.text.texts import Text
+from proto.errors import InvalidParams, OperationError
+from proto.ops.decode import DOCUMENT_TYPES, TEXTUAL_TYPES, DecodedText, DecodeText
+from proto.ops.files.text import FileSource, FileText
+from services.files import paths
+from services.runtime.calls import Undecodable, decoded
+from services.runtime.handlers import Context
+from services.runtime.rewrite import content_hash
+from services.runtime.text.texts import Text
 
 ORIGINAL_BYTES = 300_000
 """Most bytes in one answer."""

@@ -16,14 +16,14 @@ from typing import NamedTuple
 import msgspec
 import trio
 
-from linckia.proto.errors import InvalidParams, LinckiaError
-from linckia.proto.ops.files.text import GrepFile, GrepFiles, GrepFound, GrepPart, GrepTexts, Piece
-from linckia.services.files import paths
-from linckia.services.files.core import Core
-from linckia.services.files.paths import FileRoots
-from linckia.services.files.text.searching import pattern_of, search
-from linckia.services.files.text.walking import Globs, Walk
-from linckia.services.runtime.handlers import Context
+from proto.errors import InvalidParams, LinckiaError
+from proto.ops.files.text import GrepFile, GrepFiles, GrepFound, GrepPart, GrepTexts, Piece
+from services.files import paths
+from services.files.core import Core
+from services.files.paths import FileRoots
+from services.files.text.searching import pattern_of, search
+from services.files.text.walking import Globs, Walk
+from services.runtime.handlers import Context
 
 ELSEWHERE = 2
 """Number of pieces in flight to other processes: one being searched, and the next on its way."""

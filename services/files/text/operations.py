@@ -9,19 +9,19 @@ import msgspec
 import trio
 from msgspec import structs
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.frames import Written
-from linckia.proto.ops.files import text as ops
-from linckia.services.files import paths
-from linckia.services.files.changes.writing import Writing
-from linckia.services.files.core import Core, Family
-from linckia.services.files.query import named
-from linckia.services.files.text import large
-from linckia.services.files.text.editing import edited, part
-from linckia.services.files.text.extracting import extracted, is_document, original
-from linckia.services.files.text.grep import Grep
-from linckia.services.runtime.handlers import Context, handles
-from linckia.services.runtime.rewrite import (
+from proto.errors import InvalidParams, OperationError
+from proto.frames import Written
+from proto.ops.files import text as ops
+from services.files import paths
+from services.files.changes.writing import Writing
+from services.files.core import Core, Family
+from services.files.query import named
+from services.files.text import large
+from services.files.text.editing import edited, part
+from services.files.text.extracting import extracted, is_document, original
+from services.files.text.grep import Grep
+from services.runtime.handlers import Context, handles
+from services.runtime.rewrite import (
     MAX_BYTES,
     Rewritten,
     bounded,
@@ -30,8 +30,8 @@ from linckia.services.runtime.rewrite import (
     naming_errors,
     read_whole,
 )
-from linckia.services.runtime.text.lines import shortly
-from linckia.services.runtime.text.texts import Text, codec, decode, like, unencodable
+from services.runtime.text.lines import shortly
+from services.runtime.text.texts import Text, codec, decode, like, unencodable
 
 
 class TextTools(Family):

@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 import re2  # type: ignore[import-untyped]  # it ships neither types nor stubs
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.files.text import GrepFile, GrepFiles, GrepLine, GrepPart, Piece
-from linckia.services.files import paths
-from linckia.services.runtime import linear, literals
-from linckia.services.runtime.roots import OutsideRoots, Roots
-from linckia.services.runtime.text.charsets import charset_of
+from proto.errors import InvalidParams
+from proto.ops.files.text import GrepFile, GrepFiles, GrepLine, GrepPart, Piece
+from services.files import paths
+from services.runtime import linear, literals
+from services.runtime.roots import OutsideRoots, Roots
+from services.runtime.text.charsets import charset_of
 
 FIRST_READ = 1 << 17
 """Bytes read at first: enough for most files."""

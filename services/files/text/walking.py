@@ -15,12 +15,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.files.text import Piece
-from linckia.services.files import paths
-from linckia.services.files.index.listing import without_files
-from linckia.services.runtime.ignore_files import IgnoreRules, Patterns, rules_in
-from linckia.services.runtime.roots import OutsideRoots, Roots
+from proto.errors import InvalidParams
+from proto.ops.files.text import Piece
+from services.files import paths
+from services.files.index.listing import without_files
+from services.runtime.ignore_files import IgnoreRules, Patterns, rules_in
+from services.runtime.roots import OutsideRoots, Roots
 
 OWN_FILES = (".ignore", ".rgignore", ".linckiaignore")
 """In ascending order of precedence."""

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from linckia.proto.errors import Failure, OperationError
-from linckia.proto.json_types import JsonObject
-from linckia.proto.operation import Operation
-from linckia.services.front.excerpt import Excerpt
-from linckia.services.front.protocol.failures import as_data, message_of
+from proto.errors import Failure, OperationError
+from proto.json_types import JsonObject
+from proto.operation import Operation
+from services.front.excerpt import Excerpt
+from services.front.protocol.failures import as_data, message_of
 
 MAX_BYTES = 32 * 1024 * 1024
 """Longest result; half of the longest message, because text and structured content both contain it."""

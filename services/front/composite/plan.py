@@ -14,12 +14,12 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import structs
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.json_types import JsonObject
-from linckia.proto.lenient import converted
-from linckia.proto.operation import Operation, Params
-from linckia.proto.surfaces.steps import Category, Steps
-from linckia.proto.validation import respelled, validate
+from proto.errors import InvalidParams
+from proto.json_types import JsonObject
+from proto.lenient import converted
+from proto.operation import Operation, Params
+from proto.surfaces.steps import Category, Steps
+from proto.validation import respelled, validate
 
 T = TypeVar("T")
 

@@ -11,26 +11,26 @@ from typing import Unpack
 
 from msgspec import Raw
 
-from linckia.proto import keys
-from linckia.proto.approvals import Rules
-from linckia.proto.dispatch import CallOptions, ClientRequests, Dispatcher
-from linckia.proto.errors import InvalidParams, LinckiaError, UnknownOperation
-from linckia.proto.frames import new_trace
-from linckia.proto.front import SERVICE
-from linckia.proto.json_types import JsonObject
-from linckia.proto.operation import CLIENT, Operation, Params
-from linckia.proto.ops.front import CallMounted, Describe, Execute, Query, Session
-from linckia.proto.outcomes import counted, per_item
-from linckia.proto.suggestions import did_you_mean
-from linckia.proto.surfaces.describe import describe
-from linckia.proto.surfaces.steps import DOCUMENTS, NAMES, Category, Steps
-from linckia.services.front.composite.answer import Composed, as_json, composed, direct, failed, sized
-from linckia.services.front.composite.plan import Planned, check, plan
-from linckia.services.front.dispatcher import run_locally
-from linckia.services.front.excerpt import excerpt
-from linckia.services.front.protocol.failures import as_failure
-from linckia.services.front.protocol.session import current_idempotency_key, using_idempotency_key
-from linckia.services.front.tool_search import ToolSearches
+from proto import keys
+from proto.approvals import Rules
+from proto.dispatch import CallOptions, ClientRequests, Dispatcher
+from proto.errors import InvalidParams, LinckiaError, UnknownOperation
+from proto.frames import new_trace
+from proto.front import SERVICE
+from proto.json_types import JsonObject
+from proto.operation import CLIENT, Operation, Params
+from proto.ops.front import CallMounted, Describe, Execute, Query, Session
+from proto.outcomes import counted, per_item
+from proto.suggestions import did_you_mean
+from proto.surfaces.describe import describe
+from proto.surfaces.steps import DOCUMENTS, NAMES, Category, Steps
+from services.front.composite.answer import Composed, as_json, composed, direct, failed, sized
+from services.front.composite.plan import Planned, check, plan
+from services.front.dispatcher import run_locally
+from services.front.excerpt import excerpt
+from services.front.protocol.failures import as_failure
+from services.front.protocol.session import current_idempotency_key, using_idempotency_key
+from services.front.tool_search import ToolSearches
 
 CallStep = Callable[[Operation[object], Params[object], ClientRequests | None], Awaitable[object]]
 """Calls the operation of one step on behalf of the tool's caller."""

@@ -13,12 +13,12 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from linckia.proto import frames
-from linckia.proto.dispatch import Dispatcher
-from linckia.proto.errors import LinckiaError
-from linckia.proto.frames import Event
-from linckia.proto.front import SERVICE
-from linckia.proto.mounts import (
+from proto import frames
+from proto.dispatch import Dispatcher
+from proto.errors import LinckiaError
+from proto.frames import Event
+from proto.front import SERVICE
+from proto.mounts import (
     CHANGED,
     READ,
     UPDATED,
@@ -33,9 +33,9 @@ from linckia.proto.mounts import (
     Wanted,
     operations_of,
 )
-from linckia.proto.operation import Params, operation_of
-from linckia.proto.ops.kernel import KernelMounts
-from linckia.proto.ops.mounts import MountsName, MountsOffered
+from proto.operation import Params, operation_of
+from proto.ops.kernel import KernelMounts
+from proto.ops.mounts import MountsName, MountsOffered
 
 R = TypeVar("R")
 

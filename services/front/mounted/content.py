@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from linckia.proto.json_types import JsonObject
-from linckia.proto.operation import Operation, Params
-from linckia.services.front.excerpt import Excerpt, excerpt
+from proto.json_types import JsonObject
+from proto.operation import Operation, Params
+from services.front.excerpt import Excerpt, excerpt
 
 _encode = msgspec.json.Encoder().encode
 

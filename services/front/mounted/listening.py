@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Iterable
 import msgspec
 import trio
 
-from linckia.proto.dispatch import Dispatcher
-from linckia.proto.errors import LinckiaError
-from linckia.proto.mounts import READ, MountRequest, operations_of
-from linckia.services.front.protocol.session import current_session
+from proto.dispatch import Dispatcher
+from proto.errors import LinckiaError
+from proto.mounts import READ, MountRequest, operations_of
+from services.front.protocol.session import current_session
 
 UNSUBSCRIBE_S = 5.0
 

@@ -8,16 +8,16 @@ from typing import Literal
 
 import trio
 
-from linckia.proto.dispatch import Dispatcher
-from linckia.proto.mcp import ListChanged, ResourceUpdated
-from linckia.proto.mounts import Mount, MountNames, Offered, Wanted
-from linckia.proto.operation import ALL, CLIENT, CORE, REFERENCES, Operation
-from linckia.proto.ops import Table
-from linckia.proto.surfaces.surface import Surface
-from linckia.services.front.mounted.catalogue import Catalogue
-from linckia.services.front.mounted.listening import Listeners
-from linckia.services.front.mounted.names import RESOURCES, MountedNames
-from linckia.services.front.mounted.surface import MountSurface
+from proto.dispatch import Dispatcher
+from proto.mcp import ListChanged, ResourceUpdated
+from proto.mounts import Mount, MountNames, Offered, Wanted
+from proto.operation import ALL, CLIENT, CORE, REFERENCES, Operation
+from proto.ops import Table
+from proto.surfaces.surface import Surface
+from services.front.mounted.catalogue import Catalogue
+from services.front.mounted.listening import Listeners
+from services.front.mounted.names import RESOURCES, MountedNames
+from services.front.mounted.surface import MountSurface
 
 LISTS: tuple[Literal["tools", "resources", "prompts"], ...] = ("tools", "resources", "prompts")
 

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from linckia.proto.json_types import JsonObject
-from linckia.proto.mounts import Holder, Mount, MountNames, NameKind, Offered, Taken, Wanted, service_of
-from linckia.services.front.mounted.tools import MountedTool, chosen, named, other_name, shortened, tools_of
+from proto.json_types import JsonObject
+from proto.mounts import Holder, Mount, MountNames, NameKind, Offered, Taken, Wanted, service_of
+from services.front.mounted.tools import MountedTool, chosen, named, other_name, shortened, tools_of
 
 RESOURCES = "linckia://mcp/"
 """Beginning of the URIs of mounted resources: `linckia://mcp/NAME/` and the server's own URI."""

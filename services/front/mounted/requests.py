@@ -14,21 +14,21 @@ import msgspec
 import trio
 from msgspec import Raw, UnsetType
 
-from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
-from linckia.proto.json_types import JsonObject
-from linckia.proto.keys import META
-from linckia.proto.mounts import MAX_NAME_CHARS, PROGRESS_S, READ, MountReply, MountRequest, operations_of
-from linckia.proto.operation import Operation
-from linckia.services.front.long_messages import turn
-from linckia.services.front.mounted.content import bounded
-from linckia.services.front.mounted.surface import MountSurface
-from linckia.services.front.mounted.tools import MountedTool
-from linckia.services.front.protocol.calls import as_error, handle_result, perform, unknown_tool
-from linckia.services.front.protocol.client_requests import CallClient, CallRequests, InputRequired, merged_answers
-from linckia.services.front.protocol.failures import ProtocolError, as_failure, as_tool_result
-from linckia.services.front.protocol.handshake import SERVER_INFO, is_usual_envelope
-from linckia.services.front.protocol.lists import MEMBERS
-from linckia.services.front.protocol.messages import (
+from proto.errors import InvalidParams, LinckiaError, OperationError
+from proto.json_types import JsonObject
+from proto.keys import META
+from proto.mounts import MAX_NAME_CHARS, PROGRESS_S, READ, MountReply, MountRequest, operations_of
+from proto.operation import Operation
+from services.front.long_messages import turn
+from services.front.mounted.content import bounded
+from services.front.mounted.surface import MountSurface
+from services.front.mounted.tools import MountedTool
+from services.front.protocol.calls import as_error, handle_result, perform, unknown_tool
+from services.front.protocol.client_requests import CallClient, CallRequests, InputRequired, merged_answers
+from services.front.protocol.failures import ProtocolError, as_failure, as_tool_result
+from services.front.protocol.handshake import SERVER_INFO, is_usual_envelope
+from services.front.protocol.lists import MEMBERS
+from services.front.protocol.messages import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     TOOLS_CALL,
@@ -37,13 +37,13 @@ from linckia.services.front.protocol.messages import (
     RequestId,
     error_message,
 )
-from linckia.services.front.protocol.served import Served
-from linckia.services.front.protocol.session import Request
-from linckia.services.front.tasks import META as TASK_META
-from linckia.services.front.tasks import TaskHandle, Wanted, wanted_by
+from services.front.protocol.served import Served
+from services.front.protocol.session import Request
+from services.front.tasks import META as TASK_META
+from services.front.tasks import TaskHandle, Wanted, wanted_by
 
 if TYPE_CHECKING:
-    from linckia.services.front.protocol.server import SurfaceServer
+    from services.front.protocol.server import SurfaceServer
 
     LoadSdk: TypeAlias = Callable[[], Awaitable[SurfaceServer]]
 
@@ -126,7 +126,7 @@ class MountedRequests:
         if request.headers is None and "_meta" in params and _is_usual(params["_meta"]):
             return
         server = await self._load()
-        from linckia.services.front.protocol import sdk
+        from services.front.protocol import sdk
 
         sdk.check_modern(server.sdk, request)
 

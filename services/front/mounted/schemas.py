@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from linckia.proto.json_types import JsonObject
+from proto.json_types import JsonObject
 
 _DEPTH = 12
 _KEPT = ("description", "title", "enum", "const", "default", "format", "minimum", "maximum", "minLength", "maxLength")

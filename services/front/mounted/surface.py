@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Raw
 
-from linckia.proto.json_types import JsonObject
-from linckia.proto.mounts import Mount, Offered
-from linckia.proto.ops import Table
-from linckia.proto.surfaces.steps import Steps
-from linckia.proto.surfaces.surface import Surface
-from linckia.services.front.mounted.tools import MountedTool, named, tools_of
+from proto.json_types import JsonObject
+from proto.mounts import Mount, Offered
+from proto.ops import Table
+from proto.surfaces.steps import Steps
+from proto.surfaces.surface import Surface
+from services.front.mounted.tools import MountedTool, named, tools_of
 
 _CHANGING = ("tools", "resources", "prompts")
 _SIMPLE = ("completions", "logging", "experimental", "extensions")

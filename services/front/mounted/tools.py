@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from linckia.proto.errors import OperationError
-from linckia.proto.json_types import JsonObject
-from linckia.proto.mounts import CHANGE, READ, REPEAT, Mount, MountReply, MountRequest, Offered, operations_of
-from linckia.proto.operation import Operation, Params, Role
-from linckia.proto.validation import JsonSchema
-from linckia.services.front.mounted.schemas import accepted
+from proto.errors import OperationError
+from proto.json_types import JsonObject
+from proto.mounts import CHANGE, READ, REPEAT, Mount, MountReply, MountRequest, Offered, operations_of
+from proto.operation import Operation, Params, Role
+from proto.validation import JsonSchema
+from services.front.mounted.schemas import accepted
 
 MAX_NAME = 64
 """Longest name of a tool that all clients accept."""

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw
 
-from linckia.proto.bounds import exceeded
-from linckia.services.front.protocol.messages import (
+from proto.bounds import exceeded
+from services.front.protocol.messages import (
     INVALID_REQUEST,
     PARSE_ERROR,
     Envelope,

@@ -13,25 +13,25 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from linckia.proto.dispatch import Dispatcher
-from linckia.proto.errors import Failure, InvalidParams, LinckiaError
-from linckia.proto.front import SERVICE
-from linckia.proto.json_types import JsonObject
-from linckia.proto.mcp import MISSING_CAPABILITY
-from linckia.proto.operation import Operation, Params
-from linckia.proto.ops import Table
-from linckia.proto.suggestions import did_you_mean
-from linckia.proto.surfaces.steps import PLACE, Category
-from linckia.proto.surfaces.surface import Surface, caches
-from linckia.services.front.composite.answer import Composed
-from linckia.services.front.excerpt import Excerpt, excerpt
-from linckia.services.front.long_messages import turn
-from linckia.services.front.protocol.client_requests import CallRequests
-from linckia.services.front.protocol.failures import ProtocolError, as_data, code_of, message_of
-from linckia.services.front.protocol.messages import INTERNAL_ERROR, INVALID_PARAMS
-from linckia.services.front.protocol.session import using_idempotency_key
-from linckia.services.front.scratchpad import shortened
-from linckia.services.front.tasks import META, TaskHandle, Wanted, wanting
+from proto.dispatch import Dispatcher
+from proto.errors import Failure, InvalidParams, LinckiaError
+from proto.front import SERVICE
+from proto.json_types import JsonObject
+from proto.mcp import MISSING_CAPABILITY
+from proto.operation import Operation, Params
+from proto.ops import Table
+from proto.suggestions import did_you_mean
+from proto.surfaces.steps import PLACE, Category
+from proto.surfaces.surface import Surface, caches
+from services.front.composite.answer import Composed
+from services.front.excerpt import Excerpt, excerpt
+from services.front.long_messages import turn
+from services.front.protocol.client_requests import CallRequests
+from services.front.protocol.failures import ProtocolError, as_data, code_of, message_of
+from services.front.protocol.messages import INTERNAL_ERROR, INVALID_PARAMS
+from services.front.protocol.session import using_idempotency_key
+from services.front.scratchpad import shortened
+from services.front.tasks import META, TaskHandle, Wanted, wanting
 
 MAX_VALUES = 100
 """The protocol's limit for one completion."""

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import trio
 
-from linckia.proto.approvals import QUESTION
-from linckia.proto.errors import Cancelled, Forbidden, InvalidParams, OperationError
-from linckia.proto.json_types import JsonObject
-from linckia.proto.mcp import CAPABILITIES, CAPABILITY_OF, INPUTS, MISSING_CAPABILITY
-from linckia.services.front.protocol.messages import notification
+from proto.approvals import QUESTION
+from proto.errors import Cancelled, Forbidden, InvalidParams, OperationError
+from proto.json_types import JsonObject
+from proto.mcp import CAPABILITIES, CAPABILITY_OF, INPUTS, MISSING_CAPABILITY
+from services.front.protocol.messages import notification
 
 PROGRESS_INTERVAL_S = 0.05
 """Shortest time between two progress notifications of one call; a person cannot see more."""

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.operation import Access
-from linckia.services.front.long_messages import turn
-from linckia.services.front.mounted.mounted import KNOWN_S
-from linckia.services.front.mounted.requests import MountedRequests
-from linckia.services.front.protocol import lists
-from linckia.services.front.protocol.client_requests import CallClient
-from linckia.services.front.protocol.failures import message_of
-from linckia.services.front.protocol.fast_path import FastPath, ToolCall
-from linckia.services.front.protocol.handshake import agree
-from linckia.services.front.protocol.messages import (
+from proto.errors import LinckiaError
+from proto.operation import Access
+from services.front.long_messages import turn
+from services.front.mounted.mounted import KNOWN_S
+from services.front.mounted.requests import MountedRequests
+from services.front.protocol import lists
+from services.front.protocol.client_requests import CallClient
+from services.front.protocol.failures import message_of
+from services.front.protocol.fast_path import FastPath, ToolCall
+from services.front.protocol.handshake import agree
+from services.front.protocol.messages import (
     INTERNAL_ERROR,
     TOOLS_CALL,
     Answer,
@@ -28,11 +28,11 @@ from linckia.services.front.protocol.messages import (
     has_envelope,
     is_call,
 )
-from linckia.services.front.protocol.served import Served
-from linckia.services.front.protocol.session import Request
+from services.front.protocol.served import Served
+from services.front.protocol.session import Request
 
 if TYPE_CHECKING:
-    from linckia.services.front.mounted.requests import LoadSdk
+    from services.front.mounted.requests import LoadSdk
 
 
 class MessageDispatcher:
@@ -71,7 +71,7 @@ class MessageDispatcher:
 
     async def _by_sdk(self, request: Request) -> Answer:
         server = await self._load()
-        from linckia.services.front.protocol import sdk
+        from services.front.protocol import sdk
 
         return await sdk.serve(server.sdk, request)
 

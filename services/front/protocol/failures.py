@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 
-from linckia.proto.errors import Executed, Failure, Internal, Kind, LinckiaError
-from linckia.proto.json_types import JsonObject
-from linckia.proto.mcp import MISSING_CAPABILITY
-from linckia.proto.operation import Operation
-from linckia.services.front.protocol.messages import INVALID_PARAMS, METHOD_NOT_FOUND
+from proto.errors import Executed, Failure, Internal, Kind, LinckiaError
+from proto.json_types import JsonObject
+from proto.mcp import MISSING_CAPABILITY
+from proto.operation import Operation
+from services.front.protocol.messages import INVALID_PARAMS, METHOD_NOT_FOUND
 
 FAILURE_META = "linckia/failure"
 """Key of the failure in a result's `_meta`."""

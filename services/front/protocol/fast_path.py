@@ -16,21 +16,22 @@ import msgspec
 import trio
 from msgspec import UNSET, Raw, UnsetType
 
-from linckia.proto.front import SERVICE
-from linckia.proto.json_types import JsonObject
-from linckia.proto.keys import META
-from linckia.proto.operation import Operation
-from linckia.proto.surfaces.steps import NAMES
-from linckia.services.front.protocol.calls import as_error, encoded_tool_result, may_be_written, perform
-from linckia.services.front.protocol.client_requests import CallClient, CallRequests
-from linckia.services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
-from linckia.services.front.protocol.handshake import MODERN_VERSIONS, SERVER_INFO, is_usual_envelope
-from linckia.services.front.protocol.messages import TOOLS_CALL, Answer, Envelope, RequestId, error_message
-from linckia.services.front.protocol.served import Served
-from linckia.services.front.tasks import META as TASK_META
-from linckia.services.front.tasks import declares, is_long
+from proto.front import SERVICE
+from proto.json_types import JsonObject
+from proto.keys import META
+from proto.names import module
+from proto.operation import Operation
+from proto.surfaces.steps import NAMES
+from services.front.protocol.calls import as_error, encoded_tool_result, may_be_written, perform
+from services.front.protocol.client_requests import CallClient, CallRequests
+from services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
+from services.front.protocol.handshake import MODERN_VERSIONS, SERVER_INFO, is_usual_envelope
+from services.front.protocol.messages import TOOLS_CALL, Answer, Envelope, RequestId, error_message
+from services.front.protocol.served import Served
+from services.front.tasks import META as TASK_META
+from services.front.tasks import declares, is_long
 
-SDK: Final = "linckia.services.front.protocol.server"
+SDK: Final = module("services.front.protocol.server")
 """Module that loads the SDK."""
 
 _PREFIX = "io.modelcontextprotocol/"

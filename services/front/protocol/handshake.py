@@ -14,13 +14,13 @@ from typing import Literal, TypedDict
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from linckia.proto.json_types import JsonObject
-from linckia.proto.surfaces.surface import Surface
-from linckia.services.front import skill_files
-from linckia.services.front.protocol.client_requests import LEVELS
-from linckia.services.front.protocol.messages import RequestId, result_message
-from linckia.services.front.protocol.session import McpSession
-from linckia.services.front.tasks import EXTENSION
+from proto.json_types import JsonObject
+from proto.surfaces.surface import Surface
+from services.front import skill_files
+from services.front.protocol.client_requests import LEVELS
+from services.front.protocol.messages import RequestId, result_message
+from services.front.protocol.session import McpSession
+from services.front.tasks import EXTENSION
 
 NAME = "linckia"
 TITLE = "Linckia"

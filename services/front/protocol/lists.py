@@ -11,13 +11,13 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from linckia.proto.json_types import JsonObject
-from linckia.services.front import skill_files
-from linckia.services.front.mounted.surface import MountSurface
-from linckia.services.front.protocol.handshake import LIST_FRESH_MS, SERVER_INFO, agree, is_usual_envelope, offered
-from linckia.services.front.protocol.messages import Answer, result_message
-from linckia.services.front.protocol.served import Served
-from linckia.services.front.protocol.session import Request
+from proto.json_types import JsonObject
+from services.front import skill_files
+from services.front.mounted.surface import MountSurface
+from services.front.protocol.handshake import LIST_FRESH_MS, SERVER_INFO, agree, is_usual_envelope, offered
+from services.front.protocol.messages import Answer, result_message
+from services.front.protocol.served import Served
+from services.front.protocol.session import Request
 
 MEMBERS: Final = {
     "tools/list": "tools",

@@ -12,8 +12,8 @@ import msgspec
 import trio
 from msgspec import UNSET, Raw, UnsetType
 
-from linckia.proto.bounds import counted, exceeded
-from linckia.services.front.long_messages import turn
+from proto.bounds import counted, exceeded
+from services.front.long_messages import turn
 
 TOOLS_CALL = "tools/call"
 

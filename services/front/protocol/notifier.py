@@ -13,11 +13,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from linckia.proto import frames, mcp
-from linckia.proto.frames import Event
-from linckia.proto.mcp import ListChanged, ResourceUpdated
-from linckia.services.front.protocol.messages import notification
-from linckia.services.front.protocol.session import McpSession
+from proto import frames, mcp
+from proto.frames import Event
+from proto.mcp import ListChanged, ResourceUpdated
+from services.front.protocol.messages import notification
+from services.front.protocol.session import McpSession
 
 Notice: TypeAlias = ListChanged | ResourceUpdated
 

@@ -35,12 +35,12 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 from msgspec import UnsetType
 from pydantic import BaseModel, ValidationError
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.json_types import JsonObject
-from linckia.proto.mcp import ListChanged
-from linckia.services.front.protocol.client_requests import CallClient
-from linckia.services.front.protocol.failures import ProtocolError
-from linckia.services.front.protocol.messages import (
+from proto.errors import InvalidParams, OperationError
+from proto.json_types import JsonObject
+from proto.mcp import ListChanged
+from services.front.protocol.client_requests import CallClient
+from services.front.protocol.failures import ProtocolError
+from services.front.protocol.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     PARSE_ERROR,
@@ -52,8 +52,8 @@ from linckia.services.front.protocol.messages import (
     notification,
     result_message,
 )
-from linckia.services.front.protocol.notifier import Notice, Notifier
-from linckia.services.front.protocol.session import McpSession, Request
+from services.front.protocol.notifier import Notice, Notifier
+from services.front.protocol.session import McpSession, Request
 
 Context = ServerRequestContext[Any, Request]
 """The context of a handler; its `request` is a `Request` of `services.front.protocol.session`."""

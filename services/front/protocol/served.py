@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from linckia.proto.approvals import ApprovalSettings, Rules
-from linckia.proto.dispatch import Dispatcher
-from linckia.proto.json_types import JsonObject
-from linckia.proto.surfaces.surface import Surface
-from linckia.services.front.mounted.mounted import Mounted
-from linckia.services.front.prompts import SHOWN_ON, FilePrompts
-from linckia.services.front.protocol.handshake import Greeter, server_info
+from proto.approvals import ApprovalSettings, Rules
+from proto.dispatch import Dispatcher
+from proto.json_types import JsonObject
+from proto.surfaces.surface import Surface
+from services.front.mounted.mounted import Mounted
+from services.front.prompts import SHOWN_ON, FilePrompts
+from services.front.protocol.handshake import Greeter, server_info
 
 
 @dataclass(eq=False)

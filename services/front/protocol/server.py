@@ -21,21 +21,21 @@ from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 from mcp_types import INVALID_PARAMS
 from msgspec import UNSET
 
-from linckia.proto import grants
-from linckia.proto.json_types import JsonObject
-from linckia.proto.keys import META
-from linckia.proto.operation import Operation, Params, Role
-from linckia.proto.ops import Table
-from linckia.proto.surfaces.steps import NAMES
-from linckia.services.front.mounted.surface import MountSurface
-from linckia.services.front.mounted.tools import MountedTool
-from linckia.services.front.protocol import calls, lists, skills, tasks
-from linckia.services.front.protocol.client_requests import LEVELS, CallRequests, InputRequired, merged_answers
-from linckia.services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
-from linckia.services.front.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, lists_of, offered
-from linckia.services.front.protocol.messages import TOOLS_CALL
-from linckia.services.front.protocol.notifier import Notifier
-from linckia.services.front.protocol.sdk import (
+from proto import grants
+from proto.json_types import JsonObject
+from proto.keys import META
+from proto.operation import Operation, Params, Role
+from proto.ops import Table
+from proto.surfaces.steps import NAMES
+from services.front.mounted.surface import MountSurface
+from services.front.mounted.tools import MountedTool
+from services.front.protocol import calls, lists, skills, tasks
+from services.front.protocol.client_requests import LEVELS, CallRequests, InputRequired, merged_answers
+from services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
+from services.front.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, lists_of, offered
+from services.front.protocol.messages import TOOLS_CALL
+from services.front.protocol.notifier import Notifier
+from services.front.protocol.sdk import (
     Context,
     HandlerClient,
     as_mcp_error,
@@ -45,10 +45,10 @@ from linckia.services.front.protocol.sdk import (
     session_of,
     subscription_bus,
 )
-from linckia.services.front.protocol.served import Served
-from linckia.services.front.scratchpad import Scratchpads
-from linckia.services.front.tasks import META as TASK_META
-from linckia.services.front.tasks import TaskHandle, Wanted, declares, wanted_by
+from services.front.protocol.served import Served
+from services.front.scratchpad import Scratchpads
+from services.front.tasks import META as TASK_META
+from services.front.tasks import TaskHandle, Wanted, declares, wanted_by
 
 _LEGACY_RESOURCE_NOT_FOUND = -32002
 """Error code of the revisions before 2026-07-28; later ones use -32602."""

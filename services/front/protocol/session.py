@@ -17,9 +17,9 @@ import msgspec
 import trio
 from msgspec import UnsetType
 
-from linckia.proto.json_types import JsonObject
-from linckia.services.front.protocol.client_requests import DEFAULT_LEVEL
-from linckia.services.front.protocol.messages import Envelope, RequestId, correlation_key, notification
+from proto.json_types import JsonObject
+from services.front.protocol.client_requests import DEFAULT_LEVEL
+from services.front.protocol.messages import Envelope, RequestId, correlation_key, notification
 
 if TYPE_CHECKING:
     from mcp_types import InitializeRequestParams

@@ -13,10 +13,10 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
-from linckia.proto.json_types import JsonObject
-from linckia.services.front import skill_files
-from linckia.services.front.protocol.handshake import LIST_FRESH_MS
-from linckia.services.front.protocol.sdk import Context
+from proto.json_types import JsonObject
+from services.front import skill_files
+from services.front.protocol.handshake import LIST_FRESH_MS
+from services.front.protocol.sdk import Context
 
 _COMPLETE: JsonObject = {"resultType": "complete"}
 _FRESH: JsonObject = {"ttlMs": LIST_FRESH_MS, "cacheScope": "public"}

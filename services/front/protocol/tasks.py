@@ -17,17 +17,17 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
-from linckia.proto.dispatch import Dispatcher
-from linckia.proto.errors import LinckiaError
-from linckia.proto.json_types import JsonObject
-from linckia.proto.mcp import MISSING_CAPABILITY
-from linckia.proto.operation import Operation, operation_of
-from linckia.proto.ops.tasks import Task, TaskCancel, TaskGet
-from linckia.proto.surfaces.surface import Surface
-from linckia.services.front.protocol import calls
-from linckia.services.front.protocol.failures import as_tool_result, is_protocol_error
-from linckia.services.front.protocol.sdk import Context, as_mcp_error, is_modern
-from linckia.services.front.tasks import EXTENSION, declares, failure_of, value_of
+from proto.dispatch import Dispatcher
+from proto.errors import LinckiaError
+from proto.json_types import JsonObject
+from proto.mcp import MISSING_CAPABILITY
+from proto.operation import Operation, operation_of
+from proto.ops.tasks import Task, TaskCancel, TaskGet
+from proto.surfaces.surface import Surface
+from services.front.protocol import calls
+from services.front.protocol.failures import as_tool_result, is_protocol_error
+from services.front.protocol.sdk import Context, as_mcp_error, is_modern
+from services.front.tasks import EXTENSION, declares, failure_of, value_of
 
 POLL_MS = 1000
 

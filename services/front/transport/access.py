@@ -24,20 +24,20 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from linckia.proto import grants
-from linckia.proto.dispatch import Dispatcher
-from linckia.proto.errors import LinckiaError
-from linckia.proto.front import OFF, SERVICE, Http, is_loopback
-from linckia.proto.grants import Token, TokenTable, parse_rate
-from linckia.proto.keys import HEADER
-from linckia.proto.operation import operation_of
-from linckia.proto.ops.kernel import KernelTokens
-from linckia.services.front import rate, refusals
-from linckia.services.front.protocol.session import current_idempotency_key, current_key, current_peer
-from linckia.services.front.rate import Limits
-from linckia.services.front.transport import oauth
-from linckia.services.front.transport.http_server import ADMIT
-from linckia.services.front.transport.oauth import Bearer, ResourceServer, Unauthorized
+from proto import grants
+from proto.dispatch import Dispatcher
+from proto.errors import LinckiaError
+from proto.front import OFF, SERVICE, Http, is_loopback
+from proto.grants import Token, TokenTable, parse_rate
+from proto.keys import HEADER
+from proto.operation import operation_of
+from proto.ops.kernel import KernelTokens
+from services.front import rate, refusals
+from services.front.protocol.session import current_idempotency_key, current_key, current_peer
+from services.front.rate import Limits
+from services.front.transport import oauth
+from services.front.transport.http_server import ADMIT
+from services.front.transport.oauth import Bearer, ResourceServer, Unauthorized
 
 METHODS = "GET, POST, PUT, PATCH, DELETE, OPTIONS"
 _HEADERS = (

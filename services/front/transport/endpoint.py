@@ -23,14 +23,14 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from linckia.proto import grants
-from linckia.proto.errors import MaybeExecuted, Unavailable
-from linckia.services.front import scratchpad
-from linckia.services.front.protocol import batch
-from linckia.services.front.protocol.batch import BATCH_VERSIONS, Part
-from linckia.services.front.protocol.dispatch import MessageDispatcher
-from linckia.services.front.protocol.handshake import GREETINGS
-from linckia.services.front.protocol.messages import (
+from proto import grants
+from proto.errors import MaybeExecuted, Unavailable
+from services.front import scratchpad
+from services.front.protocol import batch
+from services.front.protocol.batch import BATCH_VERSIONS, Part
+from services.front.protocol.dispatch import MessageDispatcher
+from services.front.protocol.handshake import GREETINGS
+from services.front.protocol.messages import (
     INVALID_REQUEST,
     PARSE_ERROR,
     Answer,
@@ -42,13 +42,13 @@ from linckia.services.front.protocol.messages import (
     read_long,
     request_key,
 )
-from linckia.services.front.protocol.server import SurfaceServer
-from linckia.services.front.protocol.session import Channel, McpSession, Request
-from linckia.services.front.transport.exchange import Exchange, send_whole
-from linckia.services.front.transport.fair_limits import LARGE_BYTES, FairLimits
-from linckia.services.front.transport.http_batch import serve_batch
-from linckia.services.front.transport.http_sessions import ClientMessage, Sessions
-from linckia.services.front.transport.request import Body, McpRequest, Refused, name_of
+from services.front.protocol.server import SurfaceServer
+from services.front.protocol.session import Channel, McpSession, Request
+from services.front.transport.exchange import Exchange, send_whole
+from services.front.transport.fair_limits import LARGE_BYTES, FairLimits
+from services.front.transport.http_batch import serve_batch
+from services.front.transport.http_sessions import ClientMessage, Sessions
+from services.front.transport.request import Body, McpRequest, Refused, name_of
 
 CALLS_S = 2.0
 """How long requests in flight may take once this front is stopping, before they are cancelled."""

@@ -13,7 +13,7 @@ import trio
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from starlette.types import Receive, Send
 
-from linckia.services.front.protocol.messages import PARSE_ERROR, Answer
+from services.front.protocol.messages import PARSE_ERROR, Answer
 
 STREAM_AFTER_S = 10.0
 """A request that takes longer is answered with a stream, which proxies keep open."""

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 import trio
 from starlette.types import Receive, Send
 
-from linckia.services.front.protocol import batch
-from linckia.services.front.protocol.batch import Part
-from linckia.services.front.protocol.messages import Answer
-from linckia.services.front.protocol.session import Channel
-from linckia.services.front.transport.exchange import Exchange, send_whole
+from services.front.protocol import batch
+from services.front.protocol.batch import Part
+from services.front.protocol.messages import Answer
+from services.front.protocol.session import Channel
+from services.front.transport.exchange import Exchange, send_whole
 
 Serve = Callable[[Part, Channel, trio.Nursery], Awaitable[Answer | None]]
 """Serves one message; returns its answer, if it has one."""

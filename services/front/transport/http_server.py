@@ -21,8 +21,8 @@ import httptools
 import trio
 from starlette.types import ASGIApp, Message, Scope
 
-from linckia.proto.front import Http
-from linckia.services.front.transport.http_message import WRITE_BYTES, Request, Response
+from proto.front import Http
+from services.front.transport.http_message import WRITE_BYTES, Request, Response
 
 HEAD_BYTES = 64 * 1024
 AHEAD_BYTES = 64 * 1024

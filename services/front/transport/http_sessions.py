@@ -19,22 +19,22 @@ from typing import TypeAlias
 import msgspec
 import trio
 
-from linckia.proto import frames, grants
-from linckia.proto.dispatch import Dispatcher
-from linckia.proto.errors import LinckiaError
-from linckia.proto.frames import Event
-from linckia.proto.front import SERVICE
-from linckia.proto.front import TO_FRONTS as PREFIX
-from linckia.proto.json_types import JsonObject
-from linckia.proto.operation import Params, operation_of
-from linckia.proto.ops.kernel import KernelKeepSession, KernelKeptSession
-from linckia.services.front.dispatcher import Events
-from linckia.services.front.protocol.messages import NotJson, read_envelope
-from linckia.services.front.protocol.server import SurfaceServer
-from linckia.services.front.protocol.session import McpSession, SessionState, read_state
-from linckia.services.front.scratchpad import SESSIONLESS, Scratchpad, Scratchpads, StoredResult
-from linckia.services.front.transport.exchange import Exchange
-from linckia.services.front.transport.session_ids import Claims, SessionIds
+from proto import frames, grants
+from proto.dispatch import Dispatcher
+from proto.errors import LinckiaError
+from proto.frames import Event
+from proto.front import SERVICE
+from proto.front import TO_FRONTS as PREFIX
+from proto.json_types import JsonObject
+from proto.operation import Params, operation_of
+from proto.ops.kernel import KernelKeepSession, KernelKeptSession
+from services.front.dispatcher import Events
+from services.front.protocol.messages import NotJson, read_envelope
+from services.front.protocol.server import SurfaceServer
+from services.front.protocol.session import McpSession, SessionState, read_state
+from services.front.scratchpad import SESSIONLESS, Scratchpad, Scratchpads, StoredResult
+from services.front.transport.exchange import Exchange
+from services.front.transport.session_ids import Claims, SessionIds
 
 MAX_SESSIONS = 4096
 """Most sessions in the memory of one front."""

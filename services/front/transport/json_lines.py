@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from linckia.services.front.protocol.messages import EARLY_BYTES, RequestId, readable_id
-from linckia.services.front.transport.descriptors import Input
+from services.front.protocol.messages import EARLY_BYTES, RequestId, readable_id
+from services.front.transport.descriptors import Input
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Longest line that is read."""

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import trio
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.front import OAuth
-from linckia.proto.grants import ISSUED, MAX_NAME_CHARS, Grant, Rate, issuer_id
-from linckia.proto.operation import ALL, SURFACES
+from proto.errors import LinckiaError
+from proto.front import OAuth
+from proto.grants import ISSUED, MAX_NAME_CHARS, Grant, Rate, issuer_id
+from proto.operation import ALL, SURFACES
 
 if TYPE_CHECKING:
     from jwt import PyJWK

@@ -13,10 +13,10 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from linckia.proto import grants
-from linckia.services.front.long_messages import turn
-from linckia.services.front.transport.fair_limits import LARGE_BYTES, FairLimiter, FairLimits
-from linckia.services.front.transport.http_sessions import HttpSession
+from proto import grants
+from services.front.long_messages import turn
+from services.front.transport.fair_limits import LARGE_BYTES, FairLimiter, FairLimits
+from services.front.transport.http_sessions import HttpSession
 
 _HANDSHAKE_HEADER_VALUES = frozenset({None, *HANDSHAKE_PROTOCOL_VERSIONS})
 """Values of the protocol version header in revisions with a handshake; the first ones do not have the header."""

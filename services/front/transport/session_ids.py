@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from linckia.services.front.protocol.session import current_key
+from services.front.protocol.session import current_key
 
 MAX_CHARACTERS = 768
 """Longest id; clients send it with each request."""

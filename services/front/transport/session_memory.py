@@ -21,11 +21,11 @@ import secrets
 
 import msgspec
 
-from linckia.proto.json_types import JsonObject
-from linckia.services.front.protocol.messages import RequestId, correlation_key, readable_id
-from linckia.services.front.protocol.session import SessionState
-from linckia.services.front.transport.descriptors import READ_BYTES
-from linckia.services.front.transport.json_lines import PARTIAL_BYTES
+from proto.json_types import JsonObject
+from services.front.protocol.messages import RequestId, correlation_key, readable_id
+from services.front.protocol.session import SessionState
+from services.front.transport.descriptors import READ_BYTES
+from services.front.transport.json_lines import PARTIAL_BYTES
 
 SLOT_BYTES = 2 * 1024 * 1024
 _HEADER_BYTES = 16

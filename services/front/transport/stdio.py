@@ -15,15 +15,15 @@ from functools import partial
 
 import trio
 
-from linckia.proto.errors import MaybeExecuted, Unavailable
-from linckia.services.front import scratchpad
-from linckia.services.front.gateway import Gateway
-from linckia.services.front.long_messages import LONG_BYTES
-from linckia.services.front.mounted.mounted import KNOWN_S
-from linckia.services.front.protocol import batch
-from linckia.services.front.protocol.dispatch import MessageDispatcher
-from linckia.services.front.protocol.handshake import GREETINGS, lists_of, offered, resume
-from linckia.services.front.protocol.messages import (
+from proto.errors import MaybeExecuted, Unavailable
+from services.front import scratchpad
+from services.front.gateway import Gateway
+from services.front.long_messages import LONG_BYTES
+from services.front.mounted.mounted import KNOWN_S
+from services.front.protocol import batch
+from services.front.protocol.dispatch import MessageDispatcher
+from services.front.protocol.handshake import GREETINGS, lists_of, offered, resume
+from services.front.protocol.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     NOT_A_MESSAGE,
@@ -41,11 +41,11 @@ from linckia.services.front.protocol.messages import (
     readable_id,
     request_key,
 )
-from linckia.services.front.protocol.notifier import list_changed
-from linckia.services.front.protocol.session import STDIO, McpSession, Request, current_peer
-from linckia.services.front.transport.descriptors import Input, Output, non_blocking
-from linckia.services.front.transport.json_lines import LOST, Line, SkippedLine, lines
-from linckia.services.front.transport.session_memory import SessionMemory, SessionRecord, id_of
+from services.front.protocol.notifier import list_changed
+from services.front.protocol.session import STDIO, McpSession, Request, current_peer
+from services.front.transport.descriptors import Input, Output, non_blocking
+from services.front.transport.json_lines import LOST, Line, SkippedLine, lines
+from services.front.transport.session_memory import SessionMemory, SessionRecord, id_of
 
 DRAIN_S = 30.0
 """How long requests in flight may take after the end of the input."""

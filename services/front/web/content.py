@@ -18,10 +18,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from linckia.proto.dispatch import Dispatcher
-from linckia.proto.errors import LinckiaError
-from linckia.proto.http import FILE_CHUNK_BYTES, FileChunk
-from linckia.proto.operation import Operation
+from proto.dispatch import Dispatcher
+from proto.errors import LinckiaError
+from proto.http import FILE_CHUNK_BYTES, FileChunk
+from proto.operation import Operation
 
 _INLINE_TYPES = ("image/", "video/", "audio/", "application/pdf", "text/plain", "text/markdown", "text/csv")
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")

@@ -16,11 +16,11 @@ from starlette import routing
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from linckia.proto.dispatch import Dispatcher
-from linckia.proto.errors import InvalidParams, Kind, LinckiaError
-from linckia.proto.operation import Route, operation_of
-from linckia.proto.ops.events import MAX_LIMIT, STREAM, EventPage, EventsRead
-from linckia.services.front.web.routes import failed
+from proto.dispatch import Dispatcher
+from proto.errors import InvalidParams, Kind, LinckiaError
+from proto.operation import Route, operation_of
+from proto.ops.events import MAX_LIMIT, STREAM, EventPage, EventsRead
+from services.front.web.routes import failed
 
 KEEP_ALIVE_S: Final = 25.0
 """Interval of comments; proxies close connections that are silent for a minute."""

@@ -20,13 +20,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from linckia.proto.dispatch import Dispatcher
-from linckia.proto.errors import Kind, LinckiaError
-from linckia.proto.frames import Backlog
-from linckia.proto.front import SERVICE
-from linckia.proto.gpu import GpuFigures
-from linckia.proto.operation import Route, operation_of
-from linckia.proto.ops.kernel import (
+from proto.dispatch import Dispatcher
+from proto.errors import Kind, LinckiaError
+from proto.frames import Backlog
+from proto.front import SERVICE
+from proto.gpu import GpuFigures
+from proto.operation import Route, operation_of
+from proto.ops.kernel import (
     BUCKETS_S,
     BackupStatus,
     ClusterStatus,
@@ -35,7 +35,7 @@ from linckia.proto.ops.kernel import (
     LaneFigures,
     ServiceFigures,
 )
-from linckia.services.front.web.routes import failed
+from services.front.web.routes import failed
 
 _ROUTE: Final = Route("GET", "/metrics")
 

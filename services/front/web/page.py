@@ -22,18 +22,18 @@ from starlette import routing
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
-from linckia.proto import frames, grants
-from linckia.proto.dispatch import Dispatcher
-from linckia.proto.errors import Forbidden, Kind, LinckiaError
-from linckia.proto.front import SERVICE
-from linckia.proto.json_types import JsonObject
-from linckia.proto.operation import ALL, CLIENT, SURFACES, Operation, Role, Route, operation_of
-from linckia.proto.ops.observation import KernelOverview, KernelPageCall
-from linckia.services.front.composite.run import Composites
-from linckia.services.front.gateway import Gateway
-from linckia.services.front.transport.access import OPEN_FOLDER
-from linckia.services.front.transport.fair_limits import FairLimits
-from linckia.services.front.web.routes import failed, json_object, json_response, read_body
+from proto import frames, grants
+from proto.dispatch import Dispatcher
+from proto.errors import Forbidden, Kind, LinckiaError
+from proto.front import SERVICE
+from proto.json_types import JsonObject
+from proto.operation import ALL, CLIENT, SURFACES, Operation, Role, Route, operation_of
+from proto.ops.observation import KernelOverview, KernelPageCall
+from services.front.composite.run import Composites
+from services.front.gateway import Gateway
+from services.front.transport.access import OPEN_FOLDER
+from services.front.transport.fair_limits import FairLimits
+from services.front.web.routes import failed, json_object, json_response, read_body
 
 KEY_HEADER: Final = "linckia-key"
 TRACE_HEADER: Final = "linckia-trace"

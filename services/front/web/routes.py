@@ -19,20 +19,20 @@ from starlette import routing
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from linckia.proto import keys, openapi
-from linckia.proto.bounds import exceeded
-from linckia.proto.dispatch import Dispatcher
-from linckia.proto.errors import InvalidParams, Kind, Unavailable
-from linckia.proto.http import Answer, Call, Endpoint, HttpError
-from linckia.proto.json_types import JsonObject
-from linckia.proto.operation import Operation, Params, Route, operation_of
-from linckia.proto.ops import Table
-from linckia.proto.validation import validate
-from linckia.services.front.protocol.failures import as_failure, message_of
-from linckia.services.front.protocol.session import current_idempotency_key, using_idempotency_key
-from linckia.services.front.transport.fair_limits import FairLimits
-from linckia.services.front.transport.request import Body, Refused, client_of
-from linckia.services.front.web.content import Content
+from proto import keys, openapi
+from proto.bounds import exceeded
+from proto.dispatch import Dispatcher
+from proto.errors import InvalidParams, Kind, Unavailable
+from proto.http import Answer, Call, Endpoint, HttpError
+from proto.json_types import JsonObject
+from proto.operation import Operation, Params, Route, operation_of
+from proto.ops import Table
+from proto.validation import validate
+from services.front.protocol.failures import as_failure, message_of
+from services.front.protocol.session import current_idempotency_key, using_idempotency_key
+from services.front.transport.fair_limits import FairLimits
+from services.front.transport.request import Body, Refused, client_of
+from services.front.web.content import Content
 
 R = TypeVar("R")
 

@@ -20,25 +20,25 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from linckia.proto import grants
-from linckia.proto.errors import LinckiaError
-from linckia.proto.front import SERVICE, FrontSettings, Http
-from linckia.proto.operation import ALL, SURFACES, operation_of
-from linckia.proto.ops import Table
-from linckia.proto.ops.fetch import IssuerKeys, IssuerKeySet
-from linckia.proto.ops.kernel import KernelReady
-from linckia.services.front.dispatcher import LinkDispatcher
-from linckia.services.front.gateway import Gateway
-from linckia.services.front.transport import http_server
-from linckia.services.front.transport.access import Guard, Tokens
-from linckia.services.front.transport.endpoint import Endpoint
-from linckia.services.front.transport.fair_limits import FairLimits
-from linckia.services.front.transport.http_sessions import Peers, Sessions
-from linckia.services.front.transport.oauth import ResourceServer
-from linckia.services.front.transport.session_ids import SessionIds
-from linckia.services.front.web import metrics, routes
-from linckia.services.front.web.events import EventStreams
-from linckia.services.front.web.page import Live, Page
+from proto import grants
+from proto.errors import LinckiaError
+from proto.front import SERVICE, FrontSettings, Http
+from proto.operation import ALL, SURFACES, operation_of
+from proto.ops import Table
+from proto.ops.fetch import IssuerKeys, IssuerKeySet
+from proto.ops.kernel import KernelReady
+from services.front.dispatcher import LinkDispatcher
+from services.front.gateway import Gateway
+from services.front.transport import http_server
+from services.front.transport.access import Guard, Tokens
+from services.front.transport.endpoint import Endpoint
+from services.front.transport.fair_limits import FairLimits
+from services.front.transport.http_sessions import Peers, Sessions
+from services.front.transport.oauth import ResourceServer
+from services.front.transport.session_ids import SessionIds
+from services.front.web import metrics, routes
+from services.front.web.events import EventStreams
+from services.front.web.page import Live, Page
 
 TRANSCRIPTS = "transcripts"
 

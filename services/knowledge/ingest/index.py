@@ -16,23 +16,23 @@ from dataclasses import dataclass, field, replace
 import apsw
 import trio
 
-from linckia.proto.errors import Cancelled, LinckiaError, MaybeExecuted, Overloaded, Timeout, Unavailable
-from linckia.proto.ops.retrieve import Group, Item, RetrieveDelete, RetrieveGroups, RetrievePut, RetrieveStatus, Value
-from linckia.services.knowledge import nodes
-from linckia.services.knowledge.ingest.note_walk import Changes, Walk
-from linckia.services.knowledge.nodes import Known, Update
-from linckia.services.knowledge.notes import files, markdown
-from linckia.services.knowledge.notes.files import Place, Stamp
-from linckia.services.knowledge.notes.links import with_parents
-from linckia.services.knowledge.notes.markdown import Note
-from linckia.services.runtime import storage
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.models.measure import Measure, measure
-from linckia.services.runtime.outbox import pages
-from linckia.services.runtime.roots import OutsideRoots, Roots
-from linckia.services.runtime.text import cutting
-from linckia.services.runtime.text.cutting import Section
+from proto.errors import Cancelled, LinckiaError, MaybeExecuted, Overloaded, Timeout, Unavailable
+from proto.ops.retrieve import Group, Item, RetrieveDelete, RetrieveGroups, RetrievePut, RetrieveStatus, Value
+from services.knowledge import nodes
+from services.knowledge.ingest.note_walk import Changes, Walk
+from services.knowledge.nodes import Known, Update
+from services.knowledge.notes import files, markdown
+from services.knowledge.notes.files import Place, Stamp
+from services.knowledge.notes.links import with_parents
+from services.knowledge.notes.markdown import Note
+from services.runtime import storage
+from services.runtime.database import Database
+from services.runtime.handlers import Environment
+from services.runtime.models.measure import Measure, measure
+from services.runtime.outbox import pages
+from services.runtime.roots import OutsideRoots, Roots
+from services.runtime.text import cutting
+from services.runtime.text.cutting import Section
 
 COLLECTION = "notes"
 BATCH_FILES = 64

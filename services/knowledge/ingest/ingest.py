@@ -17,18 +17,18 @@ from typing import Annotated
 import msgspec
 import trio
 
-from linckia.proto.errors import LinckiaError, OperationError
-from linckia.proto.ops.retrieve import MAX_WAIT_S, RetrieveEpoch
-from linckia.proto.ops.watch import Change, ChangeKind, EntryKind
-from linckia.services.knowledge.ingest.index import COLLECTION, Index
-from linckia.services.knowledge.ingest.note_walk import MARKER, Changes, Walk, compare, look, place_of, within
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.ignore_files import IGNORE_FILES
-from linckia.services.runtime.roots import is_below
-from linckia.services.runtime.storage import FULL_PAUSE_S
-from linckia.services.runtime.text import cutting
+from proto.errors import LinckiaError, OperationError
+from proto.ops.retrieve import MAX_WAIT_S, RetrieveEpoch
+from proto.ops.watch import Change, ChangeKind, EntryKind
+from services.knowledge.ingest.index import COLLECTION, Index
+from services.knowledge.ingest.note_walk import MARKER, Changes, Walk, compare, look, place_of, within
+from services.knowledge.notes.files import Place
+from services.runtime.database import Database
+from services.runtime.handlers import Environment
+from services.runtime.ignore_files import IGNORE_FILES
+from services.runtime.roots import is_below
+from services.runtime.storage import FULL_PAUSE_S
+from services.runtime.text import cutting
 
 QUIET_S, DEBOUNCE_S = 0.25, 1.0
 """Debounce: a changed file is read after this much quiet, or at the latest this long after the first change."""

@@ -11,19 +11,19 @@ from collections.abc import Sequence
 
 import trio
 
-from linckia.proto import grants
-from linckia.proto.errors import InvalidParams, Kind, LinckiaError, OperationError, Unavailable
-from linckia.proto.ops.knowledge import KnowledgeIngest, KnowledgeIngestResult, Problem
-from linckia.proto.ops.retrieve import RetrieveStatus
-from linckia.proto.suggestions import did_you_mean
-from linckia.services.knowledge import nodes
-from linckia.services.knowledge.ingest.index import COLLECTION
-from linckia.services.knowledge.ingest.ingest import STARTUP_PATIENCE_S, Ingest
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.notes.spelling import as_on_disk
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.handlers import Context
-from linckia.services.runtime.roots import Roots, is_below, printable
+from proto import grants
+from proto.errors import InvalidParams, Kind, LinckiaError, OperationError, Unavailable
+from proto.ops.knowledge import KnowledgeIngest, KnowledgeIngestResult, Problem
+from proto.ops.retrieve import RetrieveStatus
+from proto.suggestions import did_you_mean
+from services.knowledge import nodes
+from services.knowledge.ingest.index import COLLECTION
+from services.knowledge.ingest.ingest import STARTUP_PATIENCE_S, Ingest
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.spelling import as_on_disk
+from services.runtime.database import Database
+from services.runtime.handlers import Context
+from services.runtime.roots import Roots, is_below, printable
 
 MAX_FAILED = 100
 POLL_S = 0.25

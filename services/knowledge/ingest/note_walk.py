@@ -14,11 +14,11 @@ import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from linckia.services.knowledge.nodes import Known
-from linckia.services.knowledge.notes.files import Place, Stamp
-from linckia.services.runtime.ignore_files import IGNORE_FILES, rules_in
-from linckia.services.runtime.roots import Roots, is_below, is_text_name, printable
-from linckia.services.runtime.walking import Folder, walk
+from services.knowledge.nodes import Known
+from services.knowledge.notes.files import Place, Stamp
+from services.runtime.ignore_files import IGNORE_FILES, rules_in
+from services.runtime.roots import Roots, is_below, is_text_name, printable
+from services.runtime.walking import Folder, walk
 
 SKIPPED_FOLDERS = frozenset({"node_modules", "bower_components", "__pycache__", "site-packages", "lost+found"})
 

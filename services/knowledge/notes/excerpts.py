@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.knowledge import NodeContent
-from linckia.proto.suggestions import did_you_mean
-from linckia.services.knowledge.notes import frontmatter, headings
-from linckia.services.knowledge.notes.headings import Heading
-from linckia.services.runtime.text.lines import span
+from proto.errors import InvalidParams, OperationError
+from proto.ops.knowledge import NodeContent
+from proto.suggestions import did_you_mean
+from services.knowledge.notes import frontmatter, headings
+from services.knowledge.notes.headings import Heading
+from services.runtime.text.lines import span
 
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 """A line with its line break, as counted by the line numbers of notes."""

@@ -9,10 +9,10 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from linckia.proto.errors import InvalidParams
-from linckia.services.knowledge.notes.spelling import as_on_disk
-from linckia.services.runtime import rewrite
-from linckia.services.runtime.roots import OutsideRoots, Roots
+from proto.errors import InvalidParams
+from services.knowledge.notes.spelling import as_on_disk
+from services.runtime import rewrite
+from services.runtime.roots import OutsideRoots, Roots
 
 TooLarge = rewrite.TooLarge
 _MAX_INT = 2**63 - 1

@@ -14,10 +14,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.notes.frontmatter import FrontMatter
-from linckia.services.knowledge.notes.properties import ATTRIBUTE, DESTINATION, WIKILINK, property_links
-from linckia.services.knowledge.notes.spelling import nfc
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.frontmatter import FrontMatter
+from services.knowledge.notes.properties import ATTRIBUTE, DESTINATION, WIKILINK, property_links
+from services.knowledge.notes.spelling import nfc
 
 FRONT_MATTER_RELATIONS = ("references", "follows", "implements")
 NO_RELATIONS = frozenset({"QUALITY"})

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from linckia.services.knowledge.notes import frontmatter, headings
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.notes.links import Reference, pointers
-from linckia.services.runtime.date_ranges import instant
-from linckia.services.runtime.models.measure import Measure
-from linckia.services.runtime.text.cutting import Part, Section, cut, without_data
-from linckia.services.runtime.text.markdown import Outline
+from services.knowledge.notes import frontmatter, headings
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.links import Reference, pointers
+from services.runtime.date_ranges import instant
+from services.runtime.models.measure import Measure
+from services.runtime.text.cutting import Part, Section, cut, without_data
+from services.runtime.text.markdown import Outline
 
 VERSION = 8
 """Increment when the same text would yield a different note; all notes are then read again."""

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from linckia.services.knowledge.notes.frontmatter import FrontMatter, Scalar
+from services.knowledge.notes.frontmatter import FrontMatter, Scalar
 
 WIKILINK = re.compile(r"(?<!\\)(?:\\\\)*+\[\[([^\[\]\n|]+)(?:\|[^\[\]\n]*)?\]\]")
 """A bracket after a backslash is a bracket."""

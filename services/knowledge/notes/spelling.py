@@ -6,7 +6,7 @@ import os
 import unicodedata
 from collections.abc import Sequence
 
-from linckia.services.runtime.roots import is_below
+from services.runtime.roots import is_below
 
 
 def nfc(text: str) -> str:

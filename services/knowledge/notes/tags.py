@@ -10,11 +10,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from linckia.proto.errors import InvalidParams
-from linckia.services.knowledge.notes.links import entries, tag_comments
-from linckia.services.runtime.rewrite import Rewritten, rewrite
-from linckia.services.runtime.roots import Roots
-from linckia.services.runtime.text.markdown import outline
+from proto.errors import InvalidParams
+from services.knowledge.notes.links import entries, tag_comments
+from services.runtime.rewrite import Rewritten, rewrite
+from services.runtime.roots import Roots
+from services.runtime.text.markdown import outline
 
 _LINE_BREAK = re.compile(r"\r\n?|\n")
 _FENCE = re.compile(r"\s*(?:```+|~~~+)\s*\Z")

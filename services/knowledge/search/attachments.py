@@ -8,11 +8,11 @@ from collections.abc import Iterable
 
 import trio
 
-from linckia.services.knowledge.ingest.note_walk import enters
-from linckia.services.knowledge.notes.links import name_key
-from linckia.services.knowledge.notes.spelling import as_on_disk
-from linckia.services.runtime.roots import Roots
-from linckia.services.runtime.walking import Folder, walk
+from services.knowledge.ingest.note_walk import enters
+from services.knowledge.notes.links import name_key
+from services.knowledge.notes.spelling import as_on_disk
+from services.runtime.roots import Roots
+from services.runtime.walking import Folder, walk
 
 PATIENCE_S = 5.0
 """Time limit of the walk through all roots, since people wait for a status."""

@@ -8,21 +8,21 @@ from collections.abc import Mapping, Sequence
 import apsw
 import trio
 
-from linckia.proto.errors import InvalidParams, LinckiaError, Unavailable
-from linckia.proto.ops import knowledge as ops
-from linckia.proto.ops.embed import EmbedTexts
-from linckia.proto.ops.retrieve import UNLIKELY, Pair, RetrievePairs, RetrieveStatus
-from linckia.services.knowledge import nodes
-from linckia.services.knowledge.ingest.index import COLLECTION
-from linckia.services.knowledge.ingest.ingest import Ingest
-from linckia.services.knowledge.notes.files import text_if_readable
-from linckia.services.knowledge.notes.frontmatter import split
-from linckia.services.knowledge.search import duplicates, gaps, reading_suggestions, words
-from linckia.services.knowledge.search.refinement import Refiner
-from linckia.services.knowledge.search.search_operations import Search
-from linckia.services.knowledge.search.topics import MOST_PAIRS
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.handlers import Context, handles
+from proto.errors import InvalidParams, LinckiaError, Unavailable
+from proto.ops import knowledge as ops
+from proto.ops.embed import EmbedTexts
+from proto.ops.retrieve import UNLIKELY, Pair, RetrievePairs, RetrieveStatus
+from services.knowledge import nodes
+from services.knowledge.ingest.index import COLLECTION
+from services.knowledge.ingest.ingest import Ingest
+from services.knowledge.notes.files import text_if_readable
+from services.knowledge.notes.frontmatter import split
+from services.knowledge.search import duplicates, gaps, reading_suggestions, words
+from services.knowledge.search.refinement import Refiner
+from services.knowledge.search.search_operations import Search
+from services.knowledge.search.topics import MOST_PAIRS
+from services.runtime.database import Database
+from services.runtime.handlers import Context, handles
 
 FIRST_PAIRS = 2000
 """Number of pairs requested first; many, because the most similar notes are probably linked."""

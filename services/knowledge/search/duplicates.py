@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import apsw
 
-from linckia.services.knowledge.notes.files import digest
+from services.knowledge.notes.files import digest
 
 SAME = 0.8
 """Share of common runs from which two notes count as duplicates; about one word in fourteen may differ."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import apsw
 
-from linckia.proto.ops.knowledge import Gap
-from linckia.proto.ops.retrieve import Pair
-from linckia.services.knowledge.notes.files import Place, text_if_readable
-from linckia.services.knowledge.notes.markdown import parse
-from linckia.services.knowledge.search.words import (
+from proto.ops.knowledge import Gap
+from proto.ops.retrieve import Pair
+from services.knowledge.notes.files import Place, text_if_readable
+from services.knowledge.notes.markdown import parse
+from services.knowledge.search.words import (
     Sentence,
     Vectors,
     chosen,
@@ -26,8 +26,8 @@ from linckia.services.knowledge.search.words import (
     shared,
     without_addresses,
 )
-from linckia.services.runtime.models.measure import ROUGH
-from linckia.services.runtime.roots import Roots
+from services.runtime.models.measure import ROUGH
+from services.runtime.roots import Roots
 
 _NUMBER = re.compile(r"\d+")
 _DATE = re.compile(r"\d{4}-?\d{2}-?\d{2}")

@@ -14,8 +14,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from linckia.services.knowledge.search.words import telling, without_addresses
-from linckia.services.runtime.text.markdown import outline
+from services.knowledge.search.words import telling, without_addresses
+from services.runtime.text.markdown import outline
 
 LABEL_TERMS = 3
 READ_CHARS = 20_000

@@ -8,18 +8,18 @@ from typing import NamedTuple
 
 import trio
 
-from linckia.proto.ops.knowledge import BrokenLink
-from linckia.proto.suggestions import close
-from linckia.services.knowledge import nodes
-from linckia.services.knowledge.ingest.ingest import Ingest
-from linckia.services.knowledge.nodes import Node
-from linckia.services.knowledge.notes.files import text_if_readable
-from linckia.services.knowledge.notes.links import Reference, name_key
-from linckia.services.knowledge.notes.markdown import parse, stem
-from linckia.services.knowledge.search import attachments
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.models.measure import ROUGH
-from linckia.services.runtime.roots import Roots, is_below
+from proto.ops.knowledge import BrokenLink
+from proto.suggestions import close
+from services.knowledge import nodes
+from services.knowledge.ingest.ingest import Ingest
+from services.knowledge.nodes import Node
+from services.knowledge.notes.files import text_if_readable
+from services.knowledge.notes.links import Reference, name_key
+from services.knowledge.notes.markdown import parse, stem
+from services.knowledge.search import attachments
+from services.runtime.database import Database
+from services.runtime.models.measure import ROUGH
+from services.runtime.roots import Roots, is_below
 
 _MEANT = 3
 _REST = 20

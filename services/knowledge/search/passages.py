@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.knowledge import SearchDocuments, SearchHit
-from linckia.proto.ops.retrieve import Filter, Hit
-from linckia.services.knowledge.notes.links import clean_tags
-from linckia.services.runtime.text.stop_words import STOP_WORDS
-from linckia.services.runtime.times import between
+from proto.errors import InvalidParams
+from proto.ops.knowledge import SearchDocuments, SearchHit
+from proto.ops.retrieve import Filter, Hit
+from services.knowledge.notes.links import clean_tags
+from services.runtime.text.stop_words import STOP_WORDS
+from services.runtime.times import between
 
 CANDIDATES = 50
 SNIPPET_CHARS = 300

@@ -14,14 +14,14 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.operation import Params
-from linckia.proto.ops import llm
-from linckia.proto.ops.knowledge import Gap, SearchHit, SearchMetadata
-from linckia.proto.ops.retrieve import Hit, Pair, SearchResult
-from linckia.services.knowledge.search import passages
-from linckia.services.knowledge.search.gaps import Content
-from linckia.services.runtime.handlers import Context
+from proto.errors import LinckiaError
+from proto.operation import Params
+from proto.ops import llm
+from proto.ops.knowledge import Gap, SearchHit, SearchMetadata
+from proto.ops.retrieve import Hit, Pair, SearchResult
+from services.knowledge.search import passages
+from services.knowledge.search.gaps import Content
+from services.runtime.handlers import Context
 
 R = TypeVar("R")
 

@@ -6,17 +6,17 @@ import time
 
 import msgspec
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops import knowledge as ops
-from linckia.proto.ops.retrieve import RetrieveSearch
-from linckia.services.knowledge import nodes
-from linckia.services.knowledge.ingest.index import COLLECTION
-from linckia.services.knowledge.ingest.ingest import Ingest
-from linckia.services.knowledge.search import passages
-from linckia.services.knowledge.search.refinement import Refiner
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.date_ranges import date_range, range_in, rfc3339
-from linckia.services.runtime.handlers import Context, handles
+from proto.errors import InvalidParams
+from proto.ops import knowledge as ops
+from proto.ops.retrieve import RetrieveSearch
+from services.knowledge import nodes
+from services.knowledge.ingest.index import COLLECTION
+from services.knowledge.ingest.ingest import Ingest
+from services.knowledge.search import passages
+from services.knowledge.search.refinement import Refiner
+from services.runtime.database import Database
+from services.runtime.date_ranges import date_range, range_in, rfc3339
+from services.runtime.handlers import Context, handles
 
 
 class Search:

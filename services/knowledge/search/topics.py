@@ -13,18 +13,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import apsw
 import trio
 
-from linckia.proto.errors import InvalidParams, Unavailable
-from linckia.proto.ops import knowledge as ops
-from linckia.proto.ops.retrieve import Clustering, Grouping, Pair, Pairs, RetrieveClusters, RetrievePairs
-from linckia.services.knowledge import nodes
-from linckia.services.knowledge.ingest.index import COLLECTION
-from linckia.services.knowledge.ingest.ingest import Ingest
-from linckia.services.knowledge.notes.files import text_if_readable
-from linckia.services.knowledge.notes.frontmatter import split
-from linckia.services.knowledge.search import labels
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.handlers import Context, handles
-from linckia.services.runtime.roots import Roots
+from proto.errors import InvalidParams, Unavailable
+from proto.ops import knowledge as ops
+from proto.ops.retrieve import Clustering, Grouping, Pair, Pairs, RetrieveClusters, RetrievePairs
+from services.knowledge import nodes
+from services.knowledge.ingest.index import COLLECTION
+from services.knowledge.ingest.ingest import Ingest
+from services.knowledge.notes.files import text_if_readable
+from services.knowledge.notes.frontmatter import split
+from services.knowledge.search import labels
+from services.runtime.database import Database
+from services.runtime.handlers import Context, handles
+from services.runtime.roots import Roots
 
 MOST_PAIRS = 100_000
 

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from linckia.proto.ops.embed import EmbedResult
-from linckia.services.runtime.text.cutting import Section
-from linckia.services.runtime.text.markdown import plain
+from proto.ops.embed import EmbedResult
+from services.runtime.text.cutting import Section
+from services.runtime.text.markdown import plain
 
 _WORD = re.compile(r"[^\W\d_][\w'’-]*[^\W_]")  # noqa: RUF001  # a typographic apostrophe
 _ADDRESS = re.compile(

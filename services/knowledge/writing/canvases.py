@@ -15,13 +15,13 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 
-from linckia.services.knowledge.ingest.note_walk import enters
-from linckia.services.knowledge.notes import links
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.writing import relinking
-from linckia.services.knowledge.writing.relinking import Changed, Move
-from linckia.services.runtime.roots import Roots
-from linckia.services.runtime.walking import Folder, walk
+from services.knowledge.ingest.note_walk import enters
+from services.knowledge.notes import links
+from services.knowledge.notes.files import Place
+from services.knowledge.writing import relinking
+from services.knowledge.writing.relinking import Changed, Move
+from services.runtime.roots import Roots
+from services.runtime.walking import Folder, walk
 
 SUFFIX = ".canvas"
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.knowledge_writing import EditNote, Replacement, SectionText
-from linckia.services.knowledge.notes import frontmatter, headings
-from linckia.services.knowledge.notes.excerpts import LINE, parent_of, section_lines
+from proto.errors import InvalidParams, OperationError
+from proto.ops.knowledge_writing import EditNote, Replacement, SectionText
+from services.knowledge.notes import frontmatter, headings
+from services.knowledge.notes.excerpts import LINE, parent_of, section_lines
 
 MARK = "\ufeff"
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from linckia.services.knowledge.notes import frontmatter, links
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.notes.properties import ATTRIBUTE, DESTINATION, WIKILINK, encoded, property_links
-from linckia.services.knowledge.writing.editing import MARK, flat
-from linckia.services.runtime.text.markdown import outline
+from services.knowledge.notes import frontmatter, links
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.properties import ATTRIBUTE, DESTINATION, WIKILINK, encoded, property_links
+from services.knowledge.writing.editing import MARK, flat
+from services.runtime.text.markdown import outline
 
 _PLAIN_YAML = re.compile(r"[^\W\d_][\w ./-]*(?<! )")
 _ENCODED = re.compile(r"[\s()<>%#?\\\[\]]")

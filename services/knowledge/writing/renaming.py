@@ -16,19 +16,19 @@ from typing import NamedTuple
 import apsw
 import msgspec
 
-from linckia.proto.durable import replace_file, sync_folder
-from linckia.proto.errors import LinckiaError
-from linckia.services.knowledge import edges, ids
-from linckia.services.knowledge.nodes import Node
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.notes.links import name_key, slug
-from linckia.services.knowledge.writing import canvases
-from linckia.services.knowledge.writing.editing import decoded
-from linckia.services.knowledge.writing.relinking import UNNAMEABLE, Move, relinked
-from linckia.services.runtime.keyed import Record
-from linckia.services.runtime.replace import hold, rename
-from linckia.services.runtime.rewrite import Contended, TooLarge, content_hash, open_below, rewrite
-from linckia.services.runtime.roots import OutsideRoots, Roots
+from proto.durable import replace_file, sync_folder
+from proto.errors import LinckiaError
+from services.knowledge import edges, ids
+from services.knowledge.nodes import Node
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.links import name_key, slug
+from services.knowledge.writing import canvases
+from services.knowledge.writing.editing import decoded
+from services.knowledge.writing.relinking import UNNAMEABLE, Move, relinked
+from services.runtime.keyed import Record
+from services.runtime.replace import hold, rename
+from services.runtime.rewrite import Contended, TooLarge, content_hash, open_below, rewrite
+from services.runtime.roots import OutsideRoots, Roots
 
 _log = logging.getLogger("linckia.knowledge")
 

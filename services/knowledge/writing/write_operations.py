@@ -13,25 +13,25 @@ import apsw
 import trio
 from msgspec import structs
 
-from linckia.proto.errors import InvalidParams, LinckiaError, OperationError, Unavailable
-from linckia.proto.ops import knowledge_writing as ops
-from linckia.proto.ops.knowledge_writing import NoteRenamed, NoteWritten
-from linckia.proto.ops.yaml import YamlMerge
-from linckia.services.knowledge.ingest.ingest import WRITER_PATIENCE_S, Ingest
-from linckia.services.knowledge.ingest.ingest_waits import NoteLookup
-from linckia.services.knowledge.nodes import Node
-from linckia.services.knowledge.notes import files, markdown, tags
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.notes.spelling import as_on_disk
-from linckia.services.knowledge.writing import canvases, relinking
-from linckia.services.knowledge.writing.editing import Merge, decoded, edited, with_front_matter
-from linckia.services.knowledge.writing.relinking import UNNAMEABLE, Move
-from linckia.services.knowledge.writing.renaming import Journal, Relink, Renaming, plan_move, renamed, renaming_steps
-from linckia.services.runtime import keyed
-from linckia.services.runtime.database import Database
-from linckia.services.runtime.handlers import Context, Environment, handles
-from linckia.services.runtime.replace import CannotReplace
-from linckia.services.runtime.rewrite import (
+from proto.errors import InvalidParams, LinckiaError, OperationError, Unavailable
+from proto.ops import knowledge_writing as ops
+from proto.ops.knowledge_writing import NoteRenamed, NoteWritten
+from proto.ops.yaml import YamlMerge
+from services.knowledge.ingest.ingest import WRITER_PATIENCE_S, Ingest
+from services.knowledge.ingest.ingest_waits import NoteLookup
+from services.knowledge.nodes import Node
+from services.knowledge.notes import files, markdown, tags
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.spelling import as_on_disk
+from services.knowledge.writing import canvases, relinking
+from services.knowledge.writing.editing import Merge, decoded, edited, with_front_matter
+from services.knowledge.writing.relinking import UNNAMEABLE, Move
+from services.knowledge.writing.renaming import Journal, Relink, Renaming, plan_move, renamed, renaming_steps
+from services.runtime import keyed
+from services.runtime.database import Database
+from services.runtime.handlers import Context, Environment, handles
+from services.runtime.replace import CannotReplace
+from services.runtime.rewrite import (
     Contended,
     Rewritten,
     check_match,
@@ -41,9 +41,9 @@ from linckia.services.runtime.rewrite import (
     read_whole,
     rewrite,
 )
-from linckia.services.runtime.roots import Denied, OutsideRoots, Roots
-from linckia.services.runtime.text.lines import MAX_CHARACTERS, shortly
-from linckia.services.runtime.text.texts import like
+from services.runtime.roots import Denied, OutsideRoots, Roots
+from services.runtime.text.lines import MAX_CHARACTERS, shortly
+from services.runtime.text.texts import like
 
 _EXISTS = "the note already exists; give `if_match` (its hash is {}) or `overwrite: true`, or use edit_note"
 

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 import trio
 from psycopg import sql
 
-from linckia.proto.errors import LinckiaError, Unavailable
-from linckia.proto.ops.retrieve import Scrubbed
-from linckia.services.retrieve.collection import Collection, Keeper
-from linckia.services.retrieve.item_store import Change
-from linckia.services.retrieve.postgres import words
-from linckia.services.retrieve.postgres.server import READ_S, Connection, Gone, Lease, Server, parts
-from linckia.services.retrieve.postgres.snapshot import (
+from proto.errors import LinckiaError, Unavailable
+from proto.ops.retrieve import Scrubbed
+from services.retrieve.collection import Collection, Keeper
+from services.retrieve.item_store import Change
+from services.retrieve.postgres import words
+from services.retrieve.postgres.server import READ_S, Connection, Gone, Lease, Server, parts
+from services.retrieve.postgres.snapshot import (
     SMALL,
     Indexing,
     ServerStore,
@@ -29,8 +29,8 @@ from linckia.services.retrieve.postgres.snapshot import (
     given,
     indexed,
 )
-from linckia.services.retrieve.store import Snapshot, Transaction, VectorsLoading
-from linckia.services.retrieve.vector_store import Model, Progress
+from services.retrieve.store import Snapshot, Transaction, VectorsLoading
+from services.retrieve.vector_store import Model, Progress
 
 T = TypeVar("T")
 

@@ -10,13 +10,13 @@ from typing import Any, LiteralString
 import trio
 from psycopg import sql
 
-from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.postgres import words
-from linckia.services.retrieve.postgres.collection import PostgresCollection, moves
-from linckia.services.retrieve.postgres.schema import PARTITIONS
-from linckia.services.retrieve.postgres.server import READ_S, Connection, Lease, Server, parts
-from linckia.services.retrieve.postgres.snapshot import STATE_LOCKS
-from linckia.services.runtime.database import Kind
+from services.retrieve.collection import Collection
+from services.retrieve.postgres import words
+from services.retrieve.postgres.collection import PostgresCollection, moves
+from services.retrieve.postgres.schema import PARTITIONS
+from services.retrieve.postgres.server import READ_S, Connection, Lease, Server, parts
+from services.retrieve.postgres.snapshot import STATE_LOCKS
+from services.runtime.database import Kind
 
 END_OVERDUE_S = 1.0
 

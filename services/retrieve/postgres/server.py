@@ -19,9 +19,9 @@ import psycopg
 from pgvector.psycopg import register_vector
 from psycopg import errors, sql
 
-from linckia.proto.errors import Executed, LinckiaError, OperationError, Unavailable
-from linckia.services.retrieve.postgres.schema import TABLES, TABLES_VERSION
-from linckia.services.runtime.storage import DiskFull
+from proto.errors import Executed, LinckiaError, OperationError, Unavailable
+from services.retrieve.postgres.schema import TABLES, TABLES_VERSION
+from services.runtime.storage import DiskFull
 
 T = TypeVar("T")
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]

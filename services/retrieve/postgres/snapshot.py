@@ -13,21 +13,21 @@ import numpy as np
 from pgvector import HalfVector
 from psycopg import Cursor, sql
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.retrieve import Filter, Group, GroupIds, Item
-from linckia.services.retrieve import item_store
-from linckia.services.retrieve.filters import filterable, storable
-from linckia.services.retrieve.item_store import Change, ItemDetails, ItemWithVector, Metadata
-from linckia.services.retrieve.lexical import Row
-from linckia.services.retrieve.postgres import words
-from linckia.services.retrieve.postgres.schema import FIELD_CHARS, WORD_CHARS
-from linckia.services.retrieve.postgres.server import Connection, Gone, parts
-from linckia.services.retrieve.postgres.words import K1, WEIGHTS, B
-from linckia.services.retrieve.store import Content, FoundWords, GroupNumbers, Piece, SearchedVectors
-from linckia.services.retrieve.terms import query_terms, spellings
-from linckia.services.retrieve.vector_store import Model, Progress, Waiting
-from linckia.services.retrieve.vectors import HalfMatrix, Matrix, Scored
-from linckia.services.runtime.text.cutting import embedded_text
+from proto.errors import InvalidParams
+from proto.ops.retrieve import Filter, Group, GroupIds, Item
+from services.retrieve import item_store
+from services.retrieve.filters import filterable, storable
+from services.retrieve.item_store import Change, ItemDetails, ItemWithVector, Metadata
+from services.retrieve.lexical import Row
+from services.retrieve.postgres import words
+from services.retrieve.postgres.schema import FIELD_CHARS, WORD_CHARS
+from services.retrieve.postgres.server import Connection, Gone, parts
+from services.retrieve.postgres.words import K1, WEIGHTS, B
+from services.retrieve.store import Content, FoundWords, GroupNumbers, Piece, SearchedVectors
+from services.retrieve.terms import query_terms, spellings
+from services.retrieve.vector_store import Model, Progress, Waiting
+from services.retrieve.vectors import HalfMatrix, Matrix, Scored
+from services.runtime.text.cutting import embedded_text
 
 SMALL = 20_000
 """Up to this many items, words are counted at each search; beyond, they are taken from the server's statistics."""

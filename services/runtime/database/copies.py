@@ -18,7 +18,7 @@ from typing import Any
 
 import apsw
 
-from linckia.proto.durable import sync_folder
+from proto.durable import sync_folder
 
 RETENTION_S = 7 * 86_400
 

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import apsw
 import trio
 
-from linckia.proto.errors import LinckiaError
-from linckia.services.runtime import keyed
-from linckia.services.runtime.database.file import BUSY_TIMEOUT_MS, DAMAGE, DISK, DatabaseFile
+from proto.errors import LinckiaError
+from services.runtime import keyed
+from services.runtime.database.file import BUSY_TIMEOUT_MS, DAMAGE, DISK, DatabaseFile
 
 T = TypeVar("T")
 Change = Callable[[apsw.Connection], T]

@@ -18,12 +18,12 @@ from pathlib import Path
 import apsw
 import trio
 
-from linckia.proto.durable import sync_folder
-from linckia.proto.errors import OperationError, Unavailable
-from linckia.services.runtime import keyed
-from linckia.services.runtime.database import copies
-from linckia.services.runtime.database.schema import Kind, Schema, UnknownVersion
-from linckia.services.runtime.storage import Damaged, disk_full
+from proto.durable import sync_folder
+from proto.errors import OperationError, Unavailable
+from services.runtime import keyed
+from services.runtime.database import copies
+from services.runtime.database.schema import Kind, Schema, UnknownVersion
+from services.runtime.storage import Damaged, disk_full
 
 BUSY_TIMEOUT_MS = 10_000
 LOG_BYTES = 64 * 1024 * 1024

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import apsw
 
-from linckia.proto.errors import OperationError
+from proto.errors import OperationError
 
 Migration = str | Callable[[apsw.Connection], object]
 """SQL, or a function that runs inside the migration's transaction."""

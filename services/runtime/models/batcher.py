@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from linckia.proto.errors import OperationError, Overloaded
+from proto.errors import OperationError, Overloaded
 
 T = TypeVar("T", bound=Sized)
 T_contra = TypeVar("T_contra", bound=Sized, contravariant=True)

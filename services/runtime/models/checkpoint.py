@@ -20,9 +20,9 @@ import numpy.typing as npt
 from msgspec import Meta
 from tokenizers import Encoding, Tokenizer
 
-from linckia.proto import frames
-from linckia.services.runtime.models.folders import ModelMissing as ModelMissing  # noqa: PLC0414 - raised by what stands here
-from linckia.services.runtime.models.folders import most_tokens, read_json
+from proto import frames
+from services.runtime.models.folders import ModelMissing as ModelMissing  # noqa: PLC0414 - raised by what stands here
+from services.runtime.models.folders import most_tokens, read_json
 
 Ids = npt.NDArray[np.int32]
 """Token ids of one text, special tokens included."""

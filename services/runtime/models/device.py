@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from linckia.proto import extras
-from linckia.proto.errors import OperationError
-from linckia.proto.machine import usable_cores
+from proto import extras
+from proto.errors import OperationError
+from proto.machine import usable_cores
 
 if TYPE_CHECKING:
     import torch

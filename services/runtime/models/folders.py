@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from linckia.proto import frames, models
-from linckia.proto.errors import OperationError
-from linckia.proto.models import hub, installed, known
+from proto import frames, models
+from proto.errors import OperationError
+from proto.models import hub, installed, known
 
 AUTO = "auto"
 _object = msgspec.json.Decoder(dict[str, Any]).decode

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import trio
 
-from linckia.proto.gpu import GPU, GpuFigures
-from linckia.services.runtime.handlers import Environment
+from proto.gpu import GPU, GpuFigures
+from services.runtime.handlers import Environment
 
 EVERY_S = 10.0
 """Reading takes a millisecond, and Prometheus usually asks every 15 to 60 seconds."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from linckia.services.runtime.models.folders import AUTO, ModelMissing, locate_embedder, most_tokens, read_json
+from services.runtime.models.folders import AUTO, ModelMissing, locate_embedder, most_tokens, read_json
 
 SETTING = "embedder"
 """Key under which a service that cuts texts finds the settings of `embed` in its own settings."""

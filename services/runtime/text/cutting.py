@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from linckia.services.runtime.models.measure import Measure
+from services.runtime.models.measure import Measure
 
 VERSION = 1
 """Increases when the same text would be cut in different places."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-from linckia.services.runtime.text.invisible import without_breaks
+from services.runtime.text.invisible import without_breaks
 
 MAX_TEXT_CHARS = 1_000_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from difflib import unified_diff
 
-from linckia.proto.errors import InvalidParams
+from proto.errors import InvalidParams
 
 MAX_CHARACTERS = 16_000
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from markdown_it import MarkdownIt
 
-from linckia.services.runtime.text.cutting import Block
+from services.runtime.text.cutting import Block
 
 _PARSER = MarkdownIt("commonmark")
 _PARSER.core.ruler.enableOnly(["normalize", "block"])

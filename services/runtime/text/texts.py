@@ -7,8 +7,8 @@ import contextlib
 import mimetypes
 from dataclasses import dataclass
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.services.runtime.text.charsets import charset_of, marked_charset
+from proto.errors import InvalidParams, OperationError
+from services.runtime.text.charsets import charset_of, marked_charset
 
 _FALLBACKS = ("cp1252", "latin-1")
 """Used if no other character set fits; every byte is a character in the second."""

@@ -11,9 +11,9 @@ from typing import ClassVar
 
 import msgspec
 
-from linckia.services.runtime import date_ranges
-from linckia.services.transcripts.messages import Call, Message, Title, TitleKind, Turn
-from linckia.services.transcripts.providers.wire import Json
+from services.runtime import date_ranges
+from services.transcripts.messages import Call, Message, Title, TitleKind, Turn
+from services.transcripts.providers.wire import Json
 
 
 class Step(Turn, kw_only=True):

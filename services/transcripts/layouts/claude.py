@@ -19,11 +19,11 @@ from typing import ClassVar
 
 import msgspec
 
-from linckia.services.transcripts.layouts import Layout, Step, passed, said, seconds, titled
-from linckia.services.transcripts.layouts.queued import Queued, digest_of, text_of
-from linckia.services.transcripts.messages import ASSISTANT, IMAGE, TOOL_RESULT, TOOL_USE, Call, Message, TitleKind
-from linckia.services.transcripts.providers import anthropic, wire
-from linckia.services.transcripts.providers.wire import Json, child, records, text
+from services.transcripts.layouts import Layout, Step, passed, said, seconds, titled
+from services.transcripts.layouts.queued import Queued, digest_of, text_of
+from services.transcripts.messages import ASSISTANT, IMAGE, TOOL_RESULT, TOOL_USE, Call, Message, TitleKind
+from services.transcripts.providers import anthropic, wire
+from services.transcripts.providers.wire import Json, child, records, text
 
 AGENT = "claude-code"
 

@@ -17,12 +17,12 @@ from typing import ClassVar
 
 import msgspec
 
-from linckia.services.transcripts.layouts import Layout, Step, counted, said, seconds, titled
-from linckia.services.transcripts.layouts.codex_usage import Meter
-from linckia.services.transcripts.layouts.queued import Queued, digest_of, text_of
-from linckia.services.transcripts.messages import ASSISTANT, Call, Message, Title, TitleKind, text_block
-from linckia.services.transcripts.providers import openai, responses
-from linckia.services.transcripts.providers.wire import Json, child, count, records, text
+from services.transcripts.layouts import Layout, Step, counted, said, seconds, titled
+from services.transcripts.layouts.codex_usage import Meter
+from services.transcripts.layouts.queued import Queued, digest_of, text_of
+from services.transcripts.messages import ASSISTANT, Call, Message, Title, TitleKind, text_block
+from services.transcripts.providers import openai, responses
+from services.transcripts.providers.wire import Json, child, count, records, text
 
 AGENT = "codex"
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
-from linckia.services.transcripts.messages import Call
-from linckia.services.transcripts.providers.wire import Json, child, count, text, usage
+from services.transcripts.messages import Call
+from services.transcripts.providers.wire import Json, child, count, text, usage
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):

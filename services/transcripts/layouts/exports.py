@@ -13,11 +13,11 @@ from typing import ClassVar
 
 import msgspec
 
-from linckia.proto.ops.transcripts import Block
-from linckia.services.transcripts.layouts import Layout, Step, passed, said, seconds
-from linckia.services.transcripts.messages import ASSISTANT, Message, Title, TitleKind, image, text_block
-from linckia.services.transcripts.providers import Rejected, TurnPayload, anthropic, gemini, ollama, openai, turn_of
-from linckia.services.transcripts.providers.wire import Json, Unreadable, child, items, records, text
+from proto.ops.transcripts import Block
+from services.transcripts.layouts import Layout, Step, passed, said, seconds
+from services.transcripts.messages import ASSISTANT, Message, Title, TitleKind, image, text_block
+from services.transcripts.providers import Rejected, TurnPayload, anthropic, gemini, ollama, openai, turn_of
+from services.transcripts.providers.wire import Json, Unreadable, child, items, records, text
 
 _ROLES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT, "chatgpt": ASSISTANT}
 _ROLE_NAMES = frozenset({"user", ASSISTANT, "system", "developer", "tool", "function", *_ROLES})

@@ -11,9 +11,9 @@ from typing import ClassVar
 
 import msgspec
 
-from linckia.proto.ops.transcripts import Block
-from linckia.services.transcripts.layouts import Layout, Step, counted, said, seconds, titled
-from linckia.services.transcripts.messages import (
+from proto.ops.transcripts import Block
+from services.transcripts.layouts import Layout, Step, counted, said, seconds, titled
+from services.transcripts.messages import (
     ASSISTANT,
     TOOL_RESULT,
     Call,
@@ -22,9 +22,9 @@ from linckia.services.transcripts.messages import (
     tool_result,
     tool_use,
 )
-from linckia.services.transcripts.providers.gemini import NAME as PROVIDER
-from linckia.services.transcripts.providers.gemini import content, part_blocks
-from linckia.services.transcripts.providers.wire import Json, child, compact, count, records, text, usage
+from services.transcripts.providers.gemini import NAME as PROVIDER
+from services.transcripts.providers.gemini import content, part_blocks
+from services.transcripts.providers.wire import Json, child, compact, count, records, text, usage
 
 AGENT = "gemini-cli"
 

@@ -9,8 +9,8 @@ import hashlib
 
 import msgspec
 
-from linckia.services.transcripts.layouts import Step
-from linckia.services.transcripts.messages import Message
+from services.transcripts.layouts import Step
+from services.transcripts.messages import Message
 
 
 class Queued(msgspec.Struct, kw_only=True):

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from linckia.proto.ops.transcripts import Block
-from linckia.services.transcripts.messages import ASSISTANT, Message, Turn
-from linckia.services.transcripts.providers import anthropic, gemini, ollama, openai, responses, wire
-from linckia.services.transcripts.providers.wire import (
+from proto.ops.transcripts import Block
+from services.transcripts.messages import ASSISTANT, Message, Turn
+from services.transcripts.providers import anthropic, gemini, ollama, openai, responses, wire
+from services.transcripts.providers.wire import (
     Json,
     Unreadable,
     child,

@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import structs
 
-from linckia.proto.ops.transcripts import Block
-from linckia.services.transcripts.messages import (
+from proto.ops.transcripts import Block
+from services.transcripts.messages import (
     ASSISTANT,
     IMAGE,
     TOOL_RESULT,
@@ -23,8 +23,8 @@ from linckia.services.transcripts.messages import (
     tool_result,
     tool_use,
 )
-from linckia.services.transcripts.providers import wire
-from linckia.services.transcripts.providers.wire import (
+from services.transcripts.providers import wire
+from services.transcripts.providers.wire import (
     Json,
     Unreadable,
     child,

@@ -5,10 +5,10 @@ https://github.com/ollama/ollama/blob/main/docs/api.md
 
 from __future__ import annotations
 
-from linckia.proto.ops.transcripts import Block
-from linckia.services.transcripts.messages import ASSISTANT, Message, Turn, image, text_block, tool_result, tool_use
-from linckia.services.transcripts.providers import wire
-from linckia.services.transcripts.providers.wire import (
+from proto.ops.transcripts import Block
+from services.transcripts.messages import ASSISTANT, Message, Turn, image, text_block, tool_result, tool_use
+from services.transcripts.providers import wire
+from services.transcripts.providers.wire import (
     Json,
     Unreadable,
     child,

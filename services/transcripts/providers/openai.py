@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from linckia.proto.ops.transcripts import Block
-from linckia.services.transcripts.messages import (
+from proto.ops.transcripts import Block
+from services.transcripts.messages import (
     ASSISTANT,
     Message,
     Turn,
@@ -18,8 +18,8 @@ from linckia.services.transcripts.messages import (
     tool_use,
     without_empty_text,
 )
-from linckia.services.transcripts.providers import wire
-from linckia.services.transcripts.providers.wire import (
+from services.transcripts.providers import wire
+from services.transcripts.providers.wire import (
     Json,
     Unreadable,
     child,

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from linckia.services.transcripts.messages import ASSISTANT, Message, Turn, text_block, tool_result, tool_use
-from linckia.services.transcripts.providers import openai, wire
-from linckia.services.transcripts.providers.wire import Json, Unreadable, child, compact, items, kind, records, text
+from services.transcripts.messages import ASSISTANT, Message, Turn, text_block, tool_result, tool_use
+from services.transcripts.providers import openai, wire
+from services.transcripts.providers.wire import Json, Unreadable, child, compact, items, kind, records, text
 
 _CALLS = {
     "web_search_call": "web_search",

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from linckia.proto.bounds import exceeded
-from linckia.services.transcripts.messages import Message, Turn
+from proto.bounds import exceeded
+from services.transcripts.messages import Message, Turn
 
 Json = dict[str, Any]
 

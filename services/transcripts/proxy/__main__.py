@@ -15,9 +15,9 @@ from pathlib import Path
 
 import trio
 
-from linckia.proto.end_signals import end_signals
-from linckia.services.transcripts.proxy.recorder import Recorder, Spool
-from linckia.services.transcripts.proxy.relay import Relay, Upstream
+from proto.end_signals import end_signals
+from services.transcripts.proxy.recorder import Recorder, Spool
+from services.transcripts.proxy.relay import Relay, Upstream
 
 SPOOL = Path("proxy") / "spool"
 """Relative to the data directory."""

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import trio
 
-from linckia.proto.control.client import CallFailed, Client, ControlError
-from linckia.proto.durable import replace_file
-from linckia.proto.json_types import JsonObject
-from linckia.services.transcripts.proxy.relay import Exchange
+from proto.control.client import CallFailed, Client, ControlError
+from proto.durable import replace_file
+from proto.json_types import JsonObject
+from services.transcripts.proxy.relay import Exchange
 
 log = logging.getLogger("linckia.proxy")
 

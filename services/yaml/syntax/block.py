@@ -8,11 +8,11 @@ import re
 from functools import cache
 from typing import Final
 
-from linckia.services.yaml.errors import SyntaxFault
-from linckia.services.yaml.syntax.events import ALIAS, MAPPING, SEQUENCE, Stream
-from linckia.services.yaml.syntax.flow import LONGEST_KEY, FlowReader
-from linckia.services.yaml.syntax.scalars import folded, plain_lines, read_block_scalar, read_quoted
-from linckia.services.yaml.syntax.tokens import (
+from services.yaml.errors import SyntaxFault
+from services.yaml.syntax.events import ALIAS, MAPPING, SEQUENCE, Stream
+from services.yaml.syntax.flow import LONGEST_KEY, FlowReader
+from services.yaml.syntax.scalars import folded, plain_lines, read_block_scalar, read_quoted
+from services.yaml.syntax.tokens import (
     BLANK_LINES,
     COLON,
     LINE_REST,

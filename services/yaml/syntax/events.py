@@ -8,7 +8,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from linckia.services.yaml.syntax.tokens import COMMENT, Properties
+from services.yaml.syntax.tokens import COMMENT, Properties
 
 # kind, style, value, anchor, resolved tag. The style of a scalar is its indicator (":" for plain), of a flow
 # collection its brackets, of a block collection "", of an explicit document marker the marker.

@@ -4,10 +4,10 @@ stack."""
 import re
 from typing import Final
 
-from linckia.services.yaml.errors import SyntaxFault
-from linckia.services.yaml.syntax.events import ALIAS, MAPPING, SEQUENCE, Stream
-from linckia.services.yaml.syntax.scalars import folded, plain_lines, read_quoted
-from linckia.services.yaml.syntax.tokens import (
+from services.yaml.errors import SyntaxFault
+from services.yaml.syntax.events import ALIAS, MAPPING, SEQUENCE, Stream
+from services.yaml.syntax.scalars import folded, plain_lines, read_quoted
+from services.yaml.syntax.tokens import (
     MARKER,
     PLAIN_FLOW,
     PLAIN_NEXT_FLOW,

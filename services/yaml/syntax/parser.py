@@ -8,10 +8,10 @@ import re
 from bisect import bisect_right
 from typing import Final
 
-from linckia.services.yaml.errors import SyntaxFault
-from linckia.services.yaml.syntax.block import BlockReader
-from linckia.services.yaml.syntax.events import DOCUMENT, DOCUMENT_END, SCALAR, Document, Stream
-from linckia.services.yaml.syntax.tokens import BLANK_LINES, DEFAULT_TAGS, LINE_REST, MARKER, NEVER_ALLOWED, QUOTED_ONLY
+from services.yaml.errors import SyntaxFault
+from services.yaml.syntax.block import BlockReader
+from services.yaml.syntax.events import DOCUMENT, DOCUMENT_END, SCALAR, Document, Stream
+from services.yaml.syntax.tokens import BLANK_LINES, DEFAULT_TAGS, LINE_REST, MARKER, NEVER_ALLOWED, QUOTED_ONLY
 
 MAX_DEPTH: Final = 2000
 _BYTE_ORDER_MARK: Final = "\ufeff"

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from linckia.services.yaml.errors import SyntaxFault
-from linckia.services.yaml.syntax.tokens import (
+from services.yaml.errors import SyntaxFault
+from services.yaml.syntax.tokens import (
     BLOCK_HEADER,
     BREAK,
     DOUBLE_QUOTED,

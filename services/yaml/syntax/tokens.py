@@ -9,7 +9,7 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from linckia.services.yaml.errors import SyntaxFault
+from services.yaml.errors import SyntaxFault
 
 DEFAULT_TAGS: Final = {"!": "!", "!!": "tag:yaml.org,2002:"}
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import trio
 
-from linckia.proto.ops.documents.find import DocumentsGrep
-from linckia.services.documents.store.databases import Store
-from linckia.services.documents.text import grep as grepping
+from proto.ops.documents.find import DocumentsGrep
+from services.documents.store.databases import Store
+from services.documents.text import grep as grepping
 from tests.bench.documents.trees import children_s, kernel_alone, make_tree, sources
 from tests.system.running import RunningKernel
 

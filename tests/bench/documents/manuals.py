@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from linckia.proto.control.client import Client
+from proto.control.client import Client
 from tests.bench.documents.trees import until_idle
 from tests.system.running import RunningKernel, running
 

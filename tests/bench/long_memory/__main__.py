@@ -26,14 +26,14 @@ from unittest import mock
 
 import trio
 
-from linckia.proto.ops.memory import Recall, Remember
-from linckia.proto.ops.retrieve import RetrieveStatus
-from linckia.proto.ops.transcripts import Corpus, SearchEverything
-from linckia.proto.ops.transcripts_intake import TranscriptRecord
-from linckia.services.embed import main as embed
-from linckia.services.memory import main as memory
-from linckia.services.retrieve import main as retrieve
-from linckia.services.transcripts import main as transcripts
+from proto.ops.memory import Recall, Remember
+from proto.ops.retrieve import RetrieveStatus
+from proto.ops.transcripts import Corpus, SearchEverything
+from proto.ops.transcripts_intake import TranscriptRecord
+from services.embed import main as embed
+from services.memory import main as memory
+from services.retrieve import main as retrieve
+from services.transcripts import main as transcripts
 from tests.bench.long_memory.sessions import NOW, Fact, History, Question, Session, made
 from tests.in_process import Bench, services_in_process
 
@@ -53,7 +53,7 @@ class Clock:
         """Replace the time in the modules that stamp or compare memories and parse words."""
         clock = SimpleNamespace(time=lambda: self.now, time_ns=lambda: round(self.now * 1e9))
         modules = ("memory.writing", "memory.recall", "runtime.times", "transcripts.search")
-        return [mock.patch(f"linckia.services.{module}.time", clock) for module in modules]
+        return [mock.patch(f"services.{module}.time", clock) for module in modules]
 
 
 async def take_in(bench: Bench, clock: Clock, history: History) -> None:

@@ -20,7 +20,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from linckia.proto.control.client import Client
+from proto.control.client import Client
 from tests.bench.memory.conversations import Conversation, Question, made
 from tests.bench.memory.pairs import judged
 from tests.system.running import RunningKernel, running, wait_until

@@ -8,11 +8,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from linckia.proto.ops.embed import TextKind
-from linckia.services.embed.main import load
-from linckia.services.embed.serving import EmbedSettings
-from linckia.services.embed.weights import PACKAGED
-from linckia.services.memory.comparison import Relation, relation
+from proto.ops.embed import TextKind
+from services.embed.main import load
+from services.embed.serving import EmbedSettings
+from services.embed.weights import PACKAGED
+from services.memory.comparison import Relation, relation
 
 Vectors: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.float32]]"
 

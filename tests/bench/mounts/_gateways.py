@@ -80,7 +80,7 @@ def linckia(services: Sequence[str]) -> Gateway:
         write(folder / "data", {MOUNT: {**table, "timeout": TIMEOUT_S, "memory_limit": MEMORY_LIMIT}})
         with running(folder / "data", options=HTTP, services=services) as kernel:
             port = int(kernel.status()["http_url"].rsplit(":", 1)[1].split("/")[0])
-            joiner = [sys.executable, "-P", "-m", "linckia.kernel.cli", "stdio", "--data", str(folder / "data")]
+            joiner = [sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", str(folder / "data")]
             stdio = [*joiner, "--surface", MOUNT]
             yield Served(pid=kernel.process.pid, stdio=stdio, port=port, path=f"/mcp/{MOUNT}")
 

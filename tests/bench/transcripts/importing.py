@@ -66,7 +66,7 @@ def import_(folder: Path) -> None:
         command = [
             sys.executable,
             "-m",
-            "linckia.kernel.cli",
+            "kernel.cli",
             "import-transcripts",
             "--data",
             str(kernel.data_dir),

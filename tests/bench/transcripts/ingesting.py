@@ -18,7 +18,7 @@ from typing import Any
 import apsw
 import trio
 
-from linckia.services.transcripts import forest
+from services.transcripts import forest
 from tests.bench._wire import Stdio
 from tests.system.running import RunningKernel, free_port, running
 from tests.system.workloads import turn
@@ -225,7 +225,7 @@ def _times(kernel: RunningKernel, head: str) -> list[float]:
 
 
 def _over_stdio(folder: Path, head: str) -> list[float]:
-    client = Stdio([sys.executable, "-P", "-m", "linckia.kernel.cli", "stdio", "--data", str(folder)])
+    client = Stdio([sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", str(folder)])
     params = {"name": "transcript_checkout", "arguments": {"hash": head}}
     times = []
     for number in range(LINEAGES):

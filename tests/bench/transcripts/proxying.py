@@ -36,7 +36,7 @@ async def _delay(folder: Path) -> None:
         command = [
             sys.executable,
             "-m",
-            "linckia.kernel.cli",
+            "kernel.cli",
             "proxy",
             "--data",
             str(folder),

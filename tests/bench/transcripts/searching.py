@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import trio
 
-from linckia.proto.ops.embed import (
+from proto.ops.embed import (
     EmbedMaxSim,
     EmbedModel,
     EmbedModelParams,
@@ -29,13 +29,13 @@ from linckia.proto.ops.embed import (
     MaxSimResult,
     pack,
 )
-from linckia.proto.ops.retrieve import RetrieveStatus
-from linckia.proto.ops.transcripts import TranscriptsSearch
-from linckia.proto.ops.transcripts_intake import TranscriptIngest
-from linckia.services.embed import main as embed
-from linckia.services.retrieve import main as retrieve
-from linckia.services.runtime.handlers import Context, Environment, Handlers
-from linckia.services.transcripts import main as transcripts
+from proto.ops.retrieve import RetrieveStatus
+from proto.ops.transcripts import TranscriptsSearch
+from proto.ops.transcripts_intake import TranscriptIngest
+from services.embed import main as embed
+from services.retrieve import main as retrieve
+from services.runtime.handlers import Context, Environment, Handlers
+from services.transcripts import main as transcripts
 from tests.in_process import Bench, services_in_process
 
 TURNS = 100_000

@@ -14,7 +14,7 @@ from typing import Any
 
 import trio
 
-from linckia.proto.mounts import READ, service_of
+from proto.mounts import READ, service_of
 from tests.chaos.mounted.load import Ledger, Outage
 from tests.chaos.mounted.servers import Server
 from tests.chaos.mounted.trees import Tree, tree

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import trio
 
-from linckia.proto.mounts import CHANGE
+from proto.mounts import CHANGE
 from tests.chaos.clients import CallOutcome, Client
 from tests.chaos.mounted.servers import Call, Server
 

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from linckia.proto.mounts import CHANGE
+from proto.mounts import CHANGE
 from tests.chaos.mounted.kills import KINDS
 from tests.chaos.mounted.load import Made
 from tests.chaos.mounted.storm import Storm

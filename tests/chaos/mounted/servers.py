@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from linckia.proto.mounts import CHANGE, READ, REPEAT
+from proto.mounts import CHANGE, READ, REPEAT
 from tests.system.running import REPOSITORY
 
 RUN = "CHAOS_MOUNT"

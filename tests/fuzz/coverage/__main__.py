@@ -32,26 +32,26 @@ SLOW_S, FASTER = 0.25, 9.0
 """What takes longer and grows faster than this, where four is linear and sixteen is quadratic, is a finding."""
 
 MODULES = {
-    "frames": ("linckia.proto",),
-    "jsonrpc": ("linckia.proto", "linckia.services.front"),
-    "http": ("linckia.services.front.transport.access", "linckia.services.front.transport.http_server"),
-    "yaml": ("linckia.services.yaml",),
-    "references": ("linckia.proto", "linckia.services.front.composite"),
+    "frames": ("proto",),
+    "jsonrpc": ("proto", "services.front"),
+    "http": ("services.front.transport.access", "services.front.transport.http_server"),
+    "yaml": ("services.yaml",),
+    "references": ("proto", "services.front.composite"),
     "uris": (
-        "linckia.proto.surfaces",
-        "linckia.proto.validation",
-        "linckia.services.fetch",
-        "linckia.services.front.transport.access",
+        "proto.surfaces",
+        "proto.validation",
+        "services.fetch",
+        "services.front.transport.access",
     ),
-    "transcripts": ("linckia.services.transcripts",),
+    "transcripts": ("services.transcripts",),
     "patterns": (
-        "linckia.services.runtime",
-        "linckia.services.documents",
-        "linckia.services.files.query",
-        "linckia.services.yaml.schema",
+        "services.runtime",
+        "services.documents",
+        "services.files.query",
+        "services.yaml.schema",
     ),
-    "documents": ("linckia.services.decode.text", "linckia.services.runtime.text.html"),
-    "notes": ("linckia.services.knowledge.notes", "linckia.services.documents.text", "linckia.services.retrieve.terms"),
+    "documents": ("services.decode.text", "services.runtime.text.html"),
+    "notes": ("services.knowledge.notes", "services.documents.text", "services.retrieve.terms"),
 }
 """What is instrumented, by target: it must be known before anything is imported."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from linckia.services.decode.text.documents import text_of
+from services.decode.text.documents import text_of
 from tests.fuzz.coverage import parted
 from tests.unit.documents import formats
 

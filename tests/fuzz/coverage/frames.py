@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import msgspec
 
-from linckia.proto import frames, results
-from linckia.proto.channel import Channel, ProtocolViolation
-from linckia.proto.errors import Internal
-from linckia.proto.link import Link
-from linckia.proto.operation import operation_of
+from proto import frames, results
+from proto.channel import Channel, ProtocolViolation
+from proto.errors import Internal
+from proto.link import Link
+from proto.operation import operation_of
 from tests.fuzz.frames.hostile import VIOLATIONS, Hostile
 from tests.unit.router.ops import Say
 

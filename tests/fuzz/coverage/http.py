@@ -8,9 +8,9 @@ from typing import cast
 import trio
 from starlette.types import Receive, Scope, Send
 
-from linckia.proto.front import Http
-from linckia.services.front.transport.access import Guard, Tokens
-from linckia.services.front.transport.http_server import _Connection, _Server
+from proto.front import Http
+from services.front.transport.access import Guard, Tokens
+from services.front.transport.http_server import _Connection, _Server
 
 SEEDS = [
     b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",

@@ -6,16 +6,16 @@ import contextlib
 import functools
 import json
 
-from linckia.proto import ops
-from linckia.proto.errors import InvalidParams
-from linckia.proto.surfaces.surface import Surface
-from linckia.services.front.composite.run import Composites
-from linckia.services.front.mounted.mounted import Mounted
-from linckia.services.front.prompts import FilePrompts
-from linckia.services.front.protocol import batch
-from linckia.services.front.protocol.fast_path import FastPath
-from linckia.services.front.protocol.handshake import Greeter
-from linckia.services.front.protocol.messages import (
+from proto import ops
+from proto.errors import InvalidParams
+from proto.surfaces.surface import Surface
+from services.front.composite.run import Composites
+from services.front.mounted.mounted import Mounted
+from services.front.prompts import FilePrompts
+from services.front.protocol import batch
+from services.front.protocol.fast_path import FastPath
+from services.front.protocol.handshake import Greeter
+from services.front.protocol.messages import (
     NotJson,
     error_message,
     is_call,
@@ -23,9 +23,9 @@ from linckia.services.front.protocol.messages import (
     readable_id,
     request_key,
 )
-from linckia.services.front.protocol.notifier import Notifier
-from linckia.services.front.protocol.served import Served
-from linckia.services.front.protocol.session import McpSession
+from services.front.protocol.notifier import Notifier
+from services.front.protocol.served import Served
+from services.front.protocol.session import McpSession
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.operations import TABLE
 from tests.unit.front.wire import META

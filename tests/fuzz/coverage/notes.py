@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from linckia.proto.errors import InvalidParams
-from linckia.services.documents.text.passages import passages
-from linckia.services.knowledge.notes.files import Place, decode
-from linckia.services.knowledge.notes.markdown import parse
-from linckia.services.knowledge.notes.tags import checked, tagged
-from linckia.services.retrieve.terms import query_terms, terms
-from linckia.services.runtime.date_ranges import date_range
-from linckia.services.runtime.models.measure import ROUGH
-from linckia.services.runtime.text.html import plain
-from linckia.services.transcripts.redaction import Redactor
+from proto.errors import InvalidParams
+from services.documents.text.passages import passages
+from services.knowledge.notes.files import Place, decode
+from services.knowledge.notes.markdown import parse
+from services.knowledge.notes.tags import checked, tagged
+from services.retrieve.terms import query_terms, terms
+from services.runtime.date_ranges import date_range
+from services.runtime.models.measure import ROUGH
+from services.runtime.text.html import plain
+from services.transcripts.redaction import Redactor
 from tests.fuzz.coverage import parted
 
 SEEDS = [

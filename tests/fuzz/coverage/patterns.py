@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import warnings
 
-from linckia.proto.errors import InvalidParams
-from linckia.services.documents.store import globs
-from linckia.services.documents.text import lines
-from linckia.services.documents.text.lines import TookTooLong
-from linckia.services.files.query import matching
-from linckia.services.runtime import ignore_files, linear, literals
-from linckia.services.runtime.literals import Query
-from linckia.services.yaml import schema
+from proto.errors import InvalidParams
+from services.documents.store import globs
+from services.documents.text import lines
+from services.documents.text.lines import TookTooLong
+from services.files.query import matching
+from services.runtime import ignore_files, linear, literals
+from services.runtime.literals import Query
+from services.yaml import schema
 from tests.fuzz.coverage import parted, text
 
 SEEDS = [

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from linckia.proto import ops
-from linckia.proto.bounds import exceeded
-from linckia.proto.errors import InvalidParams
-from linckia.proto.surfaces.describe import describe
-from linckia.proto.surfaces.steps import Category, Steps
-from linckia.services.front.composite.plan import plan, resolve
+from proto import ops
+from proto.bounds import exceeded
+from proto.errors import InvalidParams
+from proto.surfaces.describe import describe
+from proto.surfaces.steps import Category, Steps
+from services.front.composite.plan import plan, resolve
 from tests.fuzz.coverage import parted
 
 

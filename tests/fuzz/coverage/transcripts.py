@@ -9,14 +9,14 @@ from typing import cast
 
 import msgspec
 
-from linckia.proto.ops.transcripts_intake import TranscriptIngest, TranscriptRecord
-from linckia.services.runtime.database import Database
-from linckia.services.transcripts.importing import LAYOUTS, _layout, detect
-from linckia.services.transcripts.ingest import Ingest, _exchange, decoded
-from linckia.services.transcripts.layouts import Layout
-from linckia.services.transcripts.messages import Stripper
-from linckia.services.transcripts.providers.wire import Unreadable, decode, objects
-from linckia.services.transcripts.redaction import Redactor
+from proto.ops.transcripts_intake import TranscriptIngest, TranscriptRecord
+from services.runtime.database import Database
+from services.transcripts.importing import LAYOUTS, _layout, detect
+from services.transcripts.ingest import Ingest, _exchange, decoded
+from services.transcripts.layouts import Layout
+from services.transcripts.messages import Stripper
+from services.transcripts.providers.wire import Unreadable, decode, objects
+from services.transcripts.redaction import Redactor
 from tests.fuzz.coverage import parted
 
 

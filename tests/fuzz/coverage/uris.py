@@ -6,14 +6,14 @@ import functools
 
 import msgspec
 
-from linckia.proto import ops
-from linckia.proto.errors import Forbidden, InvalidParams, OperationError
-from linckia.proto.front import Http
-from linckia.proto.surfaces.surface import Surface
-from linckia.services.decode.symbols import _markdown
-from linckia.services.fetch.client import _next, parse
-from linckia.services.fetch.main import name_of
-from linckia.services.front.transport.access import Guard, Tokens, _host_name
+from proto import ops
+from proto.errors import Forbidden, InvalidParams, OperationError
+from proto.front import Http
+from proto.surfaces.surface import Surface
+from services.decode.symbols import _markdown
+from services.fetch.client import _next, parse
+from services.fetch.main import name_of
+from services.front.transport.access import Guard, Tokens, _host_name
 from tests.fuzz.coverage import parted
 
 SEEDS = [

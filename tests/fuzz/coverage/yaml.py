@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 
-from linckia.proto.ops.yaml import AppendEdit, CommentEdit, DeleteEdit, Edit, RenameEdit, SetEdit
-from linckia.services.yaml import comments, schema
-from linckia.services.yaml.errors import Code, YamlError
-from linckia.services.yaml.files import read_source
-from linckia.services.yaml.operations import apply
-from linckia.services.yaml.tree import Tree
-from linckia.services.yaml.values import get_at, locate, read_tree
+from proto.ops.yaml import AppendEdit, CommentEdit, DeleteEdit, Edit, RenameEdit, SetEdit
+from services.yaml import comments, schema
+from services.yaml.errors import Code, YamlError
+from services.yaml.files import read_source
+from services.yaml.operations import apply
+from services.yaml.tree import Tree
+from services.yaml.values import get_at, locate, read_tree
 from tests.fuzz.coverage import parted
 
 SEEDS = [

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from linckia.proto import frames
+from proto import frames
 
 _encode = msgspec.msgpack.Encoder().encode
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from linckia.proto.control.client import CallFailed
+from proto.control.client import CallFailed
 from tests.fuzz.frames.hostile import VIOLATIONS
 from tests.system.running import RunningKernel, running
 

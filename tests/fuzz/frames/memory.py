@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from linckia.kernel.ports import ServiceState
-from linckia.kernel.router.instance import Limits
-from linckia.kernel.router.router import Router
-from linckia.kernel.supervisor.spec import Backoff, ServiceSpec
-from linckia.kernel.supervisor.supervisor import ServiceReport, Supervisor
-from linckia.proto import frames, ops
-from linckia.proto.errors import Cancelled
-from linckia.proto.frames import Bye, ByeAck, Call, Cancel, Drain, Fault, Ping, Pong, Ready, Return
+from kernel.ports import ServiceState
+from kernel.router.instance import Limits
+from kernel.router.router import Router
+from kernel.supervisor.spec import Backoff, ServiceSpec
+from kernel.supervisor.supervisor import ServiceReport, Supervisor
+from proto import frames, ops
+from proto.errors import Cancelled
+from proto.frames import Bye, ByeAck, Call, Cancel, Drain, Fault, Ping, Pong, Ready, Return
 from tests.unit.router.ops import Said
 from tests.unit.supervisor.stage import MIB, Actor, Stage, launch_config_of
 from tests.unit.supervisor.world import service

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from linckia.proto.control.client import CallFailed
+from proto.control.client import CallFailed
 from tests.fuzz.frames.live import OPTIONS, fuzz
 from tests.system.running import RunningKernel, running
 

@@ -18,13 +18,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from linckia.kernel.ports import ServiceState
-from linckia.kernel.router.instance import Limits
-from linckia.proto.errors import LinckiaError, OperationError
-from linckia.proto.frames import Fault, read_body
-from linckia.proto.grants import Grant
-from linckia.proto.link import LinkClosed
-from linckia.proto.operation import Params, operation_of
+from kernel.ports import ServiceState
+from kernel.router.instance import Limits
+from proto.errors import LinckiaError, OperationError
+from proto.frames import Fault, read_body
+from proto.grants import Grant
+from proto.link import LinkClosed
+from proto.operation import Params, operation_of
 from tests.fuzz.frames.hostile import VIOLATIONS, Hostile, call
 from tests.fuzz.frames.memory import FRAIL_RETRY_S, MORE, POOL, Defects, Kernel, kernel, said
 from tests.fuzz.frames.test_violations import Client

@@ -6,10 +6,10 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.kernel.ports import CauseKind
-from linckia.proto.errors import Forbidden
-from linckia.proto.frames import Fault
-from linckia.proto.operation import operation_of
+from kernel.ports import CauseKind
+from proto.errors import Forbidden
+from proto.frames import Fault
+from proto.operation import operation_of
 from tests.fuzz.frames.hostile import BROKEN_TEXT, DEEP, VIOLATIONS, call, message
 from tests.fuzz.frames.memory import Defects, Kernel, kernel
 from tests.fuzz.frames.run import fuzz

@@ -9,7 +9,7 @@ import importlib.util
 from pathlib import Path
 from typing import Final
 
-from linckia.services.yaml.syntax.events import (
+from services.yaml.syntax.events import (
     ALIAS,
     DOCUMENT,
     DOCUMENT_END,

@@ -34,8 +34,8 @@ from typing import Final
 
 import pytest
 
-from linckia.services.yaml.errors import SyntaxFault
-from linckia.services.yaml.syntax.parser import parse
+from services.yaml.errors import SyntaxFault
+from services.yaml.syntax.parser import parse
 from tests.fuzz.yaml.libfyaml import LibFyaml, PlainEvent
 
 SEEDS: Final = [

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from linckia.kernel.cli.__main__ import main
-from linckia.proto.control.client import Client, ControlError, NoKernel
+from kernel.cli.__main__ import main
+from proto.control.client import Client, ControlError, NoKernel
 from tests.system.running import REPOSITORY
 
-LINCKIA = (sys.executable, "-P", "-m", "linckia.kernel.cli")
+LINCKIA = (sys.executable, "-P", "-m", "kernel.cli")
 
 SUBSET = (sys.executable, "-m", "tests.system.subset")
 

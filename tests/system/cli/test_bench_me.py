@@ -15,7 +15,7 @@ from tests.system.running import REPOSITORY, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-COMMAND = (sys.executable, "-m", "linckia.kernel.cli", "bench-me", "--json", "--notes", "20", "--files", "300")
+COMMAND = (sys.executable, "-m", "kernel.cli", "bench-me", "--json", "--notes", "20", "--files", "300")
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -32,7 +32,7 @@ def install(kernel: RunningKernel, client: str, *options: str) -> str:
     home = kernel.data_dir.parent
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LINCKIA_", "XDG_"))}
     subprocess.run(
-        [sys.executable, "-m", "linckia.kernel.cli", "install-client", client, *options, "--yes"],
+        [sys.executable, "-m", "kernel.cli", "install-client", client, *options, "--yes"],
         cwd=REPOSITORY, env={**kept, "HOME": str(home), "LINCKIA_DATA": str(kernel.data_dir)}, check=True,
         capture_output=True,
     )  # fmt: skip
@@ -44,7 +44,7 @@ def test_the_entry_starts_a_session_with_the_same_data(kernel: RunningKernel) ->
     entry = json.loads(install(kernel, "cursor", str(kernel.data_dir.parent / "notes")))["mcpServers"]["linckia"]
     assert entry["args"][-2:] == ["--data", str(kernel.data_dir)]
     # The script would set up an environment of its own; what it starts is the same.
-    command, arguments = sys.executable, ["-m", "linckia.kernel.cli", *map(str, entry["args"])]
+    command, arguments = sys.executable, ["-m", "kernel.cli", *map(str, entry["args"])]
     assert Path(entry["command"]) == REPOSITORY / "scripts" / "linckia"
 
     async def ask() -> Any:

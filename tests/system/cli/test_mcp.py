@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from linckia.services.runtime.sandbox import has_seccomp, landlock_version
+from services.runtime.sandbox import has_seccomp, landlock_version
 from tests.system.cli.clients import (
     LINCKIA,
     TIMEOUT_S,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel.cli import Failed
-from linckia.kernel.cli.models import with_setting
-from linckia.proto.models import KNOWN, known
+from kernel.cli import Failed
+from kernel.cli.models import with_setting
+from proto.models import KNOWN, known
 from tests.system.cli.clients import LINCKIA, TIMEOUT_S
 from tests.system.cli.hub import Hub, serving
 from tests.system.running import REPOSITORY, running, wait_until

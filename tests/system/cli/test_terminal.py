@@ -72,7 +72,7 @@ def terminal(kernel: RunningKernel, *command: str) -> Iterator[Terminal]:
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *SIZE, 0, 0))
     environment = os.environ | {"TERM": "xterm-256color", "LINCKIA_DATA": str(kernel.data_dir)}
     environment.pop("COLUMNS", None)
-    program = [sys.executable, "-m", "linckia.kernel.cli", *command]
+    program = [sys.executable, "-m", "kernel.cli", *command]
     process = subprocess.Popen(
         program, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
     )
@@ -197,7 +197,7 @@ def test_tables_keep_names_whole_on_a_narrow_terminal(kernel: RunningKernel) -> 
 
 def test_global_options_may_precede_the_command(kernel: RunningKernel) -> None:
     done = linckia(kernel.data_dir, "status", "--json")
-    command = [sys.executable, "-m", "linckia.kernel.cli", "--json", "--data", str(kernel.data_dir), "status"]
+    command = [sys.executable, "-m", "kernel.cli", "--json", "--data", str(kernel.data_dir), "status"]
     before = subprocess.run(command, capture_output=True, text=True, check=True)
     assert before.stdout.startswith('{"version"')
     assert done.stdout.startswith('{"version"')
@@ -263,7 +263,7 @@ def test_cat_writes_the_bytes_of_documents_whose_text_is_extracted(kernel: Runni
     for name, data in files.items():
         (folder / name).write_bytes(data)
     assert linckia(kernel.data_dir, "add", str(folder)).returncode == 0
-    program = [sys.executable, "-m", "linckia.kernel.cli", "--data", str(kernel.data_dir), "cat"]
+    program = [sys.executable, "-m", "kernel.cli", "--data", str(kernel.data_dir), "cat"]
     for name, data in files.items():
         assert subprocess.run([*program, name], capture_output=True, check=True).stdout == data
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel import VERSION
-from linckia.kernel.cli.parser import build_parser
+from kernel import VERSION
+from kernel.cli.parser import build_parser
 from scripts.build_backend import REPOSITORY as REPOSITORY_URL
 from tests.system.cli.clients import TIMEOUT_S
 from tests.system.running import REPOSITORY, wait_until

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from linckia.kernel.cli.parser import build_parser, reordered
+from kernel.cli.parser import build_parser, reordered
 from tests.system.docs.pages import PAGES, commands, words
 from tests.system.running import REPOSITORY, RunningKernel, running
 
@@ -106,7 +106,7 @@ def test_they_run(kernel: RunningKernel) -> None:
     for page, command in shown:
         given = arguments(command)
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "linckia.kernel.cli", *given],
+            [sys.executable, "-P", "-m", "kernel.cli", *given],
             cwd=folder,
             env={**os.environ, "LINCKIA_DATA": str(kernel.data_dir), "HOME": str(folder)},
             capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL,

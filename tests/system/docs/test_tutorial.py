@@ -74,7 +74,7 @@ def checkout(folder: Path) -> None:
         return
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     packages = next(environment.glob("lib/python*/site-packages"))
-    (packages / "all.pth").write_text(f"{folder / 'scripts' / 'import_root'}\n{Path(pytest.__file__).parents[1]}\n")
+    (packages / "all.pth").write_text(f"{folder}\n{Path(pytest.__file__).parents[1]}\n")
     wanted = f"{folder}\n{(folder / 'pyproject.toml').read_text()}{(folder / 'scripts/constraints.txt').read_text()}"
     (environment / "linckia-stamp").write_text(wanted)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from linckia.kernel.ports import CauseKind, ServiceState
-from linckia.kernel.supervisor.local import LocalPlacement
-from linckia.kernel.supervisor.processes import memory_bytes
-from linckia.kernel.supervisor.spec import Backoff
-from linckia.proto.frames import Return
-from linckia.proto.launch import EXIT_OUT_OF_MEMORY
+from kernel.ports import CauseKind, ServiceState
+from kernel.supervisor.local import LocalPlacement
+from kernel.supervisor.processes import memory_bytes
+from kernel.supervisor.spec import Backoff
+from proto.frames import Return
+from proto.launch import EXIT_OUT_OF_MEMORY
 from tests.system.support.ops import Echo, Misbehave
 from tests.system.support.rig import exists, is_alive, supervised, trial
 from tests.waiting import until

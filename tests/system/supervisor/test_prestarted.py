@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel.supervisor.spawn import Prestarted
-from linckia.services.runtime.main import EXIT_KERNEL_GONE
+from kernel.supervisor.spawn import Prestarted
+from services.runtime.main import EXIT_KERNEL_GONE
 from tests.system.running import REPOSITORY, running
 
 
@@ -39,7 +39,7 @@ def test_first_front_is_the_process_that_was_prestarted_and_the_next_is_not(tmp_
 
 def test_process_that_was_never_configured_ends_with_its_kernel(tmp_path: Path) -> None:
     code = (
-        "import pathlib, sys; from linckia.kernel.supervisor.spawn import Prestarted\n"
+        "import pathlib, sys; from kernel.supervisor.spawn import Prestarted\n"
         "started = Prestarted(pathlib.Path(sys.argv[1])); print(started.process.pid, started.log[0], flush=True)\n"
         "sys.stdin.read()"
     )
@@ -67,8 +67,6 @@ def test_dead_process_cannot_be_configured(prestarted: Prestarted) -> None:
 
 
 def test_kernel_holds_its_directory_before_it_loads_what_takes_long() -> None:
-    code = (
-        "import sys, linckia.kernel.cli.serve; print(sorted({'trio', 'mcp', 'starlette', 'apsw'} & set(sys.modules)))"
-    )
+    code = "import sys, kernel.cli.serve; print(sorted({'trio', 'mcp', 'starlette', 'apsw'} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"

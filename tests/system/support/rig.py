@@ -13,16 +13,16 @@ from typing import Any
 import msgspec
 import trio
 
-from linckia.kernel.generation import Generation
-from linckia.kernel.ports import Cause, ServiceState
-from linckia.kernel.supervisor.local import LocalPlacement
-from linckia.kernel.supervisor.spec import ServiceSpec, ZygoteSpec
-from linckia.kernel.supervisor.supervisor import ServiceReport, Supervisor
-from linckia.proto import frames
-from linckia.proto.channel import Channel
-from linckia.proto.frames import AnyFrame, Call, Fault, Return
-from linckia.proto.launch import LaunchConfig
-from linckia.proto.operation import Params, operation_of
+from kernel.generation import Generation
+from kernel.ports import Cause, ServiceState
+from kernel.supervisor.local import LocalPlacement
+from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
+from kernel.supervisor.supervisor import ServiceReport, Supervisor
+from proto import frames
+from proto.channel import Channel
+from proto.frames import AnyFrame, Call, Fault, Return
+from proto.launch import LaunchConfig
+from proto.operation import Params, operation_of
 from tests.system.support.ops import Echo, Misbehave
 
 OPERATIONS = tuple(sorted(operation_of(params).name for params in (Echo, Misbehave)))

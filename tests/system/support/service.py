@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from linckia.services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.handlers import Context, Environment, Handlers
 from tests.system.support.ops import Echo, Misbehave, Said
 
 hoard: list[bytearray] = []

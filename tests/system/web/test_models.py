@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from linckia.services.embed import weights
+from services.embed import weights
 from tests.system.running import HTTP, RunningKernel, running
 from tests.unit.rerank.tiny import save_cross_encoder
 

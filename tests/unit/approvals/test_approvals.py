@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.proto import frames
-from linckia.proto.errors import InvalidParams, LinckiaError, OperationError, Overloaded
-from linckia.proto.mounts import MountRequest
-from linckia.proto.ops.approvals import Approval, ApprovalDecide, ApprovalListParams, ApprovalWait, Decision
-from linckia.services.approvals import preview, store
-from linckia.services.approvals.main import open_service
+from proto import frames
+from proto.errors import InvalidParams, LinckiaError, OperationError, Overloaded
+from proto.mounts import MountRequest
+from proto.ops.approvals import Approval, ApprovalDecide, ApprovalListParams, ApprovalWait, Decision
+from services.approvals import preview, store
+from services.approvals.main import open_service
 from tests.in_process import Bench, services_in_process
 
 PARAMS = frames.pack_body({"path": "/notes/a.md"})

@@ -10,15 +10,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from linckia.kernel import data_format
-from linckia.kernel.schedule import Schedule
-from linckia.proto import backup as outcomes
-from linckia.proto import durable
-from linckia.proto.backup import BackupFailed, File, Manifest
-from linckia.proto.control.address import hold
-from linckia.proto.manifest import Keep
-from linckia.services.backup import target
-from linckia.services.backup.target import Folder, listed
+from kernel import data_format
+from kernel.schedule import Schedule
+from proto import backup as outcomes
+from proto import durable
+from proto.backup import BackupFailed, File, Manifest
+from proto.control.address import hold
+from proto.manifest import Keep
+from services.backup import target
+from services.backup.target import Folder, listed
 from tests.unit.backup import writing
 from tests.unit.backup.writing import PROGRAM, TRASH, backup, restore
 

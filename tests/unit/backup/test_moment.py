@@ -12,8 +12,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from linckia.proto.backup import STAGING, BackupFailed
-from linckia.services.backup.moment import Moment
+from proto.backup import STAGING, BackupFailed
+from services.backup.moment import Moment
 from tests.unit.backup import writing
 from tests.unit.backup.writing import DATABASES, PROGRAM, TRASH, check_one_moment, counts
 
@@ -75,8 +75,8 @@ def test_what_is_written_and_moved_during_the_copy_is_not_in_it(data: Path, tmp_
 def test_a_store_that_is_not_free_holds_up_no_other(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("linckia.services.backup.moment.PATIENCE_S", 0.2)
-    monkeypatch.setattr("linckia.services.backup.moment.HOLD_S", 0.05)
+    monkeypatch.setattr("services.backup.moment.PATIENCE_S", 0.2)
+    monkeypatch.setattr("services.backup.moment.HOLD_S", 0.05)
     with writing.locked(data / DATABASES[1]), held(data) as moment:
         (problem,) = moment.problems
         assert "files.db was written continuously for" in problem
@@ -91,8 +91,8 @@ def test_a_store_that_is_not_free_holds_up_no_other(
 STOPPED = """
 import os, signal, sys
 from pathlib import Path
-from linckia.kernel.data_format import program
-from linckia.services.backup import moment
+from kernel.data_format import program
+from services.backup import moment
 moment.OR_DIE_S = 0.3
 moment.LockedDatabase.pin = lambda store: os.kill(os.getpid(), signal.SIGSTOP)
 moment.Moment(Path(sys.argv[1]), program().stores).__enter__()

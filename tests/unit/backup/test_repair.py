@@ -8,9 +8,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from linckia.kernel.cli.findings import Finding, Verdict
-from linckia.kernel.cli.repair import repaired
-from linckia.proto.control.address import hold
+from kernel.cli.findings import Finding, Verdict
+from kernel.cli.repair import repaired
+from proto.control.address import hold
 from tests.unit.backup import writing
 from tests.unit.backup.writing import backup
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import apsw
 
-from linckia.kernel.cli.backup import without_kernel
-from linckia.kernel.data_format import program
-from linckia.proto.backup import Backups, Made, Manifest
-from linckia.services import backup as service
+from kernel.cli.backup import without_kernel
+from kernel.data_format import program
+from proto.backup import Backups, Made, Manifest
+from services import backup as service
 
 DATABASES = ("services/documents/packs.db", "services/files/files.db", "services/transcripts/transcripts.db")
 TRASH = "services/files/trash"

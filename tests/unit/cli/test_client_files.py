@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel.client_files import mount_name, plain_json
-from linckia.kernel.config import Config, load
-from linckia.kernel.settings import ConfigError, Flags
+from kernel.client_files import mount_name, plain_json
+from kernel.config import Config, load
+from kernel.settings import ConfigError, Flags
 
 CLAUDE = """{
   // Two servers.

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from linckia.kernel.cli import status
-from linckia.kernel.cli.__main__ import describe, main
-from linckia.kernel.cli.kernel_log import HumanLines, Rotating
-from linckia.kernel.cli.logs import Followed
-from linckia.kernel.cli.tools import markdown
-from linckia.proto.control.address import last_lines
-from linckia.proto.control.client import CallFailed
-from linckia.proto.log_lines import JsonLines
-from linckia.proto.operation import Role
-from linckia.proto.ops import load
+from kernel.cli import status
+from kernel.cli.__main__ import describe, main
+from kernel.cli.kernel_log import HumanLines, Rotating
+from kernel.cli.logs import Followed
+from kernel.cli.tools import markdown
+from proto.control.address import last_lines
+from proto.control.client import CallFailed
+from proto.log_lines import JsonLines
+from proto.operation import Role
+from proto.ops import load
 
 SERVICE: dict[str, Any] = {
     "name": "embed",

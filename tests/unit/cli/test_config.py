@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from linckia import kernel
-from linckia.kernel.config import Config, load
-from linckia.kernel.settings import ConfigError, Flags
-from linckia.proto import backup
+import kernel
+from kernel.config import Config, load
+from kernel.settings import ConfigError, Flags
+from proto import backup
 
 
 @pytest.fixture

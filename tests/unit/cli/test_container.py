@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel.cli.parser import build_parser
+from kernel.cli.parser import build_parser
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import pytest
 import trio
 
-from linckia.kernel.control.peers import is_admitted
-from linckia.kernel.control.server import MAX_LINE_BYTES, ControlServer
-from linckia.proto.control.address import AlreadyHeld, CannotHold, connect, hold, locked, socket_path
-from linckia.proto.control.client import CallFailed, Client, KernelGone, NoKernel
+from kernel.control.peers import is_admitted
+from kernel.control.server import MAX_LINE_BYTES, ControlServer
+from proto.control.address import AlreadyHeld, CannotHold, connect, hold, locked, socket_path
+from proto.control.client import CallFailed, Client, KernelGone, NoKernel
 from tests.unit.router.rig import Rig, rig
 
 T = TypeVar("T")

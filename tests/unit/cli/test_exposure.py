@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel import config
-from linckia.kernel.cli.__main__ import main
-from linckia.kernel.settings import Flags
+from kernel import config
+from kernel.cli.__main__ import main
+from kernel.settings import Flags
 from tests.unit.backup import writing
 
 WRITERS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from linckia.kernel.cli.files import Line, absolute, drawn
-from linckia.kernel.cli.terminal import size
+from kernel.cli.files import Line, absolute, drawn
+from kernel.cli.terminal import size
 
 
 def text_of(line: Line, whole: int, width: int) -> str:

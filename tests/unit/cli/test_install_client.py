@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from linckia.kernel.cli.__main__ import main
-from linckia.kernel.cli.client_places import settings_file
-from linckia.kernel.cli.install_client import BACKUP_ENDING, FORMATS
-from linckia.kernel.cli.mcp_parser import CLIENTS
-from linckia.kernel.client_files import plain_json, servers_in
+from kernel.cli.__main__ import main
+from kernel.cli.client_places import settings_file
+from kernel.cli.install_client import BACKUP_ENDING, FORMATS
+from kernel.cli.mcp_parser import CLIENTS
+from kernel.client_files import plain_json, servers_in
 
 EARLIER = {
     ".json": '// mine\n{\n  "theme": "dark", // of course\n  "%s": {\n    "other": {"command": "x"},\n  },\n}\n',

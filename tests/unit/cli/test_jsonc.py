@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linckia.kernel.cli.jsonc import NotJson, member_at, with_member, without_member
-from linckia.kernel.client_files import plain_json
+from kernel.cli.jsonc import NotJson, member_at, with_member, without_member
+from kernel.client_files import plain_json
 
 ENTRY = {"command": "/opt/linckia", "args": ["stdio", "/home/me/nötes"]}
 PATH = ("mcpServers", "linckia")

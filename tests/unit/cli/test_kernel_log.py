@@ -13,7 +13,7 @@ import logging, sys
 from pathlib import Path
 
 import pytest
-from linckia.kernel.cli import kernel_log
+from kernel.cli import kernel_log
 kernel_log.ROTATE_BYTES = 10_000
 kernel_log.open_log(Path(sys.argv[1]), "info", watched=False)
 for number in range(1000):
@@ -39,8 +39,8 @@ import logging, sys
 from pathlib import Path
 
 import pytest
-from linckia.kernel.cli import kernel_log
-from linckia.kernel.ports import ROUTINE
+from kernel.cli import kernel_log
+from kernel.ports import ROUTINE
 kernel_log.open_log(Path(sys.argv[1]), sys.argv[2], watched=True)
 log = logging.getLogger("linckia.supervisor")
 log.info("echo is starting", extra=ROUTINE)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from linckia.kernel.cli.learned import Attempt, Needs, needs_of, problem
+from kernel.cli.learned import Attempt, Needs, needs_of, problem
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from linckia.kernel.cli import mcp_test
-from linckia.kernel.cli.__main__ import main
-from linckia.kernel.cli.mcp_settings import mounts
-from linckia.kernel.cli.settings_file import REMOVED, edited
-from linckia.proto import log_lines
+from kernel.cli import mcp_test
+from kernel.cli.__main__ import main
+from kernel.cli.mcp_settings import mounts
+from kernel.cli.settings_file import REMOVED, edited
+from proto import log_lines
 
 
 @pytest.fixture(autouse=True)

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from linckia.kernel.cli import mcp_import, mcp_settings
-from linckia.kernel.cli.__main__ import main
-from linckia.kernel.cli.client_places import places
-from linckia.kernel.cli.mcp_settings import mounts
-from linckia.proto.mounts import settings_of
-from linckia.services.mounts.environment import Secrets, command_of
+from kernel.cli import mcp_import, mcp_settings
+from kernel.cli.__main__ import main
+from kernel.cli.client_places import places
+from kernel.cli.mcp_settings import mounts
+from proto.mounts import settings_of
+from services.mounts.environment import Secrets, command_of
 
 CASES = Path(__file__).parents[4] / "shared/cases/reports/second/cases.json"
 

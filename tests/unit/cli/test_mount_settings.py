@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel import manifests
-from linckia.kernel.config import Config, load
-from linckia.kernel.settings import ConfigError, Flags
+from kernel import manifests
+from kernel.config import Config, load
+from kernel.settings import ConfigError, Flags
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from linckia.kernel.cli import terminal
-from linckia.kernel.cli.__main__ import main
-from linckia.kernel.cli.terminal import Bars
-from linckia.proto.control.client import CallFailed
+from kernel.cli import terminal
+from kernel.cli.__main__ import main
+from kernel.cli.terminal import Bars
+from proto.control.client import CallFailed
 
 HIT = {
     "id": "sea-stars", "score": 0.65432, "preview": "Sea stars", "source": "hybrid",
@@ -80,7 +80,7 @@ def test_ingest_goes_on_after_a_crash_and_names_what_failed(
     kernel: Kernel, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("linckia.kernel.cli.terminal.time.sleep", waits.append)
+    monkeypatch.setattr("kernel.cli.terminal.time.sleep", waits.append)
     failed = [{"path": "/n/b.md", "reason": "cannot be read"}]
     kernel.answers = [
         CallFailed({"kind": "unavailable", "message": "it is being started", "retry_after_ms": 200}),

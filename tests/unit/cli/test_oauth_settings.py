@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel.config import Config, load
-from linckia.kernel.settings import ConfigError, Flags
+from kernel.config import Config, load
+from kernel.settings import ConfigError, Flags
 
 OAUTH = """
 [http.oauth]

@@ -15,7 +15,7 @@ import pytest
 from scripts.install import pinned
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-OURS = {"linckia", "tests", "scripts"}
+OURS = {"kernel", "proto", "services", "tests", "scripts"}
 
 BROUGHT_ALONG = {"mcp-types": "mcp"}
 """Distributions that are parts of a declared one, released together with it."""

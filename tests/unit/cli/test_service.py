@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel.cli.__main__ import main
-from linckia.kernel.cli.service import _quoted
+from kernel.cli.__main__ import main
+from kernel.cli.service import _quoted
 
 
 def test_unit_names_folders_with_all_sorts_of_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from linckia.kernel.cli import Failed, stdio
-from linckia.proto.control.client import KernelGone
+from kernel.cli import Failed, stdio
+from proto.control.client import KernelGone
 
 
 class PlayedKernels:

@@ -12,12 +12,12 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.kernel import tokens
-from linckia.kernel.cli import status
-from linckia.kernel.cli.__main__ import main
-from linckia.kernel.cli.doctor import examine
-from linckia.kernel.token_editing import expiry
-from linckia.proto.grants import Token
+from kernel import tokens
+from kernel.cli import status
+from kernel.cli.__main__ import main
+from kernel.cli.doctor import examine
+from kernel.token_editing import expiry
+from proto.grants import Token
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +118,7 @@ def test_files_that_are_damaged_are_named_with_the_remedy(data: Path) -> None:
 def test_doctor_names_a_token_that_is_off_and_tokens_that_never_expire(
     capsys: pytest.CaptureFixture[str], data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("linckia.kernel.cli.doctor._torch", lambda: iter(()))
+    monkeypatch.setattr("kernel.cli.doctor._torch", lambda: iter(()))
     run(capsys, "create", "forever")
     monkeypatch.setenv("LINCKIA_TOKEN", "off")
     found = [(finding.what, finding.found) for finding in examine(data)]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from linckia.kernel.cli import status, terminal, top
-from linckia.kernel.cli.terminal import Cell
-from linckia.proto.json_types import JsonObject
+from kernel.cli import status, terminal, top
+from kernel.cli.terminal import Cell
+from proto.json_types import JsonObject
 
 NAMES = (
     "front", "echo", "yaml", "retrieve", "embed", "rerank", "graph", "fetch", "knowledge", "mounts", "llm",

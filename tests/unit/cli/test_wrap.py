@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel.cli import Usage, wrap
-from linckia.kernel.cli.mcp_settings import mounts, written
-from linckia.kernel.cli.parser import build_parser
-from linckia.proto.mounts import is_name
+from kernel.cli import Usage, wrap
+from kernel.cli.mcp_settings import mounts, written
+from kernel.cli.parser import build_parser
+from proto.mounts import is_name
 
 SERVER = ("--", "npx", "-y", "@scope/server-files@1.2", "/srv")
 

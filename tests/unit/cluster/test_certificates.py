@@ -17,10 +17,10 @@ pytest.importorskip("cryptography", reason="certificates need linckia[ray]")
 from cryptography import x509
 from cryptography.exceptions import InvalidTag
 
-from linckia.proto.nng_link import Certificates, NngLink, stream_pair
-from linckia.services.cluster import certificates
-from linckia.services.cluster.certificates import JOIN_LASTS, ROTATED_AFTER, Authority, kernel_name
-from linckia.services.cluster.relay import relay
+from proto.nng_link import Certificates, NngLink, stream_pair
+from services.cluster import certificates
+from services.cluster.certificates import JOIN_LASTS, ROTATED_AFTER, Authority, kernel_name
+from services.cluster.relay import relay
 
 NOW = datetime.datetime.now(datetime.UTC)
 LARGEST = 1024 * 1024

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 pytest.importorskip("cryptography", reason="certificates need linckia[ray]")
 
-from linckia.kernel.supervisor.cluster import (
+from kernel.supervisor.cluster import (
     AGAIN_S,
     AVOID_S,
     MOST_FAILURES,
@@ -22,12 +22,12 @@ from linckia.kernel.supervisor.cluster import (
     RemoteProcess,
     for_node,
 )
-from linckia.kernel.supervisor.driver import DriverDown
-from linckia.kernel.supervisor.placement import Running, cause_of
-from linckia.kernel.supervisor.spec import ServiceSpec
-from linckia.proto.cluster import Ended, Kill, Node, Nodes, Prepare, Prepared, Resources, Start, Started, ToDriver
-from linckia.proto.launch import Confinement
-from linckia.services.cluster.certificates import Authority
+from kernel.supervisor.driver import DriverDown
+from kernel.supervisor.placement import Running, cause_of
+from kernel.supervisor.spec import ServiceSpec
+from proto.cluster import Ended, Kill, Node, Nodes, Prepare, Prepared, Resources, Start, Started, ToDriver
+from proto.launch import Confinement
+from services.cluster.certificates import Authority
 from tests.unit.supervisor.stage import Stage, launch_config_of
 from tests.unit.supervisor.world import service
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linckia.proto.cluster import Resources
-from linckia.proto.ops.embed import TextKind
-from linckia.services.embed import weights
-from linckia.services.embed.bulk import BulkEmbedder
-from linckia.services.embed.main import load
-from linckia.services.embed.serving import EmbedSettings
-from linckia.services.runtime.models.checkpoint import Ids
+from proto.cluster import Resources
+from proto.ops.embed import TextKind
+from services.embed import weights
+from services.embed.bulk import BulkEmbedder
+from services.embed.main import load
+from services.embed.serving import EmbedSettings
+from services.runtime.models.checkpoint import Ids
 
-WORKER = "linckia.services.embed.bulk"
+WORKER = "services.embed.bulk"
 TEXTS = ["zebra", "a much longer text about okapis and rivers " * 60, "", "stone"] * 5
 
 pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")
@@ -53,7 +53,7 @@ def test_only_the_text_on_which_the_model_fails_has_no_vector(tmp_path: Path, mo
 def test_a_node_with_another_model_says_so_instead_of_embedding() -> None:
     pytest.importorskip("pyarrow", reason="needs linckia[ray-data]")
     pytest.importorskip("ray", reason="needs linckia[ray-data]")
-    from linckia.services.cluster.reembed import PROBLEM, Embedder
+    from services.cluster.reembed import PROBLEM, Embedder
 
     batch = {"index": [0], "text": ["zebra"]}
     (problem,) = Embedder(WORKER, {}, "another", 0.0, 1)(batch)[PROBLEM]
@@ -77,6 +77,6 @@ def test_a_node_with_another_model_says_so_instead_of_embedding() -> None:
 def test_as_many_processes_as_fit(wanted: Resources, count: int) -> None:
     pytest.importorskip("pyarrow", reason="needs linckia[ray-data]")
     pytest.importorskip("ray", reason="needs linckia[ray-data]")
-    from linckia.services.cluster.reembed import processes
+    from services.cluster.reembed import processes
 
     assert processes(wanted, {"CPU": 4.0, "GPU": 1.0}) == count

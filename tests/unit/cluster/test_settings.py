@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel import catalog, config
-from linckia.kernel.cli import doctor, status
-from linckia.kernel.cli.findings import Verdict
-from linckia.kernel.settings import ClusterSettings, ConfigError, Flags
-from linckia.proto import extras
-from linckia.proto.cluster import Placed, Resources
-from linckia.proto.ops.kernel import ClusterNode, ClusterStatus, KernelFigures
-from linckia.services.front.web.metrics import exposition
+from kernel import catalog, config
+from kernel.cli import doctor, status
+from kernel.cli.findings import Verdict
+from kernel.settings import ClusterSettings, ConfigError, Flags
+from proto import extras
+from proto.cluster import Placed, Resources
+from proto.ops.kernel import ClusterNode, ClusterStatus, KernelFigures
+from services.front.web.metrics import exposition
 
 STATE = {
     "engine": "ray",

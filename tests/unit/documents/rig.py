@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from linckia.proto.ops.documents.change import AddResult, DocumentsAdd
-from linckia.proto.ops.documents.reading import Document, DocumentsList
-from linckia.services.decode import main as decode
-from linckia.services.documents.main import open_service
-from linckia.services.runtime.handlers import OpenService
+from proto.ops.documents.change import AddResult, DocumentsAdd
+from proto.ops.documents.reading import Document, DocumentsList
+from services.decode import main as decode
+from services.documents.main import open_service
+from services.runtime.handlers import OpenService
 from tests.in_process import Bench, services_in_process
 
 

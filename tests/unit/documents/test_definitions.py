@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from linckia.services.documents.text.definitions import outline
-from linckia.services.documents.text.file_names import tells
-from linckia.services.documents.text.passages import passages
-from linckia.services.runtime.models.measure import measure
+from services.documents.text.definitions import outline
+from services.documents.text.file_names import tells
+from services.documents.text.passages import passages
+from services.runtime.models.measure import measure
 
 SOURCES = {
     "text/x-python": (

@@ -11,11 +11,11 @@ import trio
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsRestore, DocumentsUpdate
-from linckia.proto.ops.documents.find import DocumentsGrep, DocumentsSearch
-from linckia.proto.ops.documents.reading import DocumentsGet, DocumentsList
-from linckia.proto.ops.documents.sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
+from proto.errors import LinckiaError
+from proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsRestore, DocumentsUpdate
+from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
+from proto.ops.documents.reading import DocumentsGet, DocumentsList
+from proto.ops.documents.sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, listed, tree
 

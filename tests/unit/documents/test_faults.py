@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.proto.errors import Executed, OperationError
-from linckia.proto.operation import Params
-from linckia.proto.ops.documents.change import DocumentsAdd, DocumentsDelete
-from linckia.proto.ops.documents.find import DocumentsGraph, DocumentsGrep, DocumentsSearch
-from linckia.proto.ops.documents.reading import DocumentsGet, DocumentsList, DocumentsStatus, DocumentsVerify
-from linckia.proto.ops.documents.sessions import SessionStart, SessionWatch
-from linckia.services.documents.code import parsing
-from linckia.services.documents.components import Components
-from linckia.services.documents.store.databases import Store
-from linckia.services.documents.text import indexing
-from linckia.services.runtime.handlers import Environment
-from linckia.services.runtime.storage import DiskFull
+from proto.errors import Executed, OperationError
+from proto.operation import Params
+from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
+from proto.ops.documents.find import DocumentsGraph, DocumentsGrep, DocumentsSearch
+from proto.ops.documents.reading import DocumentsGet, DocumentsList, DocumentsStatus, DocumentsVerify
+from proto.ops.documents.sessions import SessionStart, SessionWatch
+from services.documents.code import parsing
+from services.documents.components import Components
+from services.documents.store.databases import Store
+from services.documents.text import indexing
+from services.runtime.handlers import Environment
+from services.runtime.storage import DiskFull
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, listed, tree
 from tests.unit.runtime.faults import damage_page, disk, pages_of
@@ -276,7 +276,7 @@ async def test_a_damaged_index_is_rebuilt_and_nothing_is_missed(
 
     if running:
         # Before work in the background reads pages, since SQLite keeps those that it has read.
-        monkeypatch.setattr("linckia.services.documents.main.Components", damaged_when_open)
+        monkeypatch.setattr("services.documents.main.Components", damaged_when_open)
     else:
         damage()
     async with documents(tmp_path) as bench:
@@ -313,7 +313,7 @@ async def test_answers_say_degraded_until_a_damaged_index_is_rebuilt(
         await blocked.wait()
         return False
 
-    monkeypatch.setattr("linckia.services.documents.text.indexing.Indexing._index_some", wait)
+    monkeypatch.setattr("services.documents.text.indexing.Indexing._index_some", wait)
     async with documents(tmp_path) as bench:
         for _ in range(2):
             answer = await bench.call(DocumentsGrep(pattern="needle 3", limit=1000))

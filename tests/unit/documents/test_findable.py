@@ -10,11 +10,11 @@ import apsw
 import pytest
 import trio
 
-from linckia.proto.ops.documents.find import DocumentsGrep
-from linckia.proto.ops.documents.reading import DocumentsStatus, DocumentsVerify
-from linckia.services.documents.store.databases import Store
-from linckia.services.documents.text import trigram_index
-from linckia.services.documents.verify import unfindable
+from proto.ops.documents.find import DocumentsGrep
+from proto.ops.documents.reading import DocumentsStatus, DocumentsVerify
+from services.documents.store.databases import Store
+from services.documents.text import trigram_index
+from services.documents.verify import unfindable
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents
 

@@ -13,22 +13,22 @@ from pathlib import Path
 import pytest
 import trio
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.operation import operation_of
-from linckia.proto.ops.decode import DecodedText, DecodeText
-from linckia.proto.ops.documents.change import DocumentsAdd
-from linckia.proto.ops.documents.find import DocumentsGrep, DocumentsSearch
-from linckia.proto.ops.documents.reading import DocumentsGet, DocumentsStatus
-from linckia.services.decode import main as decode
-from linckia.services.decode import results
-from linckia.services.decode.text import office
-from linckia.services.decode.text.documents import text_of
-from linckia.services.documents.text.passages import passages
-from linckia.services.retrieve.main import open_service as open_retrieve
-from linckia.services.runtime.handlers import Context, Environment, Handlers
-from linckia.services.runtime.models.measure import ROUGH
-from linckia.services.runtime.text import cutting
-from linckia.services.runtime.text.html import plain
+from proto.errors import InvalidParams
+from proto.operation import operation_of
+from proto.ops.decode import DecodedText, DecodeText
+from proto.ops.documents.change import DocumentsAdd
+from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
+from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
+from services.decode import main as decode
+from services.decode import results
+from services.decode.text import office
+from services.decode.text.documents import text_of
+from services.documents.text.passages import passages
+from services.retrieve.main import open_service as open_retrieve
+from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.models.measure import ROUGH
+from services.runtime.text import cutting
+from services.runtime.text.html import plain
 from tests.unit.documents import formats
 from tests.unit.documents.rig import documents, tree
 from tests.unit.documents.test_texts import pdf

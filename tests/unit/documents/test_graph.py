@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from linckia.proto.errors import InvalidParams, OperationError, Quarantined
-from linckia.proto.operation import operation_of
-from linckia.proto.ops.decode import DecodeCode, ParsedCode
-from linckia.proto.ops.documents.change import DocumentsAdd, DocumentsDelete
-from linckia.proto.ops.documents.find import DocumentsGraph
-from linckia.proto.ops.documents.reading import DocumentsGet, DocumentsStatus
-from linckia.proto.ops.graph import Direction, GraphNeighbors
-from linckia.services.decode import main as decode
-from linckia.services.decode.symbols import parse, parse_all
-from linckia.services.graph.main import open_service as open_graph
-from linckia.services.runtime.handlers import Context, Environment, Handlers
+from proto.errors import InvalidParams, OperationError, Quarantined
+from proto.operation import operation_of
+from proto.ops.decode import DecodeCode, ParsedCode
+from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
+from proto.ops.documents.find import DocumentsGraph
+from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
+from proto.ops.graph import Direction, GraphNeighbors
+from services.decode import main as decode
+from services.decode.symbols import parse, parse_all
+from services.graph.main import open_service as open_graph
+from services.runtime.handlers import Context, Environment, Handlers
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, tree
 from tests.waiting import until

@@ -11,14 +11,14 @@ import apsw
 import pytest
 import trio
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.documents.change import DocumentsAdd, DocumentsDelete
-from linckia.proto.ops.documents.find import DocumentsGrep, GrepResult
-from linckia.proto.ops.documents.reading import DocumentsStatus
-from linckia.services.documents.store import tables
-from linckia.services.documents.text import trigram_index
-from linckia.services.documents.text.trigram_index import RAREST, terms, thinned
-from linckia.services.runtime.literals import trigrams_of
+from proto.errors import InvalidParams
+from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
+from proto.ops.documents.find import DocumentsGrep, GrepResult
+from proto.ops.documents.reading import DocumentsStatus
+from services.documents.store import tables
+from services.documents.text import trigram_index
+from services.documents.text.trigram_index import RAREST, terms, thinned
+from services.runtime.literals import trigrams_of
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, tree
 
@@ -208,7 +208,7 @@ async def test_what_a_match_needs_has_to_be_in_one_piece_of_a_text(tmp_path: Pat
 async def test_a_long_text_that_no_document_holds_is_not_looked_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("linckia.services.documents.store.texts.WHOLE_BYTES", 1000)
+    monkeypatch.setattr("services.documents.store.texts.WHOLE_BYTES", 1000)
     tree(tmp_path / "root", {"long.txt": "needle\n" * 1000})
     async with documents(tmp_path) as bench:
         # Its snapshot keeps the content.

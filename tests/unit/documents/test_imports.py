@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.ops.documents.change import DocumentsAdd
-from linckia.proto.ops.documents.find import DocumentsGraph
-from linckia.services.decode.bindings import unfolded
+from proto.ops.documents.change import DocumentsAdd
+from proto.ops.documents.find import DocumentsGraph
+from services.decode.bindings import unfolded
 from tests.in_process import Bench
 from tests.unit.documents.rig import documents, tree
 from tests.unit.documents.test_graph import edges

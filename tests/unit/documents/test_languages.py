@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from linckia.proto.ops.decode import CALLS, EXTENDS, IMPORTS, LANGUAGES
-from linckia.proto.ops.documents.change import DocumentsAdd
-from linckia.services.decode.symbols import loaded, parse
+from proto.ops.decode import CALLS, EXTENDS, IMPORTS, LANGUAGES
+from proto.ops.documents.change import DocumentsAdd
+from services.decode.symbols import loaded, parse
 from tests.unit.documents.rig import documents, tree
 from tests.unit.documents.test_graph import edges
 

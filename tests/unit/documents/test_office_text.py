@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.ops.documents.change import DocumentsAdd
-from linckia.proto.ops.documents.find import DocumentsGrep
-from linckia.services.decode.text import sheets
-from linckia.services.decode.text.documents import text_of
+from proto.ops.documents.change import DocumentsAdd
+from proto.ops.documents.find import DocumentsGrep
+from services.decode.text import sheets
+from services.decode.text.documents import text_of
 from tests.unit.documents import formats
 from tests.unit.documents.formats import D, S, W
 from tests.unit.documents.rig import documents, tree

@@ -9,13 +9,13 @@ from pathlib import Path
 import apsw
 import pytest
 
-from linckia.proto.errors import OperationError
-from linckia.proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsRestore
-from linckia.proto.ops.documents.find import DocumentsGrep
-from linckia.proto.ops.documents.reading import DocumentsGet, DocumentsStatus, DocumentsVerify
-from linckia.services.documents.store import tables
-from linckia.services.documents.store.databases import Store
-from linckia.services.documents.store.incoming import BATCH_CHUNKS, MAX_BYTES, Incoming
+from proto.errors import OperationError
+from proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsRestore
+from proto.ops.documents.find import DocumentsGrep
+from proto.ops.documents.reading import DocumentsGet, DocumentsStatus, DocumentsVerify
+from services.documents.store import tables
+from services.documents.store.databases import Store
+from services.documents.store.incoming import BATCH_CHUNKS, MAX_BYTES, Incoming
 from tests.in_process import Bench
 from tests.unit.documents.rig import documents, listed, tree
 from tests.waiting import until

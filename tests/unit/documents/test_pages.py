@@ -9,12 +9,12 @@ from pathlib import Path
 import apsw
 import pytest
 
-from linckia.proto.ops.documents.change import DocumentsAdd
-from linckia.proto.ops.documents.find import DocumentsGrep, DocumentsSearch
-from linckia.proto.ops.documents.reading import DocumentsGet, DocumentsStatus
-from linckia.services.documents.store.kinds import nature
-from linckia.services.documents.store.tables import TEXT_OWN, TEXT_WAITING
-from linckia.services.retrieve.main import open_service as open_retrieve
+from proto.ops.documents.change import DocumentsAdd
+from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
+from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
+from services.documents.store.kinds import nature
+from services.documents.store.tables import TEXT_OWN, TEXT_WAITING
+from services.retrieve.main import open_service as open_retrieve
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, tree
 from tests.waiting import until

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.operation import Params, operation_of
-from linckia.proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsRestore, DocumentsUpdate
+from proto.errors import InvalidParams
+from proto.operation import Params, operation_of
+from proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsRestore, DocumentsUpdate
 
 OUT = {"output_directory": "out"}
 

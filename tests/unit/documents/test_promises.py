@@ -11,10 +11,10 @@ import apsw
 import pytest
 import trio
 
-from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
-from linckia.proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsRestore, DocumentsUpdate
-from linckia.proto.ops.documents.find import DocumentsGrep, DocumentsSearch
-from linckia.proto.ops.documents.reading import DocumentsGet, DocumentsList, DocumentsStatus, DocumentsVerify
+from proto.errors import InvalidParams, LinckiaError, OperationError
+from proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsRestore, DocumentsUpdate
+from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
+from proto.ops.documents.reading import DocumentsGet, DocumentsList, DocumentsStatus, DocumentsVerify
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, listed, tree
 

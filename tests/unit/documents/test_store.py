@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.documents.change import (
+from proto.errors import InvalidParams, OperationError
+from proto.ops.documents.change import (
     DocumentsAdd,
     DocumentsDelete,
     DocumentsPutBegin,
@@ -22,7 +22,7 @@ from linckia.proto.ops.documents.change import (
     DocumentsRestore,
     DocumentsUpdate,
 )
-from linckia.proto.ops.documents.reading import (
+from proto.ops.documents.reading import (
     DocumentsGet,
     DocumentsList,
     DocumentsListCollections,
@@ -31,8 +31,8 @@ from linckia.proto.ops.documents.reading import (
     DocumentsVerify,
     SortBy,
 )
-from linckia.proto.ops.documents.sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
-from linckia.services.documents.store.databases import Store
+from proto.ops.documents.sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
+from services.documents.store.databases import Store
 from tests.unit.documents.rig import add_text, documents, listed, tree
 from tests.waiting import until
 

@@ -12,21 +12,21 @@ import apsw
 import pytest
 import trio
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.documents.change import DocumentsAdd, DocumentsDelete
-from linckia.proto.ops.documents.find import DocumentsGrep, DocumentsSearch, SearchType
-from linckia.proto.ops.documents.reading import DocumentsGet, DocumentsStatus
-from linckia.proto.ops.documents.sessions import SessionStart, SessionStop, SessionWatch
-from linckia.proto.ops.retrieve import RetrievePut
-from linckia.services.decode.main import open_service as open_decode
-from linckia.services.documents import sessions
-from linckia.services.documents.add.add import Adding, add_changes
-from linckia.services.documents.add.folders import Walk
-from linckia.services.documents.store.rows import DocumentAttributes
-from linckia.services.retrieve.main import open_service as open_retrieve
-from linckia.services.runtime.handlers import Context, Environment, Handlers
-from linckia.services.runtime.outbox import Outbox
-from linckia.services.watch.main import open_service as open_watch
+from proto.errors import InvalidParams, OperationError
+from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
+from proto.ops.documents.find import DocumentsGrep, DocumentsSearch, SearchType
+from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
+from proto.ops.documents.sessions import SessionStart, SessionStop, SessionWatch
+from proto.ops.retrieve import RetrievePut
+from services.decode.main import open_service as open_decode
+from services.documents import sessions
+from services.documents.add.add import Adding, add_changes
+from services.documents.add.folders import Walk
+from services.documents.store.rows import DocumentAttributes
+from services.retrieve.main import open_service as open_retrieve
+from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.outbox import Outbox
+from services.watch.main import open_service as open_watch
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, listed, tree
 from tests.waiting import until

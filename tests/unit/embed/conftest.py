@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from linckia.proto.ops.embed import TextKind
-from linckia.services.embed import weights
-from linckia.services.embed.tokens import TextTokenizer
-from linckia.services.embed.weights import ModelFiles, resolve
-from linckia.services.runtime.models.checkpoint import Ids
+from proto.ops.embed import TextKind
+from services.embed import weights
+from services.embed.tokens import TextTokenizer
+from services.embed.weights import ModelFiles, resolve
+from services.runtime.models.checkpoint import Ids
 from tests.unit.embed.samples import TEXTS
 
 

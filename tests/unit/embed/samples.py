@@ -9,13 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from linckia.services.embed.encoder import Vectors
-from linckia.services.embed.weights import ModelFiles, resolve
-from linckia.services.runtime.models.checkpoint import Ids
-from linckia.services.runtime.models.device import Precision
+from services.embed.encoder import Vectors
+from services.embed.weights import ModelFiles, resolve
+from services.runtime.models.checkpoint import Ids
+from services.runtime.models.device import Precision
 
 if TYPE_CHECKING:
-    from linckia.services.embed.torch_encoder import TorchEncoder
+    from services.embed.torch_encoder import TorchEncoder
 
 TEXTS = [
     "cat",
@@ -36,7 +36,7 @@ def worst_cosine(left: Vectors, right: Vectors) -> float:
 
 def by_torch(files: ModelFiles) -> TorchEncoder:
     # With torch, which takes seconds, and each process that runs tests reads all files of tests.
-    from linckia.services.embed.torch_encoder import TorchEncoder
+    from services.embed.torch_encoder import TorchEncoder
 
     return TorchEncoder(files, precision=Precision.FP32)
 

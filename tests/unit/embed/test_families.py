@@ -10,15 +10,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from linckia.proto.models import known
-from linckia.proto.ops.embed import TextKind
-from linckia.services.embed import projection, weights
-from linckia.services.embed.encoder import Encoder, Vectors
-from linckia.services.embed.projection import projected
-from linckia.services.embed.tokens import TextTokenizer
-from linckia.services.embed.weights import ModelFiles, fingerprint, resolve
-from linckia.services.runtime.models.checkpoint import ModelMissing
-from linckia.services.runtime.models.device import Precision
+from proto.models import known
+from proto.ops.embed import TextKind
+from services.embed import projection, weights
+from services.embed.encoder import Encoder, Vectors
+from services.embed.projection import projected
+from services.embed.tokens import TextTokenizer
+from services.embed.weights import ModelFiles, fingerprint, resolve
+from services.runtime.models.checkpoint import ModelMissing
+from services.runtime.models.device import Precision
 from tests.unit.embed.families import EMBEDDING_GEMMA, MODERN_BERT, QWEN3, WORDS, XLM_R, save_family
 
 TEXTS = ["w1", "", *(" ".join(f"w{(7 * n + k) % 95}" for k in range(n)) for n in (2, 3, 9, 9, 30, 80))]
@@ -45,7 +45,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def encoder_of(files: ModelFiles, precision: Precision = Precision.FP32) -> Encoder:
     # With torch, which takes seconds, and each process that runs tests reads all files of tests.
-    from linckia.services.embed.torch_encoder import TorchEncoder
+    from services.embed.torch_encoder import TorchEncoder
 
     tokenizer = TextTokenizer(files)
     encoder = projected(files, TorchEncoder(files, precision=precision))

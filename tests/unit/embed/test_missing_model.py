@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from linckia.proto.errors import Unavailable
-from linckia.proto.ops.embed import MODEL_MISSING, EmbedMaxSim, EmbedModelParams, EmbedTexts, TextKind
-from linckia.proto.ops.retrieve import Group, Item, RetrievePut, RetrieveSearch
-from linckia.services.embed import main as embed
-from linckia.services.embed.weights import ModelFiles
-from linckia.services.retrieve.main import open_service as open_retrieve
-from linckia.services.runtime.models import folders
-from linckia.services.runtime.models.folders import NotInstalled
+from proto.errors import Unavailable
+from proto.ops.embed import MODEL_MISSING, EmbedMaxSim, EmbedModelParams, EmbedTexts, TextKind
+from proto.ops.retrieve import Group, Item, RetrievePut, RetrieveSearch
+from services.embed import main as embed
+from services.embed.weights import ModelFiles
+from services.retrieve.main import open_service as open_retrieve
+from services.runtime.models import folders
+from services.runtime.models.folders import NotInstalled
 from tests.in_process import services_in_process
 from tests.waiting import until
 

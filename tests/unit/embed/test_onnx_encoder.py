@@ -14,19 +14,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from linckia.proto.errors import OperationError
-from linckia.proto.ops.embed import EmbedMaxSim, EmbedModelParams, EmbedTexts, TextKind
-from linckia.services.embed import backends, onnx_encoder
-from linckia.services.embed import main as embed
-from linckia.services.embed.backends import Backend, Trial, chosen, open_encoder, openvino_is_worth_it
-from linckia.services.embed.encoder import Vectors
-from linckia.services.embed.onnx_encoder import Graphs, OnnxEncoder
-from linckia.services.embed.samples import COMPARED
-from linckia.services.embed.tensors import read_tensors
-from linckia.services.embed.tokens import TextTokenizer
-from linckia.services.embed.weights import ModelFiles, Pooling, fingerprint
-from linckia.services.runtime.models.checkpoint import Ids, ModelMissing
-from linckia.services.runtime.models.device import Precision, processor
+from proto.errors import OperationError
+from proto.ops.embed import EmbedMaxSim, EmbedModelParams, EmbedTexts, TextKind
+from services.embed import backends, onnx_encoder
+from services.embed import main as embed
+from services.embed.backends import Backend, Trial, chosen, open_encoder, openvino_is_worth_it
+from services.embed.encoder import Vectors
+from services.embed.onnx_encoder import Graphs, OnnxEncoder
+from services.embed.samples import COMPARED
+from services.embed.tensors import read_tensors
+from services.embed.tokens import TextTokenizer
+from services.embed.weights import ModelFiles, Pooling, fingerprint
+from services.runtime.models.checkpoint import Ids, ModelMissing
+from services.runtime.models.device import Precision, processor
 from tests.in_process import services_in_process
 from tests.unit.embed.samples import FAMILIES, TEXTS, batch, by_torch, small, worst_cosine
 
@@ -171,7 +171,7 @@ def test_eight_bits_that_disagree_are_not_used(
 _WITHOUT_TORCH = """
 import sys
 from pathlib import Path
-from linckia.services.embed.main import EmbedSettings, load
+from services.embed.main import EmbedSettings, load
 loaded = load(EmbedSettings(), "cpu", Path(sys.argv[1]))
 print(loaded.encoder.backend, "torch" in sys.modules, "transformers" in sys.modules)
 """

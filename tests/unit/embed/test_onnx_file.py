@@ -7,7 +7,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from linckia.services.embed.onnx_file import FLOAT, INT32, Constant, Node, Value, encoded
+from services.embed.onnx_file import FLOAT, INT32, Constant, Node, Value, encoded
 
 TABLE = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
 CONSTANTS: dict[str, npt.NDArray[np.generic]] = {

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linckia.proto import extras
-from linckia.proto.errors import OperationError
-from linckia.services.embed.backends import Backend, chosen, open_encoder
-from linckia.services.embed.openvino_encoder import OpenVinoEncoder
-from linckia.services.embed.weights import ModelFiles
-from linckia.services.runtime.models.checkpoint import Ids
-from linckia.services.runtime.models.device import Precision
+from proto import extras
+from proto.errors import OperationError
+from services.embed.backends import Backend, chosen, open_encoder
+from services.embed.openvino_encoder import OpenVinoEncoder
+from services.embed.weights import ModelFiles
+from services.runtime.models.checkpoint import Ids
+from services.runtime.models.device import Precision
 from tests.unit.embed.samples import FAMILIES, batch, by_torch, small, worst_cosine
 
 

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from linckia.proto.ops.embed import EmbedMaxSim, EmbedModelParams, EmbedResult, EmbedTexts, TextKind
-from linckia.services.embed import main as embed
-from linckia.services.embed.weights import ModelFiles
+from proto.ops.embed import EmbedMaxSim, EmbedModelParams, EmbedResult, EmbedTexts, TextKind
+from services.embed import main as embed
+from services.embed.weights import ModelFiles
 from tests.in_process import services_in_process
 
 TEXTS = ["Sea stars regrow lost arms.", "The stock market fell on Monday.", "A lost limb of a starfish grows back."]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from tokenizers import Tokenizer
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.embed import TextKind
-from linckia.services.embed import weights
-from linckia.services.embed.tokens import TextTokenizer
-from linckia.services.embed.weights import resolve
+from proto.errors import InvalidParams
+from proto.ops.embed import TextKind
+from services.embed import weights
+from services.embed.tokens import TextTokenizer
+from services.embed.weights import resolve
 
 pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")
 

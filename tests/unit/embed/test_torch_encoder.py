@@ -11,19 +11,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from linckia.services.embed.encoder import Vectors, pool, unit
-from linckia.services.embed.weights import ModelFiles, Pooling
-from linckia.services.runtime.models.checkpoint import Ids
-from linckia.services.runtime.models.device import Precision
+from services.embed.encoder import Vectors, pool, unit
+from services.embed.weights import ModelFiles, Pooling
+from services.runtime.models.checkpoint import Ids
+from services.runtime.models.device import Precision
 from tests.unit.embed.samples import worst_cosine
 
 if TYPE_CHECKING:
-    from linckia.services.embed.torch_encoder import TorchEncoder
+    from services.embed.torch_encoder import TorchEncoder
 
 
 def encoder_of(files: ModelFiles, precision: Precision = Precision.FP32) -> TorchEncoder:
     # With torch, which takes seconds, and each process that runs tests reads all files of tests.
-    from linckia.services.embed.torch_encoder import TorchEncoder
+    from services.embed.torch_encoder import TorchEncoder
 
     return TorchEncoder(files, precision=precision)
 
@@ -96,7 +96,7 @@ SMALL = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_atten
 def test_every_family_agrees_with_its_own_class(
     tmp_path: Path, family: str, settings: dict[str, object], packed: bool
 ) -> None:
-    from linckia.services.embed.weights import supports
+    from services.embed.weights import supports
 
     transformers = pytest.importorskip("transformers")
     files = saved(tmp_path, getattr(transformers, family)(**settings))
@@ -121,7 +121,7 @@ def test_pooling(pooling: Pooling) -> None:
 
 
 def test_row_counts_come_again_and_never_fall_short() -> None:
-    from linckia.services.embed.bert import rows_for
+    from services.embed.bert import rows_for
 
     counts = {rows_for(tokens) for tokens in range(1, 4097)}
     assert all(rows_for(tokens) >= tokens for tokens in range(1, 10000))
@@ -131,7 +131,7 @@ def test_row_counts_come_again_and_never_fall_short() -> None:
 def test_attention_is_softmax_over_each_sequence_alone() -> None:
     import torch
 
-    from linckia.services.embed.bert import Layout, attention
+    from services.embed.bert import Layout, attention
 
     heads, width = 3, 8
     lengths = [1, 2, 2, 7, 30, 140]

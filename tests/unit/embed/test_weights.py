@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from linckia.services.embed import weights
-from linckia.services.embed.weights import Pooling, fingerprint, resolve
-from linckia.services.runtime.models.checkpoint import ModelMissing
+from services.embed import weights
+from services.embed.weights import Pooling, fingerprint, resolve
+from services.runtime.models.checkpoint import ModelMissing
 
 TOKENIZER = b'{"model": {}}'
 

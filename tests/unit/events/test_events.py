@@ -12,17 +12,17 @@ import apsw
 import pytest
 import trio
 
-from linckia.proto import grants
-from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
-from linckia.proto.grants import Grant
-from linckia.proto.ops.events import EventAdd, EventKind, EventPage, EventsRead, EventsResource
-from linckia.services.events import event_database
-from linckia.services.events.event_database import Bounds, NewEvent
-from linckia.services.events.main import EventsSettings, open_service
-from linckia.services.events.reading import newest, page
-from linckia.services.runtime.roots import Roots
-from linckia.services.runtime.times import DAY_NS
-from linckia.services.watch.main import open_service as open_watch
+from proto import grants
+from proto.errors import InvalidParams, LinckiaError, OperationError
+from proto.grants import Grant
+from proto.ops.events import EventAdd, EventKind, EventPage, EventsRead, EventsResource
+from services.events import event_database
+from services.events.event_database import Bounds, NewEvent
+from services.events.main import EventsSettings, open_service
+from services.events.reading import newest, page
+from services.runtime.roots import Roots
+from services.runtime.times import DAY_NS
+from services.watch.main import open_service as open_watch
 from tests.in_process import Bench, services_in_process
 
 BOUNDS = Bounds(1_000, 7 * DAY_NS)

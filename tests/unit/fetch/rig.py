@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 
 import trio
 
-from linckia.proto import ops
-from linckia.proto.errors import OperationError
-from linckia.proto.ops.documents.change import (
+from proto import ops
+from proto.errors import OperationError
+from proto.ops.documents.change import (
     AddResult,
     DocumentsPutAbandon,
     DocumentsPutBegin,
@@ -23,8 +23,8 @@ from linckia.proto.ops.documents.change import (
     UploadBegun,
     UploadProgress,
 )
-from linckia.services.fetch import main
-from linckia.services.runtime.handlers import Context, Environment, Handlers
+from services.fetch import main
+from services.runtime.handlers import Context, Environment, Handlers
 from tests.in_process import Bench, services_in_process
 
 Stream: TypeAlias = trio.SocketStream | trio.SSLStream[trio.SocketStream]

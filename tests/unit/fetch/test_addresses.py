@@ -6,9 +6,9 @@ import ipaddress
 
 import pytest
 
-from linckia.proto.errors import Forbidden
-from linckia.services.fetch.client import Allowed, is_public, resolve
-from linckia.services.fetch.main import name_of
+from proto.errors import Forbidden
+from services.fetch.client import Allowed, is_public, resolve
+from services.fetch.main import name_of
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c",

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.proto.errors import Forbidden, InvalidParams, LinckiaError, OperationError, Timeout
-from linckia.proto.ops.fetch import Download, DownloadCheck
-from linckia.services.fetch import receive
-from linckia.services.fetch.client import Allowed, Client
-from linckia.services.fetch.partial import KEPT_S, Content, Partial, sweep
+from proto.errors import Forbidden, InvalidParams, LinckiaError, OperationError, Timeout
+from proto.ops.fetch import Download, DownloadCheck
+from services.fetch import receive
+from services.fetch.client import Allowed, Client
+from services.fetch.partial import KEPT_S, Content, Partial, sweep
 from tests.unit.fetch.rig import Request, fetching
 
 BODY = bytes(range(256)) * 10_000
@@ -110,8 +110,8 @@ async def test_a_redirect_is_checked_like_the_url_itself(
     async with fetching(tmp_path, redirect, allow=["127.0.0.1"]) as rig:
         if "localhost" in location:
             rig.site.answer = redirect
-            monkeypatch.setattr("linckia.services.fetch.client.Allowed.address", lambda self, address: False)
-            monkeypatch.setattr("linckia.services.fetch.client.Allowed.host", lambda self, name: name == "127.0.0.1")
+            monkeypatch.setattr("services.fetch.client.Allowed.address", lambda self, address: False)
+            monkeypatch.setattr("services.fetch.client.Allowed.host", lambda self, name: name == "127.0.0.1")
         with pytest.raises(error):
             await rig.call(Download(url=rig.url()))
         assert rig.documents == {}

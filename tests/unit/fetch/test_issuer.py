@@ -8,8 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from linckia.proto.errors import Forbidden, OperationError, Unavailable
-from linckia.services.fetch.issuer import MAX_BYTES, Issuer, is_trustworthy, metadata_urls
+from proto.errors import Forbidden, OperationError, Unavailable
+from services.fetch.issuer import MAX_BYTES, Issuer, is_trustworthy, metadata_urls
 from tests.unit.fetch.rig import Request, serving
 
 KEY = {"kty": "EC", "kid": "1"}

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import apsw
 
-from linckia.proto.ops.files.changes import (
+from proto.ops.files.changes import (
     Relocation,
     RelocationOutcome,
 )
-from linckia.proto.ops.files.resources import ResourceSearch
-from linckia.services.files.index.tree import find
-from linckia.services.files.query import sets
+from proto.ops.files.resources import ResourceSearch
+from services.files.index.tree import find
+from services.files.query import sets
 from tests.in_process import Bench
 
 

@@ -10,23 +10,23 @@ from pathlib import Path
 import msgspec
 import trio
 
-from linckia.proto import frames, ops
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.later import LaterCall, filled
-from linckia.proto.operation import Params
-from linckia.proto.ops.files.plans import (
+from proto import frames, ops
+from proto.errors import InvalidParams, OperationError
+from proto.later import LaterCall, filled
+from proto.operation import Params
+from proto.ops.files.plans import (
     Execution,
     PlanGet,
     PlanSource,
     SourceConfig,
 )
-from linckia.proto.ops.files.sets import ResourceSetGet
-from linckia.proto.ops.kernel import KernelCall, KernelCalled, KernelMandate
-from linckia.services.files.main import open_service as open_files
-from linckia.services.files.plans.source_entries import PlanEntry
-from linckia.services.files.store import schema
-from linckia.services.runtime.handlers import Context, Environment, Handlers
-from linckia.services.watch.main import open_service as open_watch
+from proto.ops.files.sets import ResourceSetGet
+from proto.ops.kernel import KernelCall, KernelCalled, KernelMandate
+from services.files.main import open_service as open_files
+from services.files.plans.source_entries import PlanEntry
+from services.files.store import schema
+from services.runtime.handlers import Context, Environment, Handlers
+from services.watch.main import open_service as open_watch
 from tests.in_process import Bench, services_in_process
 from tests.waiting import until
 

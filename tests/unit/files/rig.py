@@ -12,9 +12,9 @@ from typing import Any
 
 import apsw
 
-from linckia.proto.ops.files.index import Index, IndexResult
-from linckia.services.files.main import open_service
-from linckia.services.files.paths import to_text
+from proto.ops.files.index import Index, IndexResult
+from services.files.main import open_service
+from services.files.paths import to_text
 from tests.in_process import Bench, services_in_process
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from linckia.proto.ops.files.changes import (
+from proto.ops.files.changes import (
     DeleteFiles,
     ListTrash,
     MoveFiles,
@@ -18,10 +18,10 @@ from linckia.proto.ops.files.changes import (
     RestoreFiles,
     RestoreItem,
 )
-from linckia.proto.ops.files.index import Index
-from linckia.services.files.changes import copying, disk
-from linckia.services.files.changes.disk import OpenPath
-from linckia.services.runtime.replace import rename, rename_without_flag
+from proto.ops.files.index import Index
+from services.files.changes import copying, disk
+from services.files.changes.disk import OpenPath
+from services.runtime.replace import rename, rename_without_flag
 from tests.unit.files.changing import members, pairs, put_into_set, small_tree, statuses
 from tests.unit.files.rig import OnDisk, change_tree, differences, files_service, index, make_tree, stored
 

@@ -13,9 +13,9 @@ import apsw
 import pytest
 import trio
 
-from linckia.proto.ops.files.changes import DeleteFiles, ListTrash, MoveFiles, Relocation, RestoreFiles, RestoreItem
-from linckia.proto.ops.files.reading import DbDiagnose
-from linckia.services.files.query import sets
+from proto.ops.files.changes import DeleteFiles, ListTrash, MoveFiles, Relocation, RestoreFiles, RestoreItem
+from proto.ops.files.reading import DbDiagnose
+from services.files.query import sets
 from tests.unit.files.rig import OnDisk, differences, files_service, index, make_tree
 
 REPOSITORY = Path(__file__).parents[3]

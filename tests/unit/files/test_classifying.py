@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.files.classifier import ClassifierJobProgress, ListClassifierJobs, RerunClassifier
-from linckia.proto.validation import validate
+from proto.errors import InvalidParams, OperationError
+from proto.ops.files.classifier import ClassifierJobProgress, ListClassifierJobs, RerunClassifier
+from proto.validation import validate
 from tests.unit.files.rig import files_service, index
 
 PATIENCE_S = 20

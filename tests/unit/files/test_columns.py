@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.proto.operation import Params
-from linckia.proto.ops.files.changes import MoveFiles, Relocation
-from linckia.proto.ops.files.queries import FoundEntries, QueryCreate, QueryExecute
-from linckia.proto.ops.files.reading import Navigate
-from linckia.proto.ops.files.resources import (
+from proto.operation import Params
+from proto.ops.files.changes import MoveFiles, Relocation
+from proto.ops.files.queries import FoundEntries, QueryCreate, QueryExecute
+from proto.ops.files.reading import Navigate
+from proto.ops.files.resources import (
     ResourceFuzzyMatch,
     ResourceIs,
     ResourceMetricRange,
@@ -25,12 +25,12 @@ from linckia.proto.ops.files.resources import (
     ResourceTimeRange,
     TextMode,
 )
-from linckia.proto.ops.files.sets import ResourceSetAddChild, ResourceSetCreate, ResourceSetDelete, ResourceSetModify
-from linckia.proto.ops.files.shared import Filter
-from linckia.proto.ops.files.space import SpaceSummaryOf, TopEntries, TopFiles
-from linckia.services.files.browse import space
-from linckia.services.files.query import arrays, columns
-from linckia.services.files.query.columns import Columns
+from proto.ops.files.sets import ResourceSetAddChild, ResourceSetCreate, ResourceSetDelete, ResourceSetModify
+from proto.ops.files.shared import Filter
+from proto.ops.files.space import SpaceSummaryOf, TopEntries, TopFiles
+from services.files.browse import space
+from services.files.query import arrays, columns
+from services.files.query.columns import Columns
 from tests.in_process import Bench
 from tests.unit.files.rig import change_tree, files_service, index, make_tree
 

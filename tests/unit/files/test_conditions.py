@@ -9,8 +9,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.files.plans import (
+from proto.errors import InvalidParams
+from proto.ops.files.plans import (
     All,
     AnyOf,
     Condition,
@@ -23,9 +23,9 @@ from linckia.proto.ops.files.plans import (
     SourceConfig,
     TimeCondition,
 )
-from linckia.services.files.query import conditions
-from linckia.services.files.query.entries import Select
-from linckia.services.files.store import sql
+from services.files.query import conditions
+from services.files.query.entries import Select
+from services.files.store import sql
 from tests.unit.files.rig import files_service, index
 
 FILES = {

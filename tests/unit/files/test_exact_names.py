@@ -11,16 +11,16 @@ import trio
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.files.changes import (
+from proto.errors import LinckiaError
+from proto.ops.files.changes import (
     DeleteFiles,
     MoveFiles,
     Relocation,
     RenameFiles,
     RestoreFiles,
 )
-from linckia.proto.ops.files.sets import ResourceSetCreate, ResourceSetDelete, ResourceSetList, ResourceSetModify
-from linckia.proto.ops.files.text import EditFile, FileEdit, GrepFiles, ReadFile, WriteFile
+from proto.ops.files.sets import ResourceSetCreate, ResourceSetDelete, ResourceSetList, ResourceSetModify
+from proto.ops.files.text import EditFile, FileEdit, GrepFiles, ReadFile, WriteFile
 from tests.in_process import Bench
 from tests.unit.documents.test_exact_names import TWINS
 from tests.unit.files.rig import files_service, index

@@ -6,8 +6,8 @@ import tracemalloc
 
 import pytest
 
-from linckia.proto.errors import InvalidParams
-from linckia.services.files.text.walking import MAX_GLOBS, Globs
+from proto.errors import InvalidParams
+from services.files.text.walking import MAX_GLOBS, Globs
 
 
 def test_braces_are_expanded_in_order_and_nested() -> None:

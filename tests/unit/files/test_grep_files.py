@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.files.text import GrepFiles, GrepFound, GrepPart, Piece
-from linckia.services.files.index.comparing import open_service as open_compare
-from linckia.services.files.main import open_service
-from linckia.services.files.text import grep, searching, walking
-from linckia.services.runtime.ignore_files import rules_from
+from proto.errors import InvalidParams
+from proto.ops.files.text import GrepFiles, GrepFound, GrepPart, Piece
+from services.files.index.comparing import open_service as open_compare
+from services.files.main import open_service
+from services.files.text import grep, searching, walking
+from services.runtime.ignore_files import rules_from
 from tests.in_process import Bench, services_in_process
 from tests.unit.files.rig import files_service
 

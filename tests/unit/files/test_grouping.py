@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.files.reading import Navigate
-from linckia.proto.ops.files.resources import ResourceChildren, ResourceSum
-from linckia.proto.ops.files.sets import (
+from proto.errors import InvalidParams, OperationError
+from proto.ops.files.reading import Navigate
+from proto.ops.files.resources import ResourceChildren, ResourceSum
+from proto.ops.files.sets import (
     ResourceSetAddChild,
     ResourceSetCreate,
     ResourceSetDelete,
@@ -18,7 +18,7 @@ from linckia.proto.ops.files.sets import (
     ResourceSetModify,
     ResourceSetRemoveChild,
 )
-from linckia.proto.validation import validate
+from proto.validation import validate
 from tests.in_process import Bench
 from tests.unit.files.rig import files_service, index
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.files.text import EditFile, FileEdit, FileText, ReadFile, WriteFile
-from linckia.services.files.text import large, operations
-from linckia.services.files.text.extracting import ORIGINAL_BYTES
-from linckia.services.runtime import rewrite
+from proto.errors import LinckiaError
+from proto.ops.files.text import EditFile, FileEdit, FileText, ReadFile, WriteFile
+from services.files.text import large, operations
+from services.files.text.extracting import ORIGINAL_BYTES
+from services.runtime import rewrite
 from tests.in_process import Bench
 from tests.unit.files.rig import files_service
 from tests.unit.files.test_text_files import read

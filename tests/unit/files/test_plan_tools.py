@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from linckia.proto.errors import OperationError
-from linckia.proto.later import filled
-from linckia.proto.ops.files.plans import (
+from proto.errors import OperationError
+from proto.later import filled
+from proto.ops.files.plans import (
     ChainedOutcome,
     MediaCondition,
     PlanCreate,
@@ -20,8 +20,8 @@ from linckia.proto.ops.files.plans import (
     SelectionOutcome,
     ToolOutcome,
 )
-from linckia.services.files.plans import executions as executing
-from linckia.services.files.plans import outcomes
+from services.files.plans import executions as executing
+from services.files.plans import outcomes
 from tests.unit.files.planning import ENTRY, Kernel, ended, executions, folder, make, members, with_kernel
 from tests.unit.files.rig import index
 from tests.waiting import until

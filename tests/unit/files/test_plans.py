@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.files.plans import (
+from proto.errors import InvalidParams, OperationError
+from proto.ops.files.plans import (
     All,
     ChainedOutcome,
     MediaCondition,
@@ -26,9 +26,9 @@ from linckia.proto.ops.files.plans import (
     SourceConfig,
     ToolOutcome,
 )
-from linckia.proto.ops.files.queries import QueryCreate
-from linckia.proto.ops.files.sets import ResourceSetAddChild, ResourceSetCreate, ResourceSetModify
-from linckia.proto.ops.files.shared import Filter
+from proto.ops.files.queries import QueryCreate
+from proto.ops.files.sets import ResourceSetAddChild, ResourceSetCreate, ResourceSetModify
+from proto.ops.files.shared import Filter
 from tests.unit.files.planning import Kernel, ended, executions, folder, make, members, with_kernel
 from tests.unit.files.rig import files_service, followed, index
 from tests.waiting import until

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.operation import Params
-from linckia.proto.ops.files.queries import QueryCreate, QueryDelete, QueryExecute, QueryGet, QueryList, QueryUpdate
-from linckia.proto.ops.files.shared import Filter
-from linckia.proto.validation import validate
+from proto.errors import InvalidParams
+from proto.operation import Params
+from proto.ops.files.queries import QueryCreate, QueryDelete, QueryExecute, QueryGet, QueryList, QueryUpdate
+from proto.ops.files.shared import Filter
+from proto.validation import validate
 from tests.unit.files.rig import files_service, index
 
 

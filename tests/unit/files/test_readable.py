@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.files.text import GrepFiles, ReadFile
-from linckia.services.decode.main import open_service as open_decode
-from linckia.services.files.main import open_service
-from linckia.services.files.text import extracting, searching
+from proto.errors import InvalidParams, OperationError
+from proto.ops.files.text import GrepFiles, ReadFile
+from services.decode.main import open_service as open_decode
+from services.files.main import open_service
+from services.files.text import extracting, searching
 from tests.in_process import services_in_process
 from tests.unit.documents import formats
 from tests.unit.documents.pdfs import pdf_of

@@ -10,12 +10,12 @@ import apsw
 import msgspec
 import pytest
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.files.reading import DbDiagnose, Inspect, Navigate, SessionInfo, SessionSetPreferences
-from linckia.proto.validation import validate
-from linckia.services.files.store.database import open_database
-from linckia.services.runtime.creation_time import created_ns
-from linckia.services.runtime.times import rfc3339
+from proto.errors import InvalidParams
+from proto.ops.files.reading import DbDiagnose, Inspect, Navigate, SessionInfo, SessionSetPreferences
+from proto.validation import validate
+from services.files.store.database import open_database
+from services.runtime.creation_time import created_ns
+from services.runtime.times import rfc3339
 from tests.unit.files.rig import files_service, index
 
 AT = 1_718_447_400

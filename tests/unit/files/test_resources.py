@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.files.resources import (
+from proto.errors import InvalidParams
+from proto.ops.files.resources import (
     ExactField,
     ResourceChildren,
     ResourceFuzzyMatch,
@@ -24,15 +24,15 @@ from linckia.proto.ops.files.resources import (
     TextMode,
     TimeField,
 )
-from linckia.proto.ops.files.shared import EntryPage
-from linckia.proto.validation import validate
-from linckia.services.files.index.tree import find
-from linckia.services.files.query import sets
-from linckia.services.files.query.columns import Columns
-from linckia.services.files.query.entries import Order, Select
-from linckia.services.files.query.matching import COLUMNS, text_matches
-from linckia.services.files.store.database import open_database
-from linckia.services.files.store.sql import fetch_all
+from proto.ops.files.shared import EntryPage
+from proto.validation import validate
+from services.files.index.tree import find
+from services.files.query import sets
+from services.files.query.columns import Columns
+from services.files.query.entries import Order, Select
+from services.files.query.matching import COLUMNS, text_matches
+from services.files.store.database import open_database
+from services.files.store.sql import fetch_all
 from tests.in_process import Bench
 from tests.unit.files.rig import files_service, index, make_tree
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
-from linckia.proto.ops.files.index import CancelJob, Index, IndexResult, Job, JobProgress, ListJobs
-from linckia.proto.ops.files.reading import Navigate
-from linckia.proto.validation import validate
-from linckia.services.files.core import read_settings
-from linckia.services.files.index import comparing, scan
-from linckia.services.files.index.listing import open_folder
-from linckia.services.files.paths import to_text
+from proto.errors import InvalidParams, LinckiaError, OperationError
+from proto.ops.files.index import CancelJob, Index, IndexResult, Job, JobProgress, ListJobs
+from proto.ops.files.reading import Navigate
+from proto.validation import validate
+from services.files.core import read_settings
+from services.files.index import comparing, scan
+from services.files.index.listing import open_folder
+from services.files.paths import to_text
 from tests.in_process import Bench
 from tests.unit.files.rig import OnDisk, change_tree, differences, files_service, index, make_tree, stored, write
 

@@ -14,11 +14,11 @@ import apsw
 import pytest
 import trio
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.files.index import ListJobs
-from linckia.proto.ops.files.reading import Navigate, SessionInfo
-from linckia.proto.ops.files.sets import ResourceSetCreate, ResourceSetGet, ResourceSetModify
-from linckia.proto.ops.files.sources import (
+from proto.errors import InvalidParams
+from proto.ops.files.index import ListJobs
+from proto.ops.files.reading import Navigate, SessionInfo
+from proto.ops.files.sets import ResourceSetCreate, ResourceSetGet, ResourceSetModify
+from proto.ops.files.sources import (
     SourceCreate,
     SourceDelete,
     SourceGet,
@@ -28,14 +28,14 @@ from linckia.proto.ops.files.sources import (
     SourceStop,
     SourceType,
 )
-from linckia.proto.ops.watch import WatchStatus, WatchStatusResult
-from linckia.proto.validation import validate
-from linckia.services.files.index.live import Hint, Live
-from linckia.services.files.index.tree import Invalidations, Tree
-from linckia.services.files.main import open_service as open_files
-from linckia.services.files.store.database import open_database
-from linckia.services.runtime.handlers import Context, Environment, Handlers
-from linckia.services.watch.main import open_service as open_watch
+from proto.ops.watch import WatchStatus, WatchStatusResult
+from proto.validation import validate
+from services.files.index.live import Hint, Live
+from services.files.index.tree import Invalidations, Tree
+from services.files.main import open_service as open_files
+from services.files.store.database import open_database
+from services.runtime.handlers import Context, Environment, Handlers
+from services.watch.main import open_service as open_watch
 from tests.in_process import Bench, services_in_process
 from tests.unit.files.rig import change_tree, differences, files_service, followed, index, make_tree, stored
 from tests.waiting import until

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from PIL import Image as Picture
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.mcp import Image
-from linckia.proto.ops.files.changes import DeleteFiles
-from linckia.proto.ops.files.space import (
+from proto.errors import InvalidParams
+from proto.mcp import Image
+from proto.ops.files.changes import DeleteFiles
+from proto.ops.files.space import (
     CompareScans,
     DiskFree,
     DiskTreemap,
@@ -24,7 +24,7 @@ from linckia.proto.ops.files.space import (
     TopDirectories,
     TopFiles,
 )
-from linckia.services.files.browse import treemap
+from services.files.browse import treemap
 from tests.unit.files.rig import OnDisk, files_service, index, make_tree
 
 

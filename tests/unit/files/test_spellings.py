@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from linckia.proto.errors import LinckiaError, OperationError
-from linckia.proto.ops.files.changes import DeleteFiles, ListTrash, MoveFiles, Relocation, RenameFiles, RestoreFiles
-from linckia.proto.ops.files.reading import Inspect, Navigate
-from linckia.proto.ops.files.text import GrepFiles
-from linckia.services.files import paths
+from proto.errors import LinckiaError, OperationError
+from proto.ops.files.changes import DeleteFiles, ListTrash, MoveFiles, Relocation, RenameFiles, RestoreFiles
+from proto.ops.files.reading import Inspect, Navigate
+from proto.ops.files.text import GrepFiles
+from services.files import paths
 from tests.in_process import Bench
 from tests.unit.files.rig import files_service, index
 from tests.unit.files.test_text_files import edit, read, write

@@ -10,18 +10,18 @@ import apsw
 import pytest
 import trio
 
-from linckia.proto.errors import Executed, LinckiaError, OperationError
-from linckia.proto.ops.files.changes import DeleteFiles, EmptyTrash, ListTrash, MoveFiles, RestoreFiles
-from linckia.proto.ops.files.classifier import ListClassifierJobs, RerunClassifier
-from linckia.proto.ops.files.index import Index, JobProgress, ListJobs
-from linckia.proto.ops.files.plans import PlanList
-from linckia.proto.ops.files.queries import QueryList
-from linckia.proto.ops.files.reading import DbDiagnose
-from linckia.proto.ops.files.resources import ResourceSearch
-from linckia.proto.ops.files.sets import ResourceSetCreate, ResourceSetGet, ResourceSetModify
-from linckia.proto.ops.files.sources import SourceCreate, SourceList
-from linckia.services.files.store import schema
-from linckia.services.files.store.database import Note, loss, open_database, write_note
+from proto.errors import Executed, LinckiaError, OperationError
+from proto.ops.files.changes import DeleteFiles, EmptyTrash, ListTrash, MoveFiles, RestoreFiles
+from proto.ops.files.classifier import ListClassifierJobs, RerunClassifier
+from proto.ops.files.index import Index, JobProgress, ListJobs
+from proto.ops.files.plans import PlanList
+from proto.ops.files.queries import QueryList
+from proto.ops.files.reading import DbDiagnose
+from proto.ops.files.resources import ResourceSearch
+from proto.ops.files.sets import ResourceSetCreate, ResourceSetGet, ResourceSetModify
+from proto.ops.files.sources import SourceCreate, SourceList
+from services.files.store import schema
+from services.files.store.database import Note, loss, open_database, write_note
 from tests.in_process import Bench
 from tests.unit.files.changing import pairs
 from tests.unit.files.rig import differences, files_service, index

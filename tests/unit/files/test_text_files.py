@@ -10,14 +10,14 @@ from typing import Any
 import apsw
 import pytest
 
-from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
-from linckia.proto.ops.files.changes import ListTrash, RestoreFiles, RestoreItem
-from linckia.proto.ops.files.reading import Inspect
-from linckia.proto.ops.files.text import Edited, EditFile, FileEdit, FileText, ReadFile, WriteFile, Written
-from linckia.services.files.text import editing
-from linckia.services.runtime import rewrite
-from linckia.services.runtime.replace import ChangedMeanwhile, replace_file
-from linckia.services.runtime.rewrite import content_hash
+from proto.errors import InvalidParams, LinckiaError, OperationError
+from proto.ops.files.changes import ListTrash, RestoreFiles, RestoreItem
+from proto.ops.files.reading import Inspect
+from proto.ops.files.text import Edited, EditFile, FileEdit, FileText, ReadFile, WriteFile, Written
+from services.files.text import editing
+from services.runtime import rewrite
+from services.runtime.replace import ChangedMeanwhile, replace_file
+from services.runtime.rewrite import content_hash
 from tests.in_process import Bench
 from tests.unit.files.changing import members, put_into_set, small_tree
 from tests.unit.files.rig import differences, files_service, index

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.files.text import Edited, EditFile, FileEdit, WriteFile, Written
-from linckia.services.files.text.editing import edited
+from proto.errors import LinckiaError
+from proto.ops.files.text import Edited, EditFile, FileEdit, WriteFile, Written
+from services.files.text.editing import edited
 from tests.in_process import Bench
 from tests.unit.files.rig import files_service
 

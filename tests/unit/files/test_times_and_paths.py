@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linckia.proto.errors import InvalidParams
-from linckia.services.files import paths
-from linckia.services.files.query.matching import glob_to_regex
-from linckia.services.runtime import times
+from proto.errors import InvalidParams
+from services.files import paths
+from services.files.query.matching import glob_to_regex
+from services.runtime import times
 
 NOON = 1_718_452_800 * times.NS
 """2024-06-15T12:00:00Z"""

@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 import trio
 
-from linckia.proto.ops.files.changes import (
+from proto.ops.files.changes import (
     DeleteFiles,
     EmptyTrash,
     ListTrash,

@@ -9,13 +9,13 @@ from typing import Any
 import apsw
 import pytest
 
-from linckia.proto import ops
-from linckia.proto.errors import InvalidParams, LinckiaError
-from linckia.proto.ops.files.index import Index
-from linckia.proto.ops.files.reading import Inspect
-from linckia.proto.surfaces.surface import Surface
-from linckia.services.files.index.tree import find
-from linckia.services.files.query import sets
+from proto import ops
+from proto.errors import InvalidParams, LinckiaError
+from proto.ops.files.index import Index
+from proto.ops.files.reading import Inspect
+from proto.surfaces.surface import Surface
+from services.files.index.tree import find
+from services.files.query import sets
 from tests.in_process import Bench
 from tests.unit.files.rig import files_service, index
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import apsw
 import pytest
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.files.changes import DeleteFiles, MoveFiles, RestoreFiles
-from linckia.proto.ops.files.index import Index, ListJobs
-from linckia.proto.ops.files.reading import Inspect, Navigate
-from linckia.proto.ops.files.sources import SourceCreate
-from linckia.proto.ops.files.space import FindDuplicates, SpaceSummaryOf, TopDirectories, TopFiles
+from proto.errors import InvalidParams
+from proto.ops.files.changes import DeleteFiles, MoveFiles, RestoreFiles
+from proto.ops.files.index import Index, ListJobs
+from proto.ops.files.reading import Inspect, Navigate
+from proto.ops.files.sources import SourceCreate
+from proto.ops.files.space import FindDuplicates, SpaceSummaryOf, TopDirectories, TopFiles
 from tests.in_process import Bench
 from tests.unit.files.changing import pairs
 from tests.unit.files.rig import OnDisk, differences, files_service, index, make_tree, stored

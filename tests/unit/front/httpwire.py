@@ -13,10 +13,10 @@ import trio
 from msgspec import structs
 from starlette.routing import BaseRoute
 
-from linckia.proto.front import OFF, Http
-from linckia.services.front.gateway import Gateway
-from linckia.services.front.transport.access import Tokens
-from linckia.services.front.web.serving import serve_http
+from proto.front import OFF, Http
+from services.front.gateway import Gateway
+from services.front.transport.access import Tokens
+from services.front.web.serving import serve_http
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.wire import META, MODERN, gateway_in_process
 

@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 import trio
 
-from linckia.kernel.handoff import SessionStates
-from linckia.proto.dispatch import ClientRequests, Outlasting
-from linckia.proto.errors import LinckiaError, Unavailable
-from linckia.proto.frames import Event, Level, pack_body
-from linckia.proto.operation import Operation, Params
-from linckia.proto.ops.kernel import KernelKeepSession, KernelKeptSession
-from linckia.services.front.protocol.session import current_session
-from linckia.services.runtime.handlers import Context, Environment, GiveBack, Handlers, OpenService
-from linckia.services.runtime.roots import Roots
+from kernel.handoff import SessionStates
+from proto.dispatch import ClientRequests, Outlasting
+from proto.errors import LinckiaError, Unavailable
+from proto.frames import Event, Level, pack_body
+from proto.operation import Operation, Params
+from proto.ops.kernel import KernelKeepSession, KernelKeptSession
+from services.front.protocol.session import current_session
+from services.runtime.handlers import Context, Environment, GiveBack, Handlers, OpenService
+from services.runtime.roots import Roots
 
 
 class InProcess:

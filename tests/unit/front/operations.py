@@ -12,7 +12,7 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from linckia.proto.errors import (
+from proto.errors import (
     Internal,
     InvalidParams,
     MaybeExecuted,
@@ -21,9 +21,9 @@ from linckia.proto.errors import (
     Timeout,
     Unavailable,
 )
-from linckia.proto.operation import Access, Operation, Params, Resource, Role, operation
-from linckia.proto.ops import Table
-from linckia.services.runtime.handlers import Context, Environment, Handlers
+from proto.operation import Access, Operation, Params, Resource, Role, operation
+from proto.ops import Table
+from services.runtime.handlers import Context, Environment, Handlers
 
 _op = partial(operation, service="test", access=Access.READ, idempotent=True, deadline_s=30)
 

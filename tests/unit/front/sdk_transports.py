@@ -17,14 +17,14 @@ from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 from starlette.types import ASGIApp, Message, Scope
 
-from linckia.services.front.protocol.messages import Envelope
-from linckia.services.front.protocol.sdk import Context
-from linckia.services.front.protocol.server import SurfaceServer
-from linckia.services.front.protocol.session import McpSession, Request
-from linckia.services.front.transport.endpoint import Endpoint
-from linckia.services.front.transport.fair_limits import FairLimits
-from linckia.services.front.transport.http_sessions import Peers, Sessions
-from linckia.services.front.transport.session_ids import SessionIds
+from services.front.protocol.messages import Envelope
+from services.front.protocol.sdk import Context
+from services.front.protocol.server import SurfaceServer
+from services.front.protocol.session import McpSession, Request
+from services.front.transport.endpoint import Endpoint
+from services.front.transport.fair_limits import FairLimits
+from services.front.transport.http_sessions import Peers, Sessions
+from services.front.transport.session_ids import SessionIds
 from tests.unit.front.wire import connected, gateway_in_process
 
 Send = Callable[[bytes], Awaitable[None]]

@@ -11,12 +11,12 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from linckia.proto.errors import InvalidParams, MaybeExecuted, OperationError
-from linckia.proto.mcp import Content, Image, Text
-from linckia.proto.operation import Access, Operation, Params, Role, operation
-from linckia.proto.ops import Table, front
-from linckia.proto.outcomes import PerItem
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
+from proto.errors import InvalidParams, MaybeExecuted, OperationError
+from proto.mcp import Content, Image, Text
+from proto.operation import Access, Operation, Params, Role, operation
+from proto.ops import Table, front
+from proto.outcomes import PerItem
+from services.runtime.handlers import Context, Environment, Handlers, handles
 from tests.unit.front import operations
 
 _step = partial(

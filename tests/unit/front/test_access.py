@@ -10,11 +10,11 @@ import trio
 import trio.testing
 from starlette.types import Message, Receive, Scope, Send
 
-from linckia.proto import grants
-from linckia.proto.front import Http
-from linckia.proto.grants import Grant, Token
-from linckia.services.front.protocol.session import current_key
-from linckia.services.front.transport.access import Guard, Tokens
+from proto import grants
+from proto.front import Http
+from proto.grants import Grant, Token
+from services.front.protocol.session import current_key
+from services.front.transport.access import Guard, Tokens
 
 OWN = "the-kernels-own-token"
 SECRET = "linckia_secret"

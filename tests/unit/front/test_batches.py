@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.services.front.protocol import batch
+from services.front.protocol import batch
 from tests.unit.front.httpwire import HttpWire, Reply, served
 from tests.unit.front.wire import Wire, connected, gateway_in_process
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.services.front.protocol.client_requests import PROGRESS_INTERVAL_S, CallClient, CallRequests
+from services.front.protocol.client_requests import PROGRESS_INTERVAL_S, CallClient, CallRequests
 from tests.unit.front.httpwire import served
 from tests.unit.front.wire import META, connected, gateway_in_process
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from linckia.kernel import VERSION
-from linckia.proto import ops
-from linckia.proto.errors import InvalidParams
-from linckia.proto.operation import SURFACES
-from linckia.services.front.gateway import open_gateway
-from linckia.services.front.protocol.handshake import HANDSHAKE_VERSIONS, MODERN_VERSIONS
+from kernel import VERSION
+from proto import ops
+from proto.errors import InvalidParams
+from proto.operation import SURFACES
+from services.front.gateway import open_gateway
+from services.front.protocol.handshake import HANDSHAKE_VERSIONS, MODERN_VERSIONS
 from tests.unit.front.client_rules import RULES, broken
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.wire import META, connected

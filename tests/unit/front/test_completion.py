@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from linckia.proto import ops
-from linckia.services.front.protocol.calls import completion_result, listed_values
+from proto import ops
+from services.front.protocol.calls import completion_result, listed_values
 from tests.conformance.main import open_service
 from tests.unit.front.operations import TABLE
 from tests.unit.front.wire import connected, gateway_in_process

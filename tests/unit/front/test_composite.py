@@ -11,11 +11,11 @@ import msgspec
 import pytest
 import trio
 
-from linckia.proto import ops
-from linckia.proto.outcomes import per_item
-from linckia.proto.surfaces.steps import Steps
-from linckia.services.front.composite import answer
-from linckia.services.front.protocol.failures import FAILURE_META
+from proto import ops
+from proto.outcomes import per_item
+from proto.surfaces.steps import Steps
+from services.front.composite import answer
+from services.front.protocol.failures import FAILURE_META
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.steps import TABLE, open_service
 from tests.unit.front.wire import META, Wire, connected, gateway_in_process

@@ -8,7 +8,7 @@ import os
 import pytest
 import trio
 
-from linckia.services.front.transport.descriptors import PIPE_BYTES, Output, non_blocking
+from services.front.transport.descriptors import PIPE_BYTES, Output, non_blocking
 
 
 @pytest.mark.parametrize(

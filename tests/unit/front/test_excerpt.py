@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linckia.proto import ops
-from linckia.proto.ops.documents.reading import DocumentsGet
-from linckia.proto.ops.front import ScratchpadRead
-from linckia.proto.ops.knowledge import ReadNodeContent
-from linckia.services.front import scratchpad
-from linckia.services.front.excerpt import Excerpt, excerpt
-from linckia.services.front.scratchpad import Scratchpad, Scratchpads, _read
+from proto import ops
+from proto.ops.documents.reading import DocumentsGet
+from proto.ops.front import ScratchpadRead
+from proto.ops.knowledge import ReadNodeContent
+from services.front import scratchpad
+from services.front.excerpt import Excerpt, excerpt
+from services.front.scratchpad import Scratchpad, Scratchpads, _read
 
 TABLE = ops.load()
 SEARCH = TABLE["search"]

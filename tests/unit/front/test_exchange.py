@@ -6,7 +6,7 @@ import trio
 import trio.testing
 from starlette.types import Message
 
-from linckia.services.front.transport.exchange import BACKLOG, Exchange
+from services.front.transport.exchange import BACKLOG, Exchange
 
 
 class Reader:

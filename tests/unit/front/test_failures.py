@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto import errors
-from linckia.proto.errors import Executed, Failure, Kind
-from linckia.services.front.protocol.failures import message_of
+from proto import errors
+from proto.errors import Executed, Failure, Kind
+from services.front.protocol.failures import message_of
 from tests.unit.front.operations import How
 from tests.unit.front.wire import connected, gateway_in_process
 

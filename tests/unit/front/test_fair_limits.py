@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.services.front.transport import fair_limits
-from linckia.services.front.transport.fair_limits import BodyBudget, FairLimiter
+from services.front.transport import fair_limits
+from services.front.transport.fair_limits import BodyBudget, FairLimiter
 from tests.unit.front.httpwire import HttpWire, Reply, served
 
 

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 from mcp_types import InitializeRequestParams, methods, version
 from mcp_types.jsonrpc import JSONRPCRequest, jsonrpc_message_adapter
 
-from linckia.kernel import VERSION
-from linckia.proto import mcp
-from linckia.proto.operation import SURFACES
-from linckia.proto.surfaces.surface import Surface
-from linckia.services.front import gateway as gateways
-from linckia.services.front.gateway import Gateway
-from linckia.services.front.prompts import FilePrompts
-from linckia.services.front.protocol import handshake
-from linckia.services.front.protocol.client_requests import LEVELS
-from linckia.services.front.protocol.handshake import Greeter
-from linckia.services.front.protocol.lists import MEMBERS
-from linckia.services.front.protocol.session import McpSession
+from kernel import VERSION
+from proto import mcp
+from proto.operation import SURFACES
+from proto.surfaces.surface import Surface
+from services.front import gateway as gateways
+from services.front.gateway import Gateway
+from services.front.prompts import FilePrompts
+from services.front.protocol import handshake
+from services.front.protocol.client_requests import LEVELS
+from services.front.protocol.handshake import Greeter
+from services.front.protocol.lists import MEMBERS
+from services.front.protocol.session import McpSession
 from tests.unit.front.inprocess import InProcess, in_process
 from tests.unit.front.operations import TABLE, open_service
 from tests.unit.front.wire import META, connected, gateway_in_process
@@ -289,11 +289,11 @@ ECHO = {"message": "hello"}
 ALONE = """
 import os, sys
 import trio
-from linckia.services.front import main as front
-from linckia.services.front.gateway import Gateway
-from linckia.services.front.prompts import FilePrompts
-from linckia.services.front.transport.stdio import attach
-from linckia.proto import ops
+from services.front import main as front
+from services.front.gateway import Gateway
+from services.front.prompts import FilePrompts
+from services.front.transport.stdio import attach
+from proto import ops
 
 class Calls:
     async def call(self, operation, params, **options):

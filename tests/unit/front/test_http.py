@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from linckia.proto.front import Http
-from linckia.services.front.protocol.fast_path import FastPath
-from linckia.services.front.transport import endpoint, exchange
+from proto.front import Http
+from services.front.protocol.fast_path import FastPath
+from services.front.transport import endpoint, exchange
 from tests.unit.front.httpwire import HttpWire, served
 from tests.unit.front.test_fast_path import requests_for
 from tests.unit.front.wire import META, MODERN

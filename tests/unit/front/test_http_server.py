@@ -12,8 +12,8 @@ import pytest
 import trio
 from starlette.types import Receive, Scope, Send
 
-from linckia.proto.front import Http
-from linckia.services.front.transport import http_server
+from proto.front import Http
+from services.front.transport import http_server
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:

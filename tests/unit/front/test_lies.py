@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 import trio
 
-from linckia.proto import frames, ops
-from linckia.services.front.dispatcher import LinkDispatcher
-from linckia.services.front.gateway import open_gateway
-from linckia.services.front.web.routes import routes
-from linckia.services.runtime.calls import Outgoing
+from proto import frames, ops
+from services.front.dispatcher import LinkDispatcher
+from services.front.gateway import open_gateway
+from services.front.web.routes import routes
+from services.runtime.calls import Outgoing
 from tests.unit.front.httpwire import served
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.web.test_routes import TABLE

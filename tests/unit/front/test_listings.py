@@ -13,12 +13,12 @@ import jsonschema
 import msgspec
 import pytest
 
-from linckia.proto import ops
-from linckia.proto.json_types import JsonObject
-from linckia.proto.operation import REFERENCES, SURFACES, Operation, Role
-from linckia.proto.surfaces import schemas
-from linckia.proto.surfaces.surface import Surface
-from linckia.proto.validation import json_schema
+from proto import ops
+from proto.json_types import JsonObject
+from proto.operation import REFERENCES, SURFACES, Operation, Role
+from proto.surfaces import schemas
+from proto.surfaces.surface import Surface
+from proto.validation import json_schema
 from tests.unit.front.operations import TABLE
 from tests.unit.front.wire import connected, gateway_in_process
 

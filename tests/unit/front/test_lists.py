@@ -9,12 +9,12 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.kernel import VERSION
-from linckia.proto import grants, ops
-from linckia.proto.operation import SURFACES
-from linckia.services.front.gateway import Gateway, open_gateway
-from linckia.services.front.prompts import FilePrompts, Folder
-from linckia.services.front.protocol import lists
+from kernel import VERSION
+from proto import grants, ops
+from proto.operation import SURFACES
+from services.front.gateway import Gateway, open_gateway
+from services.front.prompts import FilePrompts, Folder
+from services.front.protocol import lists
 from tests.unit.front.inprocess import in_process
 from tests.unit.front.operations import TABLE, open_service
 from tests.unit.front.wire import META, MODERN, connected

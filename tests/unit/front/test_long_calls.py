@@ -7,17 +7,17 @@ from typing import Any, Unpack
 import msgspec
 import pytest
 
-from linckia.proto import grants
-from linckia.proto.approvals import ApprovalSettings, Rules
-from linckia.proto.dispatch import CallOptions
-from linckia.proto.errors import Executed, InvalidParams, LinckiaError, OperationError, Overloaded, Unavailable
-from linckia.proto.grants import Grant
-from linckia.proto.operation import Operation, Params, operation_of
-from linckia.proto.ops.echo import EchoParams
-from linckia.proto.ops.files.changes import DeleteFiles
-from linckia.proto.ops.kernel import KernelNameCall
-from linckia.proto.ops.tasks import Task, TaskAdopt, TaskStart
-from linckia.services.front.tasks import SHORT_WAIT_S, LongCalls, TaskHandle, Wanted, wanted_by, wanting
+from proto import grants
+from proto.approvals import ApprovalSettings, Rules
+from proto.dispatch import CallOptions
+from proto.errors import Executed, InvalidParams, LinckiaError, OperationError, Overloaded, Unavailable
+from proto.grants import Grant
+from proto.operation import Operation, Params, operation_of
+from proto.ops.echo import EchoParams
+from proto.ops.files.changes import DeleteFiles
+from proto.ops.kernel import KernelNameCall
+from proto.ops.tasks import Task, TaskAdopt, TaskStart
+from services.front.tasks import SHORT_WAIT_S, LongCalls, TaskHandle, Wanted, wanted_by, wanting
 
 LONG = DeleteFiles(paths=["/a"])
 RESULT = {"deleted": 1}

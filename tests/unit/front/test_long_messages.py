@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.proto import ops
-from linckia.proto.ops import Table
-from linckia.services.echo.main import open_service
-from linckia.services.front.long_messages import LONG_BYTES, turn
-from linckia.services.front.protocol import fast_path, messages
+from proto import ops
+from proto.ops import Table
+from services.echo.main import open_service
+from services.front.long_messages import LONG_BYTES, turn
+from services.front.protocol import fast_path, messages
 from tests.unit.front.wire import connected, gateway_in_process
 
 

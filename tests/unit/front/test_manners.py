@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from linckia.services.embed.weights import PACKAGED
+from services.embed.weights import PACKAGED
 from tests.bench import manners
 
 

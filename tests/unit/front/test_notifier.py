@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto import mcp
-from linckia.proto.mcp import ListChanged, ResourceUpdated
+from proto import mcp
+from proto.mcp import ListChanged, ResourceUpdated
 from tests.unit.front.wire import META, connected, gateway_in_process
 
 

@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from linckia.proto.errors import Unavailable
-from linckia.proto.front import OAuth, ScopeGrant
-from linckia.proto.grants import Grant, issuer_id
-from linckia.services.front.transport.oauth import (
+from proto.errors import Unavailable
+from proto.front import OAuth, ScopeGrant
+from proto.grants import Grant, issuer_id
+from services.front.transport.oauth import (
     MAX_TOKEN_CHARS,
     Bearer,
     InsufficientScope,

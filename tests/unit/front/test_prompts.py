@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from linckia.proto import ops
-from linckia.proto.front import PromptFolder
-from linckia.proto.operation import Role
-from linckia.proto.surfaces.steps import Category, Steps
-from linckia.services.front import prompts
-from linckia.services.front.composite.plan import plan
-from linckia.services.front.gateway import open_gateway
-from linckia.services.front.prompts import Folder, heading
-from linckia.services.runtime.roots import Roots
+from proto import ops
+from proto.front import PromptFolder
+from proto.operation import Role
+from proto.surfaces.steps import Category, Steps
+from services.front import prompts
+from services.front.composite.plan import plan
+from services.front.gateway import open_gateway
+from services.front.prompts import Folder, heading
+from services.runtime.roots import Roots
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.wire import META, Wire, connected
 

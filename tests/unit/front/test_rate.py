@@ -6,10 +6,10 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto.errors import Overloaded
-from linckia.proto.grants import Rate, parse_rate
-from linckia.services.front import rate
-from linckia.services.front.rate import MAX_CLIENTS, Limits
+from proto.errors import Overloaded
+from proto.grants import Rate, parse_rate
+from services.front import rate
+from services.front.rate import MAX_CLIENTS, Limits
 
 
 @pytest.mark.parametrize(

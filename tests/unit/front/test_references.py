@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from linckia.proto import ops
-from linckia.proto.operation import CLIENT, REFERENCES
-from linckia.proto.surfaces.surface import Surface
+from proto import ops
+from proto.operation import CLIENT, REFERENCES
+from proto.surfaces.surface import Surface
 
 PAGES = Path(__file__).resolve().parents[4] / "shared" / "reference"
 TABLE = ops.load()

@@ -7,17 +7,17 @@ from contextvars import ContextVar
 import msgspec
 import pytest
 
-from linckia.proto import ops
-from linckia.proto.surfaces.surface import Surface
-from linckia.services.front import scratchpad
-from linckia.services.front.protocol.calls import (
+from proto import ops
+from proto.surfaces.surface import Surface
+from services.front import scratchpad
+from services.front.protocol.calls import (
     encoded_tool_result,
     may_be_written,
     resource_result,
     tool_result,
     unknown_tool,
 )
-from linckia.services.front.scratchpad import Scratchpads
+from services.front.scratchpad import Scratchpads
 
 
 def test_resource_whose_operation_names_a_text_field_is_that_text() -> None:

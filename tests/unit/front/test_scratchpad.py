@@ -12,18 +12,18 @@ import jsonschema
 import msgspec
 import pytest
 
-from linckia.kernel.config import Http
-from linckia.proto import grants
-from linckia.proto.grants import Grant
-from linckia.proto.operation import Access, Params, operation, operation_of
-from linckia.proto.ops import Table
-from linckia.proto.ops.front import ScratchpadContent, ScratchpadList, ScratchpadListing, ScratchpadRead
-from linckia.services.front import scratchpad
-from linckia.services.front.gateway import Gateway
-from linckia.services.front.protocol.fast_path import FastPath
-from linckia.services.front.scratchpad import Scratchpads
-from linckia.services.front.transport.request import name_of
-from linckia.services.runtime.handlers import Context, Environment, Handlers
+from kernel.config import Http
+from proto import grants
+from proto.grants import Grant
+from proto.operation import Access, Params, operation, operation_of
+from proto.ops import Table
+from proto.ops.front import ScratchpadContent, ScratchpadList, ScratchpadListing, ScratchpadRead
+from services.front import scratchpad
+from services.front.gateway import Gateway
+from services.front.protocol.fast_path import FastPath
+from services.front.scratchpad import Scratchpads
+from services.front.transport.request import name_of
+from services.runtime.handlers import Context, Environment, Handlers
 from tests.unit.front import httpwire
 from tests.unit.front.httpwire import HttpWire, served
 from tests.unit.front.wire import META, Wire, connected, gateway_in_process

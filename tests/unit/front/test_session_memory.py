@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.proto.operation import operation_of
-from linckia.services.front.transport.descriptors import READ_BYTES
-from linckia.services.front.transport.json_lines import PARTIAL_BYTES
-from linckia.services.front.transport.session_memory import BYTES, LONGEST_BYTES, SessionMemory
-from linckia.services.front.transport.stdio import attach
-from linckia.services.runtime.handlers import Context
+from proto.operation import operation_of
+from services.front.transport.descriptors import READ_BYTES
+from services.front.transport.json_lines import PARTIAL_BYTES
+from services.front.transport.session_memory import BYTES, LONGEST_BYTES, SessionMemory
+from services.front.transport.stdio import attach
+from services.runtime.handlers import Context
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.operations import ListOp, StringOp
 from tests.unit.front.wire import META, MODERN, Wire, gateway_in_process

@@ -13,14 +13,14 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.kernel.handoff import SessionStates
-from linckia.proto import mcp
-from linckia.proto.frames import Event, pack_body
-from linckia.services.front.protocol.session import MAX_SUBSCRIPTIONS, SessionState, current_key, read_state
-from linckia.services.front.scratchpad import Scratchpads
-from linckia.services.front.transport import session_ids
-from linckia.services.front.transport.http_sessions import HttpSession, Peers, Sessions
-from linckia.services.front.transport.session_ids import SessionIds
+from kernel.handoff import SessionStates
+from proto import mcp
+from proto.frames import Event, pack_body
+from services.front.protocol.session import MAX_SUBSCRIPTIONS, SessionState, current_key, read_state
+from services.front.scratchpad import Scratchpads
+from services.front.transport import session_ids
+from services.front.transport.http_sessions import HttpSession, Peers, Sessions
+from services.front.transport.session_ids import SessionIds
 from tests.unit.front.httpwire import HttpWire, Reply, served
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.wire import gateway_in_process

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 import yaml
 
-from linckia.proto import ops
-from linckia.proto.errors import UnknownOperation
-from linckia.proto.operation import CLIENT, Role
-from linckia.services.front import skill_files
-from linckia.services.front.skill_files import EXTENSION, Skill, frontmatter_of
+from proto import ops
+from proto.errors import UnknownOperation
+from proto.operation import CLIENT, Role
+from services.front import skill_files
+from services.front.skill_files import EXTENSION, Skill, frontmatter_of
 from tests.unit.front.wire import META, Wire, connected, gateway_in_process
 
 TABLE = ops.load()

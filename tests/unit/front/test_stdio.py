@@ -13,10 +13,10 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto.errors import InvalidParams
-from linckia.services.front.transport.descriptors import Input
-from linckia.services.front.transport.json_lines import MAX_MESSAGE_BYTES, lines
-from linckia.services.front.transport.stdio import attach
+from proto.errors import InvalidParams
+from services.front.transport.descriptors import Input
+from services.front.transport.json_lines import MAX_MESSAGE_BYTES, lines
+from services.front.transport.stdio import attach
 from tests.unit.front.wire import META, connected, gateway_in_process
 
 

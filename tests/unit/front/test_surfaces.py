@@ -10,10 +10,10 @@ import jsonschema
 import pytest
 from tokenizers import Tokenizer
 
-from linckia.proto import ops
-from linckia.proto.errors import InvalidParams
-from linckia.proto.operation import SURFACES, Access
-from linckia.proto.surfaces.surface import Surface, template_pattern
+from proto import ops
+from proto.errors import InvalidParams
+from proto.operation import SURFACES, Access
+from proto.surfaces.surface import Surface, template_pattern
 from tests.unit.front.operations import TABLE, PageOp
 from tests.unit.front.steps import TABLE as STEPS
 from tests.unit.front.wire import META, connected, gateway_in_process

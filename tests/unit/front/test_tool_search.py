@@ -14,20 +14,20 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto import ops
-from linckia.proto.errors import Unavailable
-from linckia.proto.mounts import Mount, Offered
-from linckia.proto.operation import Operation, operation_of
-from linckia.proto.ops.embed import Array, EmbedResult, EmbedTexts, TextKind
-from linckia.proto.ops.front import Describe
-from linckia.proto.surfaces.finding import Index
-from linckia.proto.surfaces.steps import Steps
-from linckia.proto.surfaces.surface import Surface
-from linckia.services.embed.main import open_service as open_embed
-from linckia.services.front import tool_search
-from linckia.services.front.composite.run import Composites
-from linckia.services.front.mounted.tools import tools_of
-from linckia.services.front.tool_search import ToolSearch, ToolSearches, ToolVectors, embed_through, text_of
+from proto import ops
+from proto.errors import Unavailable
+from proto.mounts import Mount, Offered
+from proto.operation import Operation, operation_of
+from proto.ops.embed import Array, EmbedResult, EmbedTexts, TextKind
+from proto.ops.front import Describe
+from proto.surfaces.finding import Index
+from proto.surfaces.steps import Steps
+from proto.surfaces.surface import Surface
+from services.embed.main import open_service as open_embed
+from services.front import tool_search
+from services.front.composite.run import Composites
+from services.front.mounted.tools import tools_of
+from services.front.tool_search import ToolSearch, ToolSearches, ToolVectors, embed_through, text_of
 from tests.in_process import services_in_process
 from tests.unit.mounts.real_tools import definitions, mounted, real_tools, tasks
 from tests.waiting import until

@@ -10,11 +10,11 @@ from typing import Any
 
 import trio
 
-from linckia.kernel import VERSION
-from linckia.proto.ops import Table
-from linckia.services.front.gateway import Gateway, open_gateway
-from linckia.services.front.transport.stdio import attach
-from linckia.services.runtime.handlers import OpenService
+from kernel import VERSION
+from proto.ops import Table
+from services.front.gateway import Gateway, open_gateway
+from services.front.transport.stdio import attach
+from services.runtime.handlers import OpenService
 from tests.unit.front.inprocess import InProcess, in_process
 from tests.unit.front.operations import TABLE, open_service
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import apsw
 
-from linckia.proto.ops.graph import NodeState, Outgoing
-from linckia.services.graph import tables
+from proto.ops.graph import NodeState, Outgoing
+from services.graph import tables
 
 Edges = set[tuple[str, str, str]]
 

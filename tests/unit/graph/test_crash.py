@@ -15,7 +15,7 @@ from tests.unit.graph.rig import database, stored
 CHILD = """
 import sys, trio
 from pathlib import Path
-from linckia.services.graph import tables
+from services.graph import tables
 from tests.unit.graph.rig import state
 
 async def main():

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.errors import Executed, InvalidParams, OperationError, Unavailable
-from linckia.proto.ops.graph import (
+from proto.errors import Executed, InvalidParams, OperationError, Unavailable
+from proto.ops.graph import (
     Direction,
     GraphDelete,
     GraphNeighbors,
@@ -20,8 +20,8 @@ from linckia.proto.ops.graph import (
     NodeState,
     Outgoing,
 )
-from linckia.services.graph import tables
-from linckia.services.graph.main import open_service
+from services.graph import tables
+from services.graph.main import open_service
 from tests.in_process import services_in_process
 from tests.unit.graph.rig import chance_graph, database, distances, state, states, stored
 from tests.unit.runtime.faults import damage_page, disk, files_in, pages_of

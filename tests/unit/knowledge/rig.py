@@ -10,17 +10,17 @@ from typing import Any
 
 import trio
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.operation import Params
-from linckia.proto.ops import collections
-from linckia.proto.ops.knowledge import (
+from proto.errors import LinckiaError
+from proto.operation import Params
+from proto.ops import collections
+from proto.ops.knowledge import (
     ExploreLinks,
     KnowledgeStatus,
     KnowledgeStatusResult,
     ReadNodeContent,
     SearchDocuments,
 )
-from linckia.proto.ops.retrieve import (
+from proto.ops.retrieve import (
     CollectionEpoch,
     CollectionStatus,
     Filter,
@@ -54,11 +54,11 @@ from linckia.proto.ops.retrieve import (
     WaitingItems,
     Written,
 )
-from linckia.services.knowledge.main import open_service
-from linckia.services.llm.main import open_service as open_llm
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
-from linckia.services.runtime.roots import Roots
-from linckia.services.yaml.main import open_service as open_yaml
+from services.knowledge.main import open_service
+from services.llm.main import open_service as open_llm
+from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.runtime.roots import Roots
+from services.yaml.main import open_service as open_yaml
 from tests.in_process import Bench, services_in_process
 
 

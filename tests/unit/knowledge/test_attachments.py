@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.ops.knowledge import KnowledgeStatusResult
+from proto.ops.knowledge import KnowledgeStatusResult
 from tests.unit.knowledge.rig import Bench, notes_service, settled, until, write
 
 

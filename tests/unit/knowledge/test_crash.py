@@ -16,9 +16,9 @@ import msgspec
 import pytest
 import trio
 
-from linckia.proto.ops.retrieve import Group
-from linckia.services.knowledge.ids import ids_of
-from linckia.services.knowledge.notes.files import Place
+from proto.ops.retrieve import Group
+from services.knowledge.ids import ids_of
+from services.knowledge.notes.files import Place
 from tests.unit.knowledge.rig import MemorySearch, notes_service, settled, write
 
 NOTES = 400

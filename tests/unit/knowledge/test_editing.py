@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.knowledge_writing import EditNote, Replacement, SectionText
-from linckia.services.knowledge.writing.editing import edited, split, with_front_matter
-from linckia.services.yaml.merging import merge
+from proto.errors import LinckiaError
+from proto.ops.knowledge_writing import EditNote, Replacement, SectionText
+from services.knowledge.writing.editing import edited, split, with_front_matter
+from services.yaml.merging import merge
 
 NOTE = "---\ntitle: T # mine\n---\n# One\n\nbody\n\n## Two\n\ntwo\n\n## Three\nthree\n"
 

@@ -8,11 +8,11 @@ import apsw
 import pytest
 import trio
 
-from linckia.proto.errors import OperationError, Unavailable
-from linckia.proto.ops.knowledge import ExploreLinks, KnowledgeStatus, ReadNodeContent, SearchDocuments
-from linckia.services.knowledge import nodes
-from linckia.services.knowledge.note_database import open_database
-from linckia.services.runtime.storage import DiskFull
+from proto.errors import OperationError, Unavailable
+from proto.ops.knowledge import ExploreLinks, KnowledgeStatus, ReadNodeContent, SearchDocuments
+from services.knowledge import nodes
+from services.knowledge.note_database import open_database
+from services.runtime.storage import DiskFull
 from tests.unit.knowledge.rig import Bench, MemorySearch, notes_service, settled, until, write
 from tests.unit.runtime.faults import Disk, damage_page, disk, files_in, pages_of
 

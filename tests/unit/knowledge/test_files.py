@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from linckia.services.knowledge.ingest.note_walk import Walk, look
-from linckia.services.knowledge.notes.files import Stamp, decode, digest, read
-from linckia.services.runtime.roots import OutsideRoots, Roots
+from services.knowledge.ingest.note_walk import Walk, look
+from services.knowledge.notes.files import Stamp, decode, digest, read
+from services.runtime.roots import OutsideRoots, Roots
 from tests.unit.knowledge.rig import MemorySearch, notes_service, settled, write
 
 

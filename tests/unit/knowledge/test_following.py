@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from linckia.proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
-from linckia.proto.ops.knowledge import ExploreLinks, KnowledgeStatus, QueryByTags, SearchDocuments
-from linckia.proto.ops.knowledge_writing import InjectTags
-from linckia.proto.ops.retrieve import RetrieveGroups, RetrieveStatus
-from linckia.services.knowledge.ingest import ingest
-from linckia.services.knowledge.ingest.note_walk import Walk, look
-from linckia.services.knowledge.main import open_service as open_knowledge
-from linckia.services.retrieve.main import open_service as open_retrieve
-from linckia.services.runtime.handlers import Context, Environment, Handlers
-from linckia.services.runtime.roots import Roots
-from linckia.services.watch.main import open_service as open_watch
+from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
+from proto.ops.knowledge import ExploreLinks, KnowledgeStatus, QueryByTags, SearchDocuments
+from proto.ops.knowledge_writing import InjectTags
+from proto.ops.retrieve import RetrieveGroups, RetrieveStatus
+from services.knowledge.ingest import ingest
+from services.knowledge.ingest.note_walk import Walk, look
+from services.knowledge.main import open_service as open_knowledge
+from services.retrieve.main import open_service as open_retrieve
+from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.roots import Roots
+from services.watch.main import open_service as open_watch
 from tests.in_process import Bench, services_in_process
 from tests.unit.knowledge.rig import MemorySearch, found, until, write
 from tests.unit.retrieve.rig import WordEmbedder

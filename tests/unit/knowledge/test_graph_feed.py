@@ -18,26 +18,26 @@ import apsw
 import pytest
 import trio
 
-from linckia.proto.errors import Unavailable
-from linckia.proto.ops.graph import GraphNeighbors, GraphNodes, GraphStats
-from linckia.proto.ops.knowledge import ExploreLinks, ReadNodeContent
-from linckia.services.graph import tables as graph_tables
-from linckia.services.graph.main import open_service as open_graph
-from linckia.services.knowledge import graph_feed, nodes
-from linckia.services.knowledge.main import open_service as open_knowledge
-from linckia.services.knowledge.nodes import Known, Update
-from linckia.services.knowledge.note_database import open_database
-from linckia.services.knowledge.notes import markdown
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.llm.main import open_service as open_llm
-from linckia.services.runtime.models.measure import ROUGH
+from proto.errors import Unavailable
+from proto.ops.graph import GraphNeighbors, GraphNodes, GraphStats
+from proto.ops.knowledge import ExploreLinks, ReadNodeContent
+from services.graph import tables as graph_tables
+from services.graph.main import open_service as open_graph
+from services.knowledge import graph_feed, nodes
+from services.knowledge.main import open_service as open_knowledge
+from services.knowledge.nodes import Known, Update
+from services.knowledge.note_database import open_database
+from services.knowledge.notes import markdown
+from services.knowledge.notes.files import Place
+from services.llm.main import open_service as open_llm
+from services.runtime.models.measure import ROUGH
 from tests.in_process import services_in_process
 from tests.unit.graph.rig import state
 from tests.unit.knowledge.rig import Bench, MemorySearch, settled, until, write
 from tests.unit.runtime.faults import damage_page, pages_of
 
 if TYPE_CHECKING:
-    from linckia.services.runtime.handlers import Environment
+    from services.runtime.handlers import Environment
 
 SETTINGS = {"knowledge": {"scan_interval_s": 0.02}}
 REPOSITORY = Path(__file__).parents[3]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.knowledge_writing import EditNote, SectionText
-from linckia.services.knowledge.notes.excerpts import part
-from linckia.services.knowledge.writing.editing import edited
+from proto.errors import LinckiaError
+from proto.ops.knowledge_writing import EditNote, SectionText
+from services.knowledge.notes.excerpts import part
+from services.knowledge.writing.editing import edited
 
 
 def edit(text: str, heading: str, content: str = "after", *, create: bool = True) -> str:

@@ -12,12 +12,12 @@ import msgspec
 import pytest
 import trio
 
-from linckia.proto.errors import OperationError
-from linckia.proto.ops.knowledge import (
+from proto.errors import OperationError
+from proto.ops.knowledge import (
     SearchDocuments,
 )
-from linckia.services.knowledge.main import open_service as open_knowledge
-from linckia.services.retrieve.main import open_service as open_retrieve
+from services.knowledge.main import open_service as open_knowledge
+from services.retrieve.main import open_service as open_retrieve
 from tests.in_process import services_in_process
 from tests.unit.knowledge.rig import MemorySearch, found, links, notes_service, read, settled, until, write
 

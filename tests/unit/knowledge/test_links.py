@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.notes.links import entries, slug, without_code
-from linckia.services.knowledge.notes.markdown import parse
-from linckia.services.runtime.models.measure import ROUGH
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.links import entries, slug, without_code
+from services.knowledge.notes.markdown import parse
+from services.runtime.models.measure import ROUGH
 from tests.processor_time import processor_time
 
 PLACE = Place("/notes", "guides/here.md")

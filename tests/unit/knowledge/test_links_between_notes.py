@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.errors import Unavailable
-from linckia.proto.ops.graph import Direction
-from linckia.proto.ops.knowledge import (
+from proto.errors import Unavailable
+from proto.ops.graph import Direction
+from proto.ops.knowledge import (
     ExploreLinks,
     KnowledgeStatsSummary,
     NoteLink,

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linckia.services.knowledge.notes import frontmatter
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.notes.markdown import MAX_POINTERS, Note, parse
-from linckia.services.runtime.models.measure import Measure, measure
-from linckia.services.runtime.text.cutting import embedded_text
-from linckia.services.runtime.text.markdown import outline, plain
+from services.knowledge.notes import frontmatter
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.markdown import MAX_POINTERS, Note, parse
+from services.runtime.models.measure import Measure, measure
+from services.runtime.text.cutting import embedded_text
+from services.runtime.text.markdown import outline, plain
 
 PLACE = Place("/notes", "guides/My File.md")
 MEASURE = measure({})

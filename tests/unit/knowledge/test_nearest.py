@@ -8,13 +8,13 @@ from pathlib import Path
 import apsw
 import pytest
 
-from linckia.proto.ops.knowledge import ExploreLinks
-from linckia.proto.ops.knowledge_writing import RenameNote
-from linckia.services.knowledge import edges
-from linckia.services.knowledge.note_database import SCHEMA, open_database
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.writing.renaming import Journal
-from linckia.services.runtime.database import Database, Kind, Schema
+from proto.ops.knowledge import ExploreLinks
+from proto.ops.knowledge_writing import RenameNote
+from services.knowledge import edges
+from services.knowledge.note_database import SCHEMA, open_database
+from services.knowledge.notes.files import Place
+from services.knowledge.writing.renaming import Journal
+from services.runtime.database import Database, Kind, Schema
 from tests.unit.knowledge.rig import Bench, notes_service, settled, write
 
 

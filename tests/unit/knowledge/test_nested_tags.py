@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.ops.knowledge import QueryByTags, SearchDocuments
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.notes.links import with_parents
-from linckia.services.knowledge.notes.markdown import parse
-from linckia.services.runtime.models.measure import ROUGH
+from proto.ops.knowledge import QueryByTags, SearchDocuments
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.links import with_parents
+from services.knowledge.notes.markdown import parse
+from services.runtime.models.measure import ROUGH
 from tests.unit.knowledge.rig import notes_service, settled, write
 
 

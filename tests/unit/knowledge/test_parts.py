@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.knowledge import ReadNodeContent
-from linckia.services.knowledge.notes.excerpts import part
+from proto.errors import InvalidParams, OperationError
+from proto.ops.knowledge import ReadNodeContent
+from services.knowledge.notes.excerpts import part
 from tests.unit.knowledge.rig import notes_service, settled, write
 
 NOTE = (

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from linckia.proto.ops.graph import Direction
-from linckia.proto.ops.knowledge import ExploreLinks
-from linckia.proto.ops.knowledge_writing import RenameNote
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.notes.frontmatter import split
-from linckia.services.knowledge.notes.links import pointers
-from linckia.services.knowledge.writing.relinking import relinked, tokens
+from proto.ops.graph import Direction
+from proto.ops.knowledge import ExploreLinks
+from proto.ops.knowledge_writing import RenameNote
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.frontmatter import split
+from services.knowledge.notes.links import pointers
+from services.knowledge.writing.relinking import relinked, tokens
 from tests.unit.knowledge.rig import notes_service, settled, write
 
 PLACE = Place("/r", "notes/n.md")

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.knowledge import (
+from proto.errors import InvalidParams, OperationError
+from proto.ops.knowledge import (
     ListDirectoryStructure,
     SearchDocuments,
 )
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.notes.markdown import MAX_INDEXED_CHARS, Note
-from linckia.services.knowledge.notes.markdown import parse as true_parse
-from linckia.services.runtime.models.measure import Measure
-from linckia.services.runtime.rewrite import MAX_BYTES
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.markdown import MAX_INDEXED_CHARS, Note
+from services.knowledge.notes.markdown import parse as true_parse
+from services.runtime.models.measure import Measure
+from services.runtime.rewrite import MAX_BYTES
 from tests.unit.knowledge.rig import found, notes_service, read, settled, until, write
 
 
@@ -137,7 +137,7 @@ async def test_note_the_parser_cannot_take_is_named_and_stops_no_other(
             raise ZeroDivisionError("defect")
         return true_parse(text, place, measure)
 
-    monkeypatch.setattr("linckia.services.knowledge.notes.markdown.parse", parse)
+    monkeypatch.setattr("services.knowledge.notes.markdown.parse", parse)
     write(root, "a.md", "poison")
     write(root, "b.md", "zebra")
     async with notes_service(tmp_path / "data", root) as bench:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.graph import Direction
-from linckia.proto.ops.knowledge import ExploreLinks, ReadNodeContent
-from linckia.proto.ops.knowledge_writing import RenameNote
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.writing.relinking import Move, changed, relinked, tokens
-from linckia.services.knowledge.writing.renaming import Journal, Relink, Renaming, renaming_steps
-from linckia.services.runtime.rewrite import content_hash
-from linckia.services.runtime.roots import Roots
+from proto.errors import LinckiaError
+from proto.ops.graph import Direction
+from proto.ops.knowledge import ExploreLinks, ReadNodeContent
+from proto.ops.knowledge_writing import RenameNote
+from services.knowledge.notes.files import Place
+from services.knowledge.writing.relinking import Move, changed, relinked, tokens
+from services.knowledge.writing.renaming import Journal, Relink, Renaming, renaming_steps
+from services.runtime.rewrite import content_hash
+from services.runtime.roots import Roots
 from tests.unit.knowledge.rig import Bench, notes_service, settled, until, write
 
 LINKS = """---

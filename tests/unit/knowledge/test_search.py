@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.knowledge import SearchDocuments, SearchHit
-from linckia.proto.ops.retrieve import Filter, Hit
-from linckia.services.knowledge.ingest.index import group_of
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.notes.markdown import parse
-from linckia.services.knowledge.search import passages
-from linckia.services.runtime.models.measure import ROUGH
+from proto.errors import InvalidParams
+from proto.ops.knowledge import SearchDocuments, SearchHit
+from proto.ops.retrieve import Filter, Hit
+from services.knowledge.ingest.index import group_of
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.markdown import parse
+from services.knowledge.search import passages
+from services.runtime.models.measure import ROUGH
 
 FILLER = "Nothing of note is said in this sentence at all. "
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from linckia.proto.errors import Internal, LinckiaError, Unavailable
-from linckia.proto.ops.knowledge import (
+from proto.errors import Internal, LinckiaError, Unavailable
+from proto.ops.knowledge import (
     KnowledgeStatsSummary,
     KnowledgeStatus,
     SearchDocuments,

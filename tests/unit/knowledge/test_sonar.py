@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.proto.ops.knowledge import FindGaps, SearchDocuments, SearchDocumentsResult, SearchHit
-from linckia.proto.ops.llm import LlmModel, Placed, Refinement
-from linckia.services.knowledge.main import open_service
-from linckia.services.knowledge.search.refinement import ordered
-from linckia.services.llm.main import open_service as open_llm
+from proto.ops.knowledge import FindGaps, SearchDocuments, SearchDocumentsResult, SearchHit
+from proto.ops.llm import LlmModel, Placed, Refinement
+from services.knowledge.main import open_service
+from services.knowledge.search.refinement import ordered
+from services.llm.main import open_service as open_llm
 from tests.in_process import Bench, services_in_process
 from tests.unit.knowledge.rig import MemorySearch, settled, write
 from tests.unit.llm.server import Request, Script, Server, reply, saying, serving

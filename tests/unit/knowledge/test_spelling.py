@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.knowledge import ExploreLinks, QueryByTags, ReadNodeContent, SearchDocuments
-from linckia.proto.ops.knowledge_writing import EditNote, InjectTags, RenameNote, WriteNote
-from linckia.services.knowledge.notes.spelling import as_on_disk
+from proto.errors import LinckiaError
+from proto.ops.knowledge import ExploreLinks, QueryByTags, ReadNodeContent, SearchDocuments
+from proto.ops.knowledge_writing import EditNote, InjectTags, RenameNote, WriteNote
+from services.knowledge.notes.spelling import as_on_disk
 from tests.unit.knowledge.rig import notes_service, settled, write
 
 FORMS = [("NFC", "NFD"), ("NFD", "NFC")]

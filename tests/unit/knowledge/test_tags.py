@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.knowledge import SearchDocuments
-from linckia.proto.ops.knowledge_writing import InjectTags
-from linckia.services.knowledge.notes.tags import checked, tagged
-from linckia.services.runtime.rewrite import rewrite
-from linckia.services.runtime.roots import OutsideRoots, Roots
+from proto.errors import InvalidParams, OperationError
+from proto.ops.knowledge import SearchDocuments
+from proto.ops.knowledge_writing import InjectTags
+from services.knowledge.notes.tags import checked, tagged
+from services.runtime.rewrite import rewrite
+from services.runtime.roots import OutsideRoots, Roots
 from tests.unit.knowledge.rig import notes_service, settled, write
 
 
@@ -162,8 +162,8 @@ def test_change_that_fails_leaves_the_file_and_no_litter(tmp_path: Path) -> None
 
 _WRITER = """
 import sys
-from linckia.services.runtime.rewrite import rewrite
-from linckia.services.runtime.roots import Roots
+from services.runtime.rewrite import rewrite
+from services.runtime.roots import Roots
 path, root = sys.argv[1:]
 print("go", flush=True)
 n = 0

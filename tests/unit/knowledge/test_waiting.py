@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from linckia.proto.errors import InvalidParams, LinckiaError, Unavailable
-from linckia.proto.ops.knowledge import KnowledgeIngest, KnowledgeIngestResult, SearchDocuments
+from proto.errors import InvalidParams, LinckiaError, Unavailable
+from proto.ops.knowledge import KnowledgeIngest, KnowledgeIngestResult, SearchDocuments
 from tests.unit.knowledge.rig import MemorySearch, notes_service, settled, write
 
 

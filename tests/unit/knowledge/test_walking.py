@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from linckia.services.knowledge.ingest.note_walk import look
-from linckia.services.knowledge.notes.files import Place, Stamp
-from linckia.services.runtime.roots import Roots
+from services.knowledge.ingest.note_walk import look
+from services.knowledge.notes.files import Place, Stamp
+from services.runtime.roots import Roots
 from tests.unit.knowledge.rig import write
 
 

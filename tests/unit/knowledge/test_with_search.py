@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from linckia.proto.errors import Unavailable
-from linckia.proto.ops.knowledge import KnowledgeStatsSummary, SearchDocuments
-from linckia.proto.ops.retrieve import RetrieveGroups
-from linckia.services.knowledge.main import open_service as open_knowledge
-from linckia.services.llm.main import open_service as open_llm
-from linckia.services.retrieve.main import open_service as open_retrieve
+from proto.errors import Unavailable
+from proto.ops.knowledge import KnowledgeStatsSummary, SearchDocuments
+from proto.ops.retrieve import RetrieveGroups
+from services.knowledge.main import open_service as open_knowledge
+from services.llm.main import open_service as open_llm
+from services.retrieve.main import open_service as open_retrieve
 from tests.in_process import services_in_process
 from tests.unit.knowledge.rig import settled, until, write
 

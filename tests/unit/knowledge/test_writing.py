@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.knowledge import ReadNodeContent
-from linckia.proto.ops.knowledge_writing import EditNote, NoteWritten, Replacement, SectionText, WriteNote
-from linckia.services.runtime.roots import Roots
+from proto.errors import LinckiaError
+from proto.ops.knowledge import ReadNodeContent
+from proto.ops.knowledge_writing import EditNote, NoteWritten, Replacement, SectionText, WriteNote
+from services.runtime.roots import Roots
 from tests.unit.knowledge.rig import Bench, found, notes_service, settled, write
 
 

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 import trio
 
-from linckia.proto.errors import Timeout, Unavailable
-from linckia.proto.ops.llm import Candidate, LinkKind, LlmModel, LlmRefineSearch, LlmSuggestLinks, Unlinked
-from linckia.services.llm.main import NOT_CONFIGURED, open_service
+from proto.errors import Timeout, Unavailable
+from proto.ops.llm import Candidate, LinkKind, LlmModel, LlmRefineSearch, LlmSuggestLinks, Unlinked
+from services.llm.main import NOT_CONFIGURED, open_service
 from tests.in_process import Bench, services_in_process
 from tests.unit.llm.server import Request, Script, Server, reply, saying, serving
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from linckia.proto.errors import OperationError, Unavailable
-from linckia.proto.ops.media import MediaArtifactParams, MediaInspect, MediaInspection
+from proto.errors import OperationError, Unavailable
+from proto.ops.media import MediaArtifactParams, MediaInspect, MediaInspection
 from tests.in_process import Bench
 from tests.unit.media.test_media import media
 from tests.unit.runtime.faults import damage_page, disk, files_in, page_count

@@ -17,9 +17,9 @@ import pypdfium2 as pdfium  # type: ignore[import-untyped]  # it has no types
 import pytest
 from PIL import Image
 
-from linckia.proto import extras
-from linckia.proto.errors import Forbidden, LinckiaError, OperationError, Quarantined, Unavailable
-from linckia.proto.ops.decode import (
+from proto import extras
+from proto.errors import Forbidden, LinckiaError, OperationError, Quarantined, Unavailable
+from proto.ops.decode import (
     DecodeCode,
     Decoded,
     DecodedText,
@@ -29,7 +29,7 @@ from linckia.proto.ops.decode import (
     Formats,
     ParsedCode,
 )
-from linckia.proto.ops.media import (
+from proto.ops.media import (
     MediaArtifactParams,
     MediaBytes,
     MediaContent,
@@ -37,10 +37,10 @@ from linckia.proto.ops.media import (
     MediaInspection,
     MediaKind,
 )
-from linckia.services.decode import main as decode
-from linckia.services.decode.main import open_service as open_decode
-from linckia.services.media.main import open_service as open_media
-from linckia.services.runtime.handlers import Context, Environment, Handlers
+from services.decode import main as decode
+from services.decode.main import open_service as open_decode
+from services.media.main import open_service as open_media
+from services.runtime.handlers import Context, Environment, Handlers
 from tests.in_process import Bench, services_in_process
 
 SETTINGS: Mapping[str, dict[str, Any]] = {"decode": {"memory_limit_bytes": 0}}

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from linckia.proto.ops.memory import ListMemories, Memory, Recall, Recalled, Remember, Remembered
-from linckia.services.memory import main as memory
-from linckia.services.retrieve import main as retrieve
+from proto.ops.memory import ListMemories, Memory, Recall, Recalled, Remember, Remembered
+from services.memory import main as memory
+from services.retrieve import main as retrieve
 from tests.in_process import Bench, services_in_process
 
 

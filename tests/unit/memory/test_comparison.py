@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from linckia.services.memory.comparison import Relation, fold, matched_by, relation
+from services.memory.comparison import Relation, fold, matched_by, relation
 
 SAME, CONFLICT, SIMILAR, OTHER = Relation.SAME, Relation.CONFLICT, Relation.SIMILAR, Relation.OTHER
 

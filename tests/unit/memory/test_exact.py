@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.memory import Forget
+from proto.errors import LinckiaError
+from proto.ops.memory import Forget
 from tests.unit.memory.rig import listed, remembering, say
 
 SCOPES = [

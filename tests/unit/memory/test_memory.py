@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.errors import InvalidParams, LinckiaError
-from linckia.proto.ops import memory as ops
-from linckia.proto.ops.memory import Forget, MemoryExport, MemoryImport, Remember, UpdateMemory
-from linckia.proto.ops.retrieve import RetrieveStatus
-from linckia.proto.ops.transcripts import SearchEverything
-from linckia.services.memory.memory_db import Row
-from linckia.services.memory.recall import arranged
-from linckia.services.transcripts import main as transcripts
+from proto.errors import InvalidParams, LinckiaError
+from proto.ops import memory as ops
+from proto.ops.memory import Forget, MemoryExport, MemoryImport, Remember, UpdateMemory
+from proto.ops.retrieve import RetrieveStatus
+from proto.ops.transcripts import SearchEverything
+from services.memory.memory_db import Row
+from services.memory.recall import arranged
+from services.transcripts import main as transcripts
 from tests.in_process import Bench
 from tests.unit.memory.rig import listed, recalled, remembering, say, texts
 from tests.unit.transcripts.test_search import embedding

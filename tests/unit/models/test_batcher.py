@@ -13,9 +13,9 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto.errors import OperationError, Overloaded
-from linckia.services.runtime.models import batcher as batching
-from linckia.services.runtime.models.batcher import (
+from proto.errors import OperationError, Overloaded
+from services.runtime.models import batcher as batching
+from services.runtime.models.batcher import (
     MAX_PROMPT_BATCHES_IN_A_ROW,
     Batcher,
     BatchLimits,
@@ -24,7 +24,7 @@ from linckia.services.runtime.models.batcher import (
     Rows,
     watch_health,
 )
-from linckia.services.runtime.models.checkpoint import Ids
+from services.runtime.models.checkpoint import Ids
 
 POISON, FATAL, INFINITE = 13, 666, 99
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from linckia.services.runtime.models.batcher import ModelLost, Rows, compute_isolating
-from linckia.services.runtime.models.device import survives
+from services.runtime.models.batcher import ModelLost, Rows, compute_isolating
+from services.runtime.models.device import survives
 
 
 @pytest.mark.parametrize(

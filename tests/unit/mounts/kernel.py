@@ -10,18 +10,18 @@ from typing import Any
 import msgspec
 import trio
 
-from linckia.proto import frames
-from linckia.proto.channel import Channel
-from linckia.proto.errors import LinckiaError, Unavailable
-from linckia.proto.frames import Bye, ByeAck, Call, Drain, Event, Fault, Log, Pong, Progress, Ready, Return, Unfinished
-from linckia.proto.launch import LaunchConfig
-from linckia.proto.link import LinkClosed
-from linckia.proto.mounts import CHANGE, Definitions, MountReply, MountRequest, operations_of, service_of
-from linckia.proto.operation import operation_of
-from linckia.proto.ops.mounts import MountsPut, MountsStored
-from linckia.services.mounts.adapter import open_service
-from linckia.services.runtime.calls import Outgoing
-from linckia.services.runtime.loop import ServiceLoop
+from proto import frames
+from proto.channel import Channel
+from proto.errors import LinckiaError, Unavailable
+from proto.frames import Bye, ByeAck, Call, Drain, Event, Fault, Log, Pong, Progress, Ready, Return, Unfinished
+from proto.launch import LaunchConfig
+from proto.link import LinkClosed
+from proto.mounts import CHANGE, Definitions, MountReply, MountRequest, operations_of, service_of
+from proto.operation import operation_of
+from proto.ops.mounts import MountsPut, MountsStored
+from services.mounts.adapter import open_service
+from services.runtime.calls import Outgoing
+from services.runtime.loop import ServiceLoop
 from tests.memory_link import memory_link
 
 LIMIT_S = 60.0

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from linckia.proto.mounts import Definitions, Mount, Offered
-from linckia.services.front.mounted.tools import MountedTool, tools_of
+from proto.mounts import Definitions, Mount, Offered
+from services.front.mounted.tools import MountedTool, tools_of
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "mounts"
 

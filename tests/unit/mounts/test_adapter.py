@@ -17,8 +17,8 @@ import msgspec
 import pytest
 import trio
 
-from linckia.proto.errors import LinckiaError, MaybeExecuted, OperationError, Overloaded, Timeout, Unavailable
-from linckia.proto.mounts import READ, REPEAT, UPDATED
+from proto.errors import LinckiaError, MaybeExecuted, OperationError, Overloaded, Timeout, Unavailable
+from proto.mounts import READ, REPEAT, UPDATED
 from tests.unit.mounts.kernel import Adapter, Client, adapter, cause_of
 
 SERVER = Path(__file__).with_name("server.py")
@@ -193,7 +193,7 @@ async def test_a_call_without_reply_times_out_and_a_server_that_lives_goes_on(tm
 
 
 async def test_a_server_that_hangs_as_a_whole_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("linckia.services.mounts.instance.HUNG_ANSWER_S", 0.5)
+    monkeypatch.setattr("services.mounts.instance.HUNG_ANSWER_S", 0.5)
     async with hand(tmp_path, timeout=0.5) as running:
         with pytest.raises(Timeout):
             await running.tool("hang", {"whole": True})
@@ -203,8 +203,8 @@ async def test_a_server_that_hangs_as_a_whole_dies(tmp_path: Path, monkeypatch: 
 
 
 async def test_an_idle_server_that_does_not_answer_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("linckia.services.mounts.instance.IDLE_PING_S", 0.2)
-    monkeypatch.setattr("linckia.services.mounts.instance.IDLE_ANSWER_S", 0.5)
+    monkeypatch.setattr("services.mounts.instance.IDLE_PING_S", 0.2)
+    monkeypatch.setattr("services.mounts.instance.IDLE_ANSWER_S", 0.5)
     async with adapter(tmp_path, command=sys.executable, args=[str(SERVER)], timeout=0.3) as running:
         await running.until_put(1)
         with pytest.raises(Timeout):

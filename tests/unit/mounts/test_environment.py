@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.mounts import MountSettings, settings_of
-from linckia.services.mounts.environment import Secrets, SettingProblem, environment_of, headers_of, url_of
-from linckia.services.mounts.manifest import adapter
+from proto.mounts import MountSettings, settings_of
+from services.mounts.environment import Secrets, SettingProblem, environment_of, headers_of, url_of
+from services.mounts.manifest import adapter
 
 
 def test_variables_of_several_lines_come_from_a_json_object(tmp_path: Path) -> None:

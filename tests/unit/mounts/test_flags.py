@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from linckia.proto.mounts import Flag
-from linckia.services.mounts.canonical import parse
-from linckia.services.mounts.flags import MAX_FLAGS, flags_among, flags_of
-from linckia.services.mounts.hidden import found_in, visible
-from linckia.services.mounts.lookalikes import disguise_of, pairs, skeleton
+from proto.mounts import Flag
+from services.mounts.canonical import parse
+from services.mounts.flags import MAX_FLAGS, flags_among, flags_of
+from services.mounts.hidden import found_in, visible
+from services.mounts.lookalikes import disguise_of, pairs, skeleton
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "mounts"
 

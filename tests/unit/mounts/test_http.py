@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.proto.errors import MaybeExecuted, Unavailable
-from linckia.proto.mounts import READ
+from proto.errors import MaybeExecuted, Unavailable
+from proto.mounts import READ
 from tests.unit.mounts.kernel import LIMIT_S, adapter, cause_of
 
 SERVER = Path(__file__).with_name("http_server.py")

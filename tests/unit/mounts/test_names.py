@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from linckia.proto.mounts import Flag, Holder, MountNames, Taken, Wanted
-from linckia.proto.ops.mounts import MountsForget, MountsName
-from linckia.services.mounts import names
-from linckia.services.mounts.names import Names
+from proto.mounts import Flag, Holder, MountNames, Taken, Wanted
+from proto.ops.mounts import MountsForget, MountsName
+from services.mounts import names
+from services.mounts.names import Names
 from tests.in_process import Bench
 from tests.unit.mounts.test_registry import offered, put, registry, restart
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from linckia.services.runtime.sandbox import has_seccomp, landlock_version
+from services.runtime.sandbox import has_seccomp, landlock_version
 
 pytestmark = pytest.mark.skipif(not (has_seccomp() and landlock_version()), reason="this system has no walls")
 
-OBSERVER = [sys.executable, "-I", "-m", "linckia.services.mounts.observer"]
+OBSERVER = [sys.executable, "-I", "-m", "services.mounts.observer"]
 
 
 def observed(folder: Path, *command: str, code: int = 0) -> set[tuple[str, str]]:

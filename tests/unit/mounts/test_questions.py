@@ -12,9 +12,9 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto.errors import Cancelled, OperationError
-from linckia.proto.mcp import INPUTS
-from linckia.proto.mounts import UPDATED
+from proto.errors import Cancelled, OperationError
+from proto.mcp import INPUTS
+from proto.mounts import UPDATED
 from tests.unit.mounts.kernel import Adapter, Ask, Client, adapter
 
 LEGACY = Path(__file__).with_name("server.py")

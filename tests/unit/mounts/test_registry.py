@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from linckia.proto import frames
-from linckia.proto.errors import Forbidden, InvalidParams, OperationError
-from linckia.proto.mounts import CHANGED, MountChanged, Offered
-from linckia.proto.ops.mounts import MountsApprove, MountsDiff, MountsForget, MountsOffered, MountsPut, MountsStored
-from linckia.services.mounts import store
-from linckia.services.mounts.main import open_service
+from proto import frames
+from proto.errors import Forbidden, InvalidParams, OperationError
+from proto.mounts import CHANGED, MountChanged, Offered
+from proto.ops.mounts import MountsApprove, MountsDiff, MountsForget, MountsOffered, MountsPut, MountsStored
+from services.mounts import store
+from services.mounts.main import open_service
 from tests.in_process import Bench, services_in_process
 
 TOOLS = [

@@ -10,10 +10,10 @@ import pytest
 import trio
 from msgspec import UNSET, Raw
 
-from linckia.proto.errors import LinckiaError, MaybeExecuted, OperationError
-from linckia.proto.mounts import READ
-from linckia.services.mounts import messages
-from linckia.services.mounts.messages import NotJson, Unreadable
+from proto.errors import LinckiaError, MaybeExecuted, OperationError
+from proto.mounts import READ
+from services.mounts import messages
+from services.mounts.messages import NotJson, Unreadable
 from tests.unit.mounts.kernel import Client, adapter
 from tests.unit.mounts.test_http import free_port, server, url
 

@@ -14,9 +14,9 @@ import pytest
 import trio
 from msgspec import Raw
 
-from linckia.proto.mounts import READ
-from linckia.services.mounts import shapes
-from linckia.services.mounts.canonical import checked
+from proto.mounts import READ
+from services.mounts import shapes
+from services.mounts.canonical import checked
 from tests.unit.mounts.kernel import Adapter, adapter
 from tests.unit.mounts.test_http import free_port, server, url
 

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from linckia.proto.mounts import Offered
-from linckia.proto.ops.mounts import MountsApprove, MountsDiff
-from linckia.services.mounts.canonical import parse, version_of
-from linckia.services.mounts.hidden import found_in, without
-from linckia.services.mounts.messages import Message, error_of
-from linckia.services.mounts.messages import parse as parsed_messages
-from linckia.services.mounts.shown import MAX_DESCRIPTION, cut, shown
+from proto.mounts import Offered
+from proto.ops.mounts import MountsApprove, MountsDiff
+from services.mounts.canonical import parse, version_of
+from services.mounts.hidden import found_in, without
+from services.mounts.messages import Message, error_of
+from services.mounts.messages import parse as parsed_messages
+from services.mounts.shown import MAX_DESCRIPTION, cut, shown
 from tests.unit.mounts.test_registry import offered, put, registry, seen
 from tests.unit.mounts.test_shapes import hostile
 

@@ -15,9 +15,9 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto import frames
-from linckia.proto.errors import LinckiaError, Timeout, Unavailable
-from linckia.proto.mounts import ACTIVITY, READ, settings_of
+from proto import frames
+from proto.errors import LinckiaError, Timeout, Unavailable
+from proto.mounts import ACTIVITY, READ, settings_of
 from tests.unit.mounts.kernel import Adapter, Client, adapter
 from tests.unit.mounts.test_http import free_port, server, url
 
@@ -27,8 +27,8 @@ SERVER = Path(__file__).with_name("server.py")
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in {"QUIET_S": 0.3, "PING_S": 0.3, "DOUBT_S": 0.1, "BEHIND_S": 1.0, "LOOK_S": 0.05}.items():
-        monkeypatch.setattr(f"linckia.services.mounts.liveness.{name}", seconds)
-    monkeypatch.setattr("linckia.services.mounts.instance.LOOK_S", 0.05)
+        monkeypatch.setattr(f"services.mounts.liveness.{name}", seconds)
+    monkeypatch.setattr("services.mounts.instance.LOOK_S", 0.05)
 
 
 def hand(folder: Path, **settings: Any) -> Any:
@@ -135,7 +135,7 @@ async def test_a_call_that_waits_for_a_sign_of_life_is_sent_then(tmp_path: Path)
 async def test_a_call_that_the_server_has_not_read_is_answered_before_its_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("linckia.services.mounts.liveness.DOUBT_S", 60.0)
+    monkeypatch.setattr("services.mounts.liveness.DOUBT_S", 60.0)
     async with hand(tmp_path) as running, trio.open_nursery() as nursery:
         await block(running, nursery, tmp_path / "go")
         client = Client(None)
@@ -183,8 +183,8 @@ async def test_a_server_whose_client_has_given_up_stays_silent_for_the_others(tm
 async def test_a_silent_server_with_nothing_to_do_is_replaced_although_calls_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("linckia.services.mounts.instance.IDLE_PING_S", 0.5)
-    monkeypatch.setattr("linckia.services.mounts.instance.IDLE_ANSWER_S", 0.5)
+    monkeypatch.setattr("services.mounts.instance.IDLE_PING_S", 0.5)
+    monkeypatch.setattr("services.mounts.instance.IDLE_ANSWER_S", 0.5)
     async with hand(tmp_path) as running:
         with trio.move_on_after(0.3):
             await running.tool("hang", {"whole": True}, session="a")

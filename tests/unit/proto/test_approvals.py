@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from linckia.proto import approvals, ops
-from linckia.proto.approvals import ApprovalSettings, Rules
-from linckia.proto.errors import InvalidParams
-from linckia.proto.mounts import CHANGE, READ, REPEAT, MountRequest, operations_of
+from proto import approvals, ops
+from proto.approvals import ApprovalSettings, Rules
+from proto.errors import InvalidParams
+from proto.mounts import CHANGE, READ, REPEAT, MountRequest, operations_of
 
 TABLE = ops.load()
 

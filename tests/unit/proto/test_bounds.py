@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from linckia.proto import bounds
-from linckia.proto.errors import InvalidParams
-from linckia.proto.validation import respelled, validate
+from proto import bounds
+from proto.errors import InvalidParams
+from proto.validation import respelled, validate
 from tests.unit.costs import MOST, growth
 
 JSON = st.recursive(

@@ -10,11 +10,11 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto import frames
-from linckia.proto.channel import Channel, ProtocolViolation
-from linckia.proto.frames import AnyFrame, Call, Part, Ping, Progress, Return
-from linckia.proto.link import Link, LinkClosed, SocketLink, socket_pair
-from linckia.proto.nng_link import NngLink, stream_pair
+from proto import frames
+from proto.channel import Channel, ProtocolViolation
+from proto.frames import AnyFrame, Call, Part, Ping, Progress, Return
+from proto.link import Link, LinkClosed, SocketLink, socket_pair
+from proto.nng_link import NngLink, stream_pair
 from tests.memory_link import memory_link
 
 Pair = Callable[[], tuple[Link, Link]]
@@ -326,9 +326,9 @@ async def test_cancelled_receives_lose_nothing(pair: Pair) -> None:
 
 _CHILD = """
 import sys, trio
-from linckia.proto.channel import Channel
-from linckia.proto.frames import Call, Return
-from linckia.proto.link import LinkClosed, SocketLink
+from proto.channel import Channel
+from proto.frames import Call, Return
+from proto.link import LinkClosed, SocketLink
 
 async def main() -> None:
     link = SocketLink(int(sys.argv[1]), max_message_bytes=1 << 20)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto import extras, models
+from proto import extras, models
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

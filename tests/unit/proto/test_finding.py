@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from linckia.proto import ops
-from linckia.proto.surfaces.describe import describe
-from linckia.proto.surfaces.finding import _SAID, _terms
-from linckia.proto.surfaces.steps import Steps
+from proto import ops
+from proto.surfaces.describe import describe
+from proto.surfaces.finding import _SAID, _terms
+from proto.surfaces.steps import Steps
 
 CASES = Path(__file__).parents[4] / "shared/cases/reports/second/cases.json"
 TABLE = ops.load()

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from msgspec import Meta, inspect
 
-from linckia.proto import ops
-from linckia.proto.errors import InvalidParams
-from linckia.proto.lenient import converted
-from linckia.proto.operation import CLIENT, Params
-from linckia.proto.validation import respelled, validate
+from proto import ops
+from proto.errors import InvalidParams
+from proto.lenient import converted
+from proto.operation import CLIENT, Params
+from proto.validation import respelled, validate
 
 TABLE = ops.load()
 

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from linckia.proto import ops
-from linckia.proto.errors import InvalidParams, UnknownOperation
-from linckia.proto.operation import Access, Params, operation, operation_of, words_of
-from linckia.proto.validation import validate
+from proto import ops
+from proto.errors import InvalidParams, UnknownOperation
+from proto.operation import Access, Params, operation, operation_of, words_of
+from proto.validation import validate
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from linckia.proto import ops
-from linckia.proto.errors import InvalidParams
+from proto import ops
+from proto.errors import InvalidParams
 
 TABLE = ops.load()
 

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linckia.proto import ops
-from linckia.proto.frames import TARGET_CHARS
-from linckia.proto.operation import Access, Params
-from linckia.proto.ops.documents.change import DocumentsAdd
-from linckia.proto.ops.fetch import Download
-from linckia.proto.ops.files.changes import DeleteFiles, MoveFiles, Relocation
-from linckia.proto.ops.observation import KernelPageCall
-from linckia.proto.ops.yaml import NoyalibSet, SetEdit, YamlEdit
-from linckia.proto.target import described, names
+from proto import ops
+from proto.frames import TARGET_CHARS
+from proto.operation import Access, Params
+from proto.ops.documents.change import DocumentsAdd
+from proto.ops.fetch import Download
+from proto.ops.files.changes import DeleteFiles, MoveFiles, Relocation
+from proto.ops.observation import KernelPageCall
+from proto.ops.yaml import NoyalibSet, SetEdit, YamlEdit
+from proto.target import described, names
 
 NAMELESS = {
     "graph_epoch": "it waits for the graph as a whole",

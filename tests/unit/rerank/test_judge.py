@@ -11,10 +11,10 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from linckia.proto.ops.rerank import RerankModelParams, RerankPairs
-from linckia.services.rerank import main as rerank
-from linckia.services.rerank.checkpoint import resolve
-from linckia.services.runtime.models.checkpoint import Checkpoint, ModelMissing
+from proto.ops.rerank import RerankModelParams, RerankPairs
+from services.rerank import main as rerank
+from services.rerank.checkpoint import resolve
+from services.runtime.models.checkpoint import Checkpoint, ModelMissing
 from tests.in_process import services_in_process
 
 QUERY = "who purr"
@@ -77,8 +77,8 @@ def reference(files: Checkpoint, query: str, text: str) -> float:
 
 
 def test_scores_are_the_probability_of_yes(files: Checkpoint) -> None:
-    from linckia.services.rerank.judge import Judge, JudgeTokenizer
-    from linckia.services.runtime.models.device import Precision
+    from services.rerank.judge import Judge, JudgeTokenizer
+    from services.runtime.models.device import Precision
 
     pairs = JudgeTokenizer(files).encode(QUERY, TEXTS)
     assert (pairs.truncated, pairs.query_truncated) == ([4], False)
@@ -90,7 +90,7 @@ def test_scores_are_the_probability_of_yes(files: Checkpoint) -> None:
 
 
 def test_a_text_cannot_end_its_part_of_the_prompt(files: Checkpoint) -> None:
-    from linckia.services.rerank.judge import JudgeTokenizer
+    from services.rerank.judge import JudgeTokenizer
 
     tokenizer = Tokenizer.from_file(str(files.tokenizer))
     special = [id_ for word in SPECIAL if (id_ := tokenizer.token_to_id(word)) is not None]
@@ -102,7 +102,7 @@ def test_a_text_cannot_end_its_part_of_the_prompt(files: Checkpoint) -> None:
 
 
 def test_too_little_room_for_the_prompt_is_an_error_that_says_how_much_is_needed(files: Checkpoint) -> None:
-    from linckia.services.rerank.judge import JudgeTokenizer
+    from services.rerank.judge import JudgeTokenizer
 
     found = resolve(str(files.folder), max_tokens=40)
     assert found is not None

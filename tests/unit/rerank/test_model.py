@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from linckia.services.rerank.checkpoint import PairTokenizer, resolve
-from linckia.services.runtime.models.checkpoint import Checkpoint, ModelMissing
-from linckia.services.runtime.models.device import Precision
+from services.rerank.checkpoint import PairTokenizer, resolve
+from services.runtime.models.checkpoint import Checkpoint, ModelMissing
+from services.runtime.models.device import Precision
 from tests.unit.rerank.tiny import MAX_TOKENS, WORDS, save_cross_encoder
 
 if TYPE_CHECKING:
-    from linckia.services.rerank.model import CrossEncoder
+    from services.rerank.model import CrossEncoder
 
 QUERY = "who purr"
 TEXTS = ["cats purr and sleep", "dogs", "", "fish swim in the water", "dogs bark at cats " * 20, "unknown words"]
@@ -30,7 +30,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 def opened(files: Checkpoint, precision: Precision = Precision.FP32) -> CrossEncoder:
     # With torch, which takes seconds, and each process that runs tests reads all files of tests.
-    from linckia.services.rerank.model import CrossEncoder
+    from services.rerank.model import CrossEncoder
 
     return CrossEncoder(files, precision=precision)
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto import extras
-from linckia.proto.errors import InvalidParams, OperationError, Unavailable
-from linckia.proto.ops.rerank import RerankModelParams, RerankPairs
-from linckia.services.rerank import main as rerank
-from linckia.services.rerank.checkpoint import Pair
-from linckia.services.runtime.models.batcher import Rows
+from proto import extras
+from proto.errors import InvalidParams, OperationError, Unavailable
+from proto.ops.rerank import RerankModelParams, RerankPairs
+from services.rerank import main as rerank
+from services.rerank.checkpoint import Pair
+from services.runtime.models.batcher import Rows
 from tests.in_process import services_in_process
 from tests.unit.rerank.tiny import WORDS, save_cross_encoder
 
@@ -41,7 +41,7 @@ async def test_texts_come_best_first_with_what_was_cut(tmp_path: Path, settings:
 async def test_only_the_text_at_fault_fails(
     tmp_path: Path, settings: dict[str, dict[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from linckia.services.rerank.model import CrossEncoder
+    from services.rerank.model import CrossEncoder
 
     compute = CrossEncoder.compute
 

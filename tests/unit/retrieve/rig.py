@@ -13,18 +13,18 @@ import apsw
 import numpy as np
 import trio
 
-from linckia.proto.errors import LinckiaError, OperationError
-from linckia.proto.operation import Params
-from linckia.proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, pack
-from linckia.proto.ops.retrieve import Group, Item, RetrieveSearch, SearchResult, Value
-from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.filters import Where, allowed_items
-from linckia.services.retrieve.local_collection import LocalCollection
-from linckia.services.retrieve.queries import Patience
-from linckia.services.retrieve.search import search
-from linckia.services.retrieve.segment import DEFAULT_LIMITS, VectorLimits
-from linckia.services.retrieve.vector_outbox import EmbedCall, VectorFeed, run_outbox
-from linckia.services.retrieve.vectors import Matrix, Scored
+from proto.errors import LinckiaError, OperationError
+from proto.operation import Params
+from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, pack
+from proto.ops.retrieve import Group, Item, RetrieveSearch, SearchResult, Value
+from services.retrieve.collection import Collection
+from services.retrieve.filters import Where, allowed_items
+from services.retrieve.local_collection import LocalCollection
+from services.retrieve.queries import Patience
+from services.retrieve.search import search
+from services.retrieve.segment import DEFAULT_LIMITS, VectorLimits
+from services.retrieve.vector_outbox import EmbedCall, VectorFeed, run_outbox
+from services.retrieve.vectors import Matrix, Scored
 from tests.unit.runtime.environment import PlayedEnvironment
 
 DIMENSIONS = 64

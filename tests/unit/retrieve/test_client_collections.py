@@ -13,8 +13,8 @@ import msgspec
 import pytest
 import trio
 
-from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
-from linckia.proto.ops.collections import (
+from proto.errors import InvalidParams, LinckiaError, OperationError
+from proto.ops.collections import (
     CollectionCount,
     CollectionCreate,
     CollectionDelete,
@@ -25,8 +25,8 @@ from linckia.proto.ops.collections import (
     CollectionUpsert,
     Document,
 )
-from linckia.proto.ops.retrieve import Filter, Group, Item, RetrievePut, RetrieveSearch
-from linckia.services.retrieve.main import open_service
+from proto.ops.retrieve import Filter, Group, Item, RetrievePut, RetrieveSearch
+from services.retrieve.main import open_service
 from tests.in_process import Bench, services_in_process
 from tests.postgres import PostgresServer
 

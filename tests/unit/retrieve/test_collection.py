@@ -9,12 +9,12 @@ import apsw
 import msgspec
 import pytest
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch
-from linckia.services.retrieve import item_store, lexical
-from linckia.services.retrieve.lexical import WordsDamaged
-from linckia.services.retrieve.local_collection import LocalCollection
-from linckia.services.runtime.database.copies import damaged_files
+from proto.errors import InvalidParams
+from proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch
+from services.retrieve import item_store, lexical
+from services.retrieve.lexical import WordsDamaged
+from services.retrieve.local_collection import LocalCollection
+from services.runtime.database.copies import damaged_files
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, near, opened, vector
 
 

@@ -16,7 +16,7 @@ from tests.unit.retrieve.rig import opened
 CHILD = """
 import sys, trio
 from pathlib import Path
-from linckia.services.retrieve.local_collection import LocalCollection
+from services.retrieve.local_collection import LocalCollection
 from tests.unit.retrieve.rig import group
 
 async def main():

@@ -11,10 +11,10 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto.errors import Unavailable
-from linckia.proto.ops.documents.change import DocumentsAdd
-from linckia.proto.ops.documents.reading import CORPUS
-from linckia.proto.ops.retrieve import (
+from proto.errors import Unavailable
+from proto.ops.documents.change import DocumentsAdd
+from proto.ops.documents.reading import CORPUS
+from proto.ops.retrieve import (
     Fusion,
     Group,
     Item,
@@ -24,9 +24,9 @@ from linckia.proto.ops.retrieve import (
     RetrieveStatus,
     SearchResult,
 )
-from linckia.services.documents.main import open_service as open_documents
-from linckia.services.retrieve.main import open_service
-from linckia.services.runtime.storage import DiskFull
+from services.documents.main import open_service as open_documents
+from services.retrieve.main import open_service
+from services.runtime.storage import DiskFull
 from tests.in_process import Bench, services_in_process
 from tests.unit.retrieve.rig import WordEmbedder, drained, group, opened, worked
 from tests.unit.runtime.faults import damage_page, disk, pages_of

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.collections import (
+from proto.errors import LinckiaError
+from proto.ops.collections import (
     CollectionCreate,
     CollectionDelete,
     CollectionDocuments,
@@ -16,7 +16,7 @@ from linckia.proto.ops.collections import (
     CollectionUpsert,
     Document,
 )
-from linckia.proto.ops.retrieve import Filter
+from proto.ops.retrieve import Filter
 from tests.in_process import Bench
 from tests.unit.retrieve.test_client_collections import doc, retrieve, store
 

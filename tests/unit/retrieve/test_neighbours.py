@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import trio
 
-from linckia.proto.ops.retrieve import Clustering, RetrieveClusters, RetrievePairs, RetrieveSimilar
-from linckia.services.retrieve import local_store, neighbours
-from linckia.services.retrieve.main import open_service
-from linckia.services.retrieve.neighbours import GroupNeighbours, best_pairs, nearest_pairs
-from linckia.services.retrieve.vectors import Matrix
+from proto.ops.retrieve import Clustering, RetrieveClusters, RetrievePairs, RetrieveSimilar
+from services.retrieve import local_store, neighbours
+from services.retrieve.main import open_service
+from services.retrieve.neighbours import GroupNeighbours, best_pairs, nearest_pairs
+from services.retrieve.vectors import Matrix
 from tests.in_process import services_in_process
 from tests.unit.retrieve.rig import WordEmbedder, embedded, group, opened, vector
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.proto.errors import OperationError
-from linckia.proto.ops.embed import EmbedTexts, TextKind
-from linckia.proto.ops.retrieve import (
+from proto.errors import OperationError
+from proto.ops.embed import EmbedTexts, TextKind
+from proto.ops.retrieve import (
     DOUBTFUL,
     CollectionStatus,
     Fusion,
@@ -22,9 +22,9 @@ from linckia.proto.ops.retrieve import (
     RetrieveStatus,
     SearchResult,
 )
-from linckia.services.embed.main import open_service as open_embed
-from linckia.services.embed.weights import PACKAGED, resolve
-from linckia.services.retrieve.main import open_service as open_retrieve
+from services.embed.main import open_service as open_embed
+from services.embed.weights import PACKAGED, resolve
+from services.retrieve.main import open_service as open_retrieve
 from tests.in_process import Bench, services_in_process
 
 pytest.importorskip(PACKAGED[0], reason="the package with the model's weights is not installed")

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import trio
 
-from linckia.proto.errors import Internal, LinckiaError, MaybeExecuted, OperationError, Overloaded, Unavailable
-from linckia.proto.frames import Backlog
-from linckia.proto.ops.embed import EmbedResult, EmbedTexts
-from linckia.services.retrieve.collection import MAX_PRIORITIZED
-from linckia.services.retrieve.local_collection import LocalCollection
-from linckia.services.retrieve.vector_outbox import BATCH
-from linckia.services.runtime.text.cutting import embedded_text
+from proto.errors import Internal, LinckiaError, MaybeExecuted, OperationError, Overloaded, Unavailable
+from proto.frames import Backlog
+from proto.ops.embed import EmbedResult, EmbedTexts
+from services.retrieve.collection import MAX_PRIORITIZED
+from services.retrieve.local_collection import LocalCollection
+from services.retrieve.vector_outbox import BATCH
+from services.runtime.text.cutting import embedded_text
 from tests.unit.retrieve.rig import (
     WordEmbedder,
     drained,

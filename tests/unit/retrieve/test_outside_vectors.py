@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import trio
 
-from linckia.proto.errors import InvalidParams, Unavailable
-from linckia.proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
-from linckia.proto.ops.retrieve import (
+from proto.errors import InvalidParams, Unavailable
+from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
+from proto.ops.retrieve import (
     Group,
     Item,
     Outbox,
@@ -25,8 +25,8 @@ from linckia.proto.ops.retrieve import (
     SettledItem,
     WaitingItem,
 )
-from linckia.services.retrieve.main import open_service as open_retrieve
-from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
+from services.retrieve.main import open_service as open_retrieve
+from services.runtime.handlers import Context, Environment, Handlers, handles
 from tests.in_process import Bench, services_in_process
 from tests.unit.retrieve.rig import DIMENSIONS, vector
 

@@ -6,9 +6,9 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto.errors import Unavailable
-from linckia.proto.ops.embed import EmbedResult, EmbedTexts, TextKind
-from linckia.services.retrieve.queries import CACHED_QUERIES, QueryCall, QueryVectors
+from proto.errors import Unavailable
+from proto.ops.embed import EmbedResult, EmbedTexts, TextKind
+from services.retrieve.queries import CACHED_QUERIES, QueryCall, QueryVectors
 from tests.unit.retrieve.rig import WordEmbedder
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from linckia.proto.frames import Backlog
-from linckia.services.retrieve.rate import Rate
+from proto.frames import Backlog
+from services.retrieve.rate import Rate
 
 
 class Clock:

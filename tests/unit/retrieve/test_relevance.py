@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linckia.proto.ops.retrieve import DOUBTFUL, UNLIKELY, SearchResult
-from linckia.services.retrieve.relevance import non_increasing, relevance
+from proto.ops.retrieve import DOUBTFUL, UNLIKELY, SearchResult
+from services.retrieve.relevance import non_increasing, relevance
 
 MANY = 2000
 

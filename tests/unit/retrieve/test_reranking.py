@@ -9,15 +9,15 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto.errors import LinckiaError, Timeout, Unavailable
-from linckia.proto.operation import Params
-from linckia.proto.ops.embed import EmbedMaxSim, MaxSimResult
-from linckia.proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
-from linckia.proto.ops.retrieve import Fusion, RetrieveSearch, SearchResult
-from linckia.services.retrieve.local_collection import LocalCollection
-from linckia.services.retrieve.queries import Patience
-from linckia.services.retrieve.reranking import LateReranker, Pace, Reranker
-from linckia.services.retrieve.search import search
+from proto.errors import LinckiaError, Timeout, Unavailable
+from proto.operation import Params
+from proto.ops.embed import EmbedMaxSim, MaxSimResult
+from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
+from proto.ops.retrieve import Fusion, RetrieveSearch, SearchResult
+from services.retrieve.local_collection import LocalCollection
+from services.retrieve.queries import Patience
+from services.retrieve.reranking import LateReranker, Pace, Reranker
+from services.retrieve.search import search
 from tests.unit.retrieve.rig import WordEmbedder, embedded, group, opened
 
 CORPUS = [group(f"g{n}", f"cats number{n} " + "word " * n, title=f"T{n}") for n in range(12)]

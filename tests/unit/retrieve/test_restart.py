@@ -6,8 +6,8 @@ from pathlib import Path
 
 import trio
 
-from linckia.proto.ops.retrieve import Fusion, Group, Item, RetrievePut, RetrieveSearch
-from linckia.services.retrieve.main import open_service
+from proto.ops.retrieve import Fusion, Group, Item, RetrievePut, RetrieveSearch
+from services.retrieve.main import open_service
 from tests.in_process import Bench, services_in_process
 
 COLLECTIONS = ("first", "second", "third")

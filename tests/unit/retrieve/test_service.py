@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.embed import EmbedModelParams, EmbedTexts
-from linckia.proto.ops.retrieve import (
+from proto.errors import InvalidParams
+from proto.ops.embed import EmbedModelParams, EmbedTexts
+from proto.ops.retrieve import (
     Fusion,
     Group,
     Item,
@@ -20,10 +20,10 @@ from linckia.proto.ops.retrieve import (
     RetrieveStatus,
     SearchResult,
 )
-from linckia.services.embed import weights
-from linckia.services.embed.main import open_service as open_embed
-from linckia.services.rerank.main import open_service as open_rerank
-from linckia.services.retrieve.main import open_service as open_retrieve
+from services.embed import weights
+from services.embed.main import open_service as open_embed
+from services.rerank.main import open_service as open_rerank
+from services.retrieve.main import open_service as open_retrieve
 from tests.in_process import Bench, services_in_process
 from tests.unit.rerank.tiny import save_cross_encoder
 

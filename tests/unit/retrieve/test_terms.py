@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linckia.services.retrieve.terms import (
+from services.retrieve.terms import (
     MAX_QUERY_TERMS,
     MAX_TERM,
     indexed,
@@ -14,7 +14,7 @@ from linckia.services.retrieve.terms import (
     spellings,
     terms,
 )
-from linckia.services.runtime.text.stop_words import STOP_WORDS
+from services.runtime.text.stop_words import STOP_WORDS
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from linckia.services.retrieve.item_store import meta
+from services.retrieve.item_store import meta
 from tests.unit.retrieve.rig import WordEmbedder, embedded, opened
 from tests.unit.retrieve.vectors_rig import TINY, assert_searches_as_the_database_says, tended
 
 CHILD = """
 import itertools, json, os, signal, sys, trio
 from pathlib import Path
-from linckia.services.retrieve import segment
-from linckia.services.retrieve.live_vectors import LiveVectors
-from linckia.services.retrieve.local_collection import LocalCollection
+from services.retrieve import segment
+from services.retrieve.live_vectors import LiveVectors
+from services.retrieve.local_collection import LocalCollection
 from tests.unit.retrieve.rig import WordEmbedder, embedded, group
 from tests.unit.retrieve.vectors_rig import TINY, tended
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.retrieve import (
+from proto.errors import InvalidParams
+from proto.ops.retrieve import (
     Fusion,
     Group,
     Item,
@@ -18,9 +18,9 @@ from linckia.proto.ops.retrieve import (
     RetrieveStatus,
     SearchResult,
 )
-from linckia.services.embed import weights
-from linckia.services.embed.main import open_service as open_embed
-from linckia.services.retrieve.main import open_service as open_retrieve
+from services.embed import weights
+from services.embed.main import open_service as open_embed
+from services.retrieve.main import open_service as open_retrieve
 from tests.in_process import Bench, services_in_process
 
 pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")

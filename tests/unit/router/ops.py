@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from linckia.proto.operation import Access, Params, operation
+from proto.operation import Access, Params, operation
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -9,23 +9,23 @@ from typing import Any
 import msgspec
 import trio
 
-from linckia.kernel.generation import Generation, Undecoded
-from linckia.kernel.ports import Cause, CauseKind, ServiceState
-from linckia.kernel.router.instance import Limits
-from linckia.kernel.router.record import AuditLog
-from linckia.kernel.router.router import Router
-from linckia.proto import frames, ops
-from linckia.proto.approvals import Rules
-from linckia.proto.channel import Channel
-from linckia.proto.errors import OperationError
-from linckia.proto.frames import Hello, Written
-from linckia.proto.grants import Grant
-from linckia.proto.launch import LaunchConfig
-from linckia.proto.link import LinkClosed
-from linckia.proto.operation import Params, operation_of
-from linckia.services.runtime.calls import Outgoing
-from linckia.services.runtime.handlers import Context, Environment, Handlers, OpenService
-from linckia.services.runtime.loop import ServiceLoop
+from kernel.generation import Generation, Undecoded
+from kernel.ports import Cause, CauseKind, ServiceState
+from kernel.router.instance import Limits
+from kernel.router.record import AuditLog
+from kernel.router.router import Router
+from proto import frames, ops
+from proto.approvals import Rules
+from proto.channel import Channel
+from proto.errors import OperationError
+from proto.frames import Hello, Written
+from proto.grants import Grant
+from proto.launch import LaunchConfig
+from proto.link import LinkClosed
+from proto.operation import Params, operation_of
+from services.runtime.calls import Outgoing
+from services.runtime.handlers import Context, Environment, Handlers, OpenService
+from services.runtime.loop import ServiceLoop
 from tests.memory_link import memory_link
 from tests.unit.router.ops import Put, Relay, Said, Say, Secret, Write
 

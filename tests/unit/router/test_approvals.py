@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from linckia.kernel.audit import AuditEntry
-from linckia.proto.approvals import ApprovalSettings, Rules
-from linckia.proto.errors import Executed, Unavailable
+from kernel.audit import AuditEntry
+from proto.approvals import ApprovalSettings, Rules
+from proto.errors import Executed, Unavailable
 from tests.unit.router.ops import Say, Write
 from tests.unit.router.rig import call, rig
 

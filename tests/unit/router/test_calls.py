@@ -8,14 +8,14 @@ import msgspec
 import pytest
 import trio
 
-from linckia.kernel.generation import RoutedCall
-from linckia.kernel.router import calls
-from linckia.kernel.router.calls import CallLog
-from linckia.proto.errors import Unavailable
-from linckia.proto.frames import new_trace, parent_span, trace_id
-from linckia.proto.operation import Params, operation_of
-from linckia.proto.ops.kernel import BUCKETS_S
-from linckia.proto.ops.observation import KernelCalls, KernelHistory
+from kernel.generation import RoutedCall
+from kernel.router import calls
+from kernel.router.calls import CallLog
+from proto.errors import Unavailable
+from proto.frames import new_trace, parent_span, trace_id
+from proto.operation import Params, operation_of
+from proto.ops.kernel import BUCKETS_S
+from proto.ops.observation import KernelCalls, KernelHistory
 from tests.unit.router.ops import Relay, Say
 
 CLIENTS_SPAN = "00f067aa0ba902b7"

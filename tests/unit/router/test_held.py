@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from linckia.kernel import generation
-from linckia.kernel.generation import Generation, HeldBytes, RoutedCall
-from linckia.proto import frames
-from linckia.proto.channel import Channel
-from linckia.proto.errors import Overloaded
-from linckia.proto.frames import Call, Fault, Part, Return
-from linckia.proto.link import Link
-from linckia.proto.operation import operation_of
+from kernel import generation
+from kernel.generation import Generation, HeldBytes, RoutedCall
+from proto import frames
+from proto.channel import Channel
+from proto.errors import Overloaded
+from proto.frames import Call, Fault, Part, Return
+from proto.link import Link
+from proto.operation import operation_of
 from tests.memory_link import memory_link
 from tests.unit.router.ops import Put
 

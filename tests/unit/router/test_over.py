@@ -6,11 +6,11 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.kernel.router.leaving import OVER_S
-from linckia.proto import frames
-from linckia.proto.dispatch import Outlasting
-from linckia.proto.errors import Executed, InvalidParams, LinckiaError, OperationError, Timeout
-from linckia.proto.grants import Grant
+from kernel.router.leaving import OVER_S
+from proto import frames
+from proto.dispatch import Outlasting
+from proto.errors import Executed, InvalidParams, LinckiaError, OperationError, Timeout
+from proto.grants import Grant
 from tests.unit.router.ops import Say, Write
 from tests.unit.router.rig import Rig, call, rig
 

@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from linckia.kernel.ports import Cause, CauseKind, ServiceState
-from linckia.proto.errors import MaybeExecuted, Quarantined, Unavailable
+from kernel.ports import Cause, CauseKind, ServiceState
+from proto.errors import MaybeExecuted, Quarantined, Unavailable
 from tests.unit.router.ops import Say, Write
 from tests.unit.router.rig import CRASHED, KILLED, call, rig
 

@@ -8,18 +8,18 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.kernel.generation import RoutedCall
-from linckia.kernel.ports import Cause
-from linckia.kernel.router import quarantine
-from linckia.kernel.router.lane import ALONE_S
-from linckia.kernel.router.quarantine import QUARANTINE_S
-from linckia.proto.errors import (
+from kernel.generation import RoutedCall
+from kernel.ports import Cause
+from kernel.router import quarantine
+from kernel.router.lane import ALONE_S
+from kernel.router.quarantine import QUARANTINE_S
+from proto.errors import (
     Executed,
     Kind,
     LinckiaError,
     Quarantined,
 )
-from linckia.proto.operation import Operation, operation_of
+from proto.operation import Operation, operation_of
 from tests.unit.router.ops import Say
 from tests.unit.router.rig import CRASHED, KILLED, STOPPED, call, rig
 

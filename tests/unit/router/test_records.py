@@ -10,11 +10,11 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.kernel.audit import AuditEntry
-from linckia.proto import frames
-from linckia.proto.errors import Forbidden, LinckiaError
-from linckia.proto.grants import Grant
-from linckia.proto.operation import OPERATOR, Params, operation_of
+from kernel.audit import AuditEntry
+from proto import frames
+from proto.errors import Forbidden, LinckiaError
+from proto.grants import Grant
+from proto.operation import OPERATOR, Params, operation_of
 from tests.unit.router.ops import Put, Relay, Say, Secret, Write
 from tests.unit.router.rig import CRASHED, Rig, rig
 

@@ -6,10 +6,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from linckia.kernel.ports import ServiceState
-from linckia.kernel.router.instance import Limits
-from linckia.proto.errors import Executed, LinckiaError, MaybeExecuted, Unavailable
-from linckia.proto.operation import Params
+from kernel.ports import ServiceState
+from kernel.router.instance import Limits
+from proto.errors import Executed, LinckiaError, MaybeExecuted, Unavailable
+from proto.operation import Params
 from tests.unit.router.ops import Relay, Said, Say, Write
 from tests.unit.router.rig import CRASHED, Rig, call, rig
 

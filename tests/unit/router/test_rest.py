@@ -8,8 +8,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from linckia.kernel.ports import Cause, CauseKind, ServiceState
-from linckia.proto.errors import Unavailable
+from kernel.ports import Cause, CauseKind, ServiceState
+from proto.errors import Unavailable
 from tests.unit.router.ops import Relay, Say
 from tests.unit.router.rig import Rig, call, rig
 

@@ -9,10 +9,10 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from linckia.kernel.generation import RoutedCall
-from linckia.kernel.ports import Cause, CauseKind, ServiceState
-from linckia.proto import frames
-from linckia.proto.errors import (
+from kernel.generation import RoutedCall
+from kernel.ports import Cause, CauseKind, ServiceState
+from proto import frames
+from proto.errors import (
     Cancelled,
     Executed,
     Forbidden,
@@ -25,8 +25,8 @@ from linckia.proto.errors import (
     Timeout,
     Unavailable,
 )
-from linckia.proto.frames import Fault
-from linckia.proto.operation import operation_of
+from proto.frames import Fault
+from proto.operation import operation_of
 from tests.unit.router.ops import Put, Relay, Say, Secret, Write
 from tests.unit.router.rig import CRASHED, call, rig
 

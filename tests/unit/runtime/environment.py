@@ -8,11 +8,11 @@ from typing import Any, TypeVar, cast
 
 import trio
 
-from linckia.proto.channel import Channel
-from linckia.proto.launch import LaunchConfig
-from linckia.proto.operation import Params
-from linckia.services.runtime.calls import Outgoing
-from linckia.services.runtime.handlers import Environment
+from proto.channel import Channel
+from proto.launch import LaunchConfig
+from proto.operation import Params
+from services.runtime.calls import Outgoing
+from services.runtime.handlers import Environment
 from tests.memory_link import memory_link
 
 R = TypeVar("R")

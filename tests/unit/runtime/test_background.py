@@ -7,7 +7,7 @@ import errno
 import pytest
 import trio
 
-from linckia.services.runtime.storage import DiskFull, retry_when_full
+from services.runtime.storage import DiskFull, retry_when_full
 from tests.unit.runtime.environment import PlayedEnvironment
 
 

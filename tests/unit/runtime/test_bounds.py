@@ -9,15 +9,15 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto import frames
-from linckia.proto.channel import Channel
-from linckia.proto.dispatch import ClientRequests
-from linckia.proto.errors import InvalidParams
-from linckia.proto.frames import Call, Cancel, Fault, Log, Pong, Progress
-from linckia.proto.launch import LaunchConfig
-from linckia.proto.link import Link
-from linckia.services.runtime.calls import Outgoing, _Pending
-from linckia.services.runtime.handlers import Context, Environment
+from proto import frames
+from proto.channel import Channel
+from proto.dispatch import ClientRequests
+from proto.errors import InvalidParams
+from proto.frames import Call, Cancel, Fault, Log, Pong, Progress
+from proto.launch import LaunchConfig
+from proto.link import Link
+from services.runtime.calls import Outgoing, _Pending
+from services.runtime.handlers import Context, Environment
 from tests.memory_link import memory_link
 
 

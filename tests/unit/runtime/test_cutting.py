@@ -8,16 +8,16 @@ import textwrap
 
 import pytest
 
-from linckia.proto.ops.embed import TextKind
-from linckia.services.documents.text.passages import embedded, passages
-from linckia.services.embed import weights
-from linckia.services.embed.tokens import TextTokenizer
-from linckia.services.embed.weights import resolve
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.notes.markdown import parse
-from linckia.services.runtime.models.measure import Measure, estimate, measure
-from linckia.services.runtime.text.cutting import Section, embedded_text, without_data
-from linckia.services.runtime.text.html import plain
+from proto.ops.embed import TextKind
+from services.documents.text.passages import embedded, passages
+from services.embed import weights
+from services.embed.tokens import TextTokenizer
+from services.embed.weights import resolve
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.markdown import parse
+from services.runtime.models.measure import Measure, estimate, measure
+from services.runtime.text.cutting import Section, embedded_text, without_data
+from services.runtime.text.html import plain
 
 pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")
 

@@ -10,16 +10,16 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.kernel.cli import doctor
-from linckia.proto import grants
-from linckia.proto.errors import Executed, OperationError, Unavailable
-from linckia.proto.frames import DAMAGE
-from linckia.proto.grants import Grant
-from linckia.services.runtime.database import Database, Kind, Schema
-from linckia.services.runtime.database.copies import damaged_files
-from linckia.services.runtime.database.file import KEPT_ASIDE
-from linckia.services.runtime.database.schema import UnknownVersion
-from linckia.services.runtime.storage import Damaged, DiskFull
+from kernel.cli import doctor
+from proto import grants
+from proto.errors import Executed, OperationError, Unavailable
+from proto.frames import DAMAGE
+from proto.grants import Grant
+from services.runtime.database import Database, Kind, Schema
+from services.runtime.database.copies import damaged_files
+from services.runtime.database.file import KEPT_ASIDE
+from services.runtime.database.schema import UnknownVersion
+from services.runtime.storage import Damaged, DiskFull
 from tests.unit.runtime.faults import damage_page, disk, files_in, page_count, pages_of
 
 SCHEMA = Schema(

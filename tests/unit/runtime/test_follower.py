@@ -8,9 +8,9 @@ from typing import Any
 
 import trio
 
-from linckia.proto.errors import OperationError, Unavailable
-from linckia.proto.operation import Params
-from linckia.proto.ops.watch import (
+from proto.errors import OperationError, Unavailable
+from proto.operation import Params
+from proto.ops.watch import (
     Change,
     ChangeKind,
     Changes,
@@ -21,8 +21,8 @@ from linckia.proto.ops.watch import (
     WatchSubscribe,
     WatchUnsubscribe,
 )
-from linckia.services.runtime.follower import Follower
-from linckia.services.runtime.storage import DiskFull
+from services.runtime.follower import Follower
+from services.runtime.storage import DiskFull
 from tests.unit.runtime.environment import PlayedEnvironment
 
 

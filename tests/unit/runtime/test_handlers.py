@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 import trio
 
-from linckia.services.runtime.handlers import Context, Handlers, handles
+from services.runtime.handlers import Context, Handlers, handles
 from tests.unit.router.ops import Said, Say, Write
 
 

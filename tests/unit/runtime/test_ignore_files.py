@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from linckia.services.runtime.ignore_files import rules_from
-from linckia.services.watch.trees import Rules
+from services.runtime.ignore_files import rules_from
+from services.watch.trees import Rules
 
 ODD = "caf\udce9.log"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from linckia.services.memory.comparison import Relation, matched_by, relation
-from linckia.services.runtime.text.html import plain
-from linckia.services.runtime.text.invisible import visible, without_breaks
+from services.memory.comparison import Relation, matched_by, relation
+from services.runtime.text.html import plain
+from services.runtime.text.invisible import visible, without_breaks
 
 
 @pytest.mark.parametrize("mark", ["\u00ad", "\u200b", "\u200d", "\u2060", "\ufeff", "\u200e", "\u2068"])

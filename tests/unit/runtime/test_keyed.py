@@ -11,14 +11,14 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto import frames
-from linckia.proto.errors import InvalidParams, MaybeExecuted, OperationError
-from linckia.proto.keys import KEPT_S
-from linckia.services.runtime import keyed
-from linckia.services.runtime.database import Database, Kind, Schema
-from linckia.services.runtime.key_store import KeyStore
-from linckia.services.runtime.rewrite import rewrite
-from linckia.services.runtime.roots import Roots
+from proto import frames
+from proto.errors import InvalidParams, MaybeExecuted, OperationError
+from proto.keys import KEPT_S
+from services.runtime import keyed
+from services.runtime.database import Database, Kind, Schema
+from services.runtime.key_store import KeyStore
+from services.runtime.rewrite import rewrite
+from services.runtime.roots import Roots
 
 SCHEMA = Schema(1, "CREATE TABLE line(text TEXT);")
 

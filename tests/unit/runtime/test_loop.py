@@ -12,10 +12,10 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto import frames
-from linckia.proto.channel import Channel
-from linckia.proto.errors import Executed, Kind, OperationError
-from linckia.proto.frames import (
+from proto import frames
+from proto.channel import Channel
+from proto.errors import Executed, Kind, OperationError
+from proto.frames import (
     AnyFrame,
     Bye,
     ByeAck,
@@ -30,11 +30,11 @@ from linckia.proto.frames import (
     Return,
     Unfinished,
 )
-from linckia.proto.launch import LaunchConfig
-from linckia.proto.link import LinkClosed
-from linckia.proto.operation import Access, Params, operation
-from linckia.services.runtime.handlers import BACKGROUND_S, Context, Environment, Handlers, OpenService
-from linckia.services.runtime.loop import ServiceLoop
+from proto.launch import LaunchConfig
+from proto.link import LinkClosed
+from proto.operation import Access, Params, operation
+from services.runtime.handlers import BACKGROUND_S, Context, Environment, Handlers, OpenService
+from services.runtime.loop import ServiceLoop
 from tests.fuzz.frames.hostile import BROKEN_TEXT, DEEP
 from tests.memory_link import memory_link
 

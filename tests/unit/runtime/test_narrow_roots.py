@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from linckia.proto import grants
-from linckia.proto.grants import Grant
-from linckia.services.runtime.roots import Denied, OutsideRoots, Roots
+from proto import grants
+from proto.grants import Grant
+from services.runtime.roots import Denied, OutsideRoots, Roots
 
 
 @pytest.fixture

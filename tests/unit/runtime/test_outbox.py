@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto.errors import OperationError, Unavailable
-from linckia.services.runtime.outbox import Outbox, pages
-from linckia.services.runtime.storage import DiskFull
+from proto.errors import OperationError, Unavailable
+from services.runtime.outbox import Outbox, pages
+from services.runtime.storage import DiskFull
 from tests.unit.runtime.environment import PlayedEnvironment
 
 

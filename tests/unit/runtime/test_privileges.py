@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel import users
-from linckia.proto.launch import FilesOfOthers, User
-from linckia.services.runtime import privileges
+from kernel import users
+from proto.launch import FilesOfOthers, User
+from services.runtime import privileges
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has something to give up")
 
@@ -48,8 +48,8 @@ def after_giving_up(folder: Path, body: str, user: User | None, files: FilesOfOt
     code = f"""
 import os, signal
 from pathlib import Path
-from linckia.proto.launch import Confinement, User
-from linckia.services.runtime.sandbox import confine
+from proto.launch import Confinement, User
+from services.runtime.sandbox import confine
 data, other = Path({str(data)!r}), Path({str(other)!r})
 said = confine({confinement}, data)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from linckia.services.runtime import process_calls, sandbox
-from linckia.services.runtime.process_calls import CALLS, Reach
+from services.runtime import process_calls, sandbox
+from services.runtime.process_calls import CALLS, Reach
 
 pytestmark = [
     pytest.mark.skipif(not sandbox.landlock_version(), reason="this kernel has no landlock"),
@@ -32,9 +32,9 @@ USER = 4711
 BODY = """
 import ctypes, errno, fcntl, os, platform, resource, signal, struct, sys, sysconfig
 from pathlib import Path
-from linckia.proto.launch import Confinement
-from linckia.services.runtime.process_calls import CALLS
-from linckia.services.runtime.sandbox import confine
+from proto.launch import Confinement
+from services.runtime.process_calls import CALLS
+from services.runtime.sandbox import confine
 # The user may not be able to enter the interpreter's folder.
 sysconfig.get_paths()
 if USER:

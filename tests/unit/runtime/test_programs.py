@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from linckia.services.runtime import sandbox
+from services.runtime import sandbox
 
 pytestmark = [
     pytest.mark.skipif(not sandbox.landlock_version(), reason="this kernel has no landlock"),
@@ -40,8 +40,8 @@ def refused(action):
     code = f"""
 import subprocess, sys
 from pathlib import Path
-from linckia.proto.launch import Confinement
-from linckia.services.runtime.sandbox import confine
+from proto.launch import Confinement
+from services.runtime.sandbox import confine
 base = Path({str(tmp_path)!r})
 limits = Confinement(
     write=(str(base / "root"),), programs=True, hidden=(str(base / "hidden"),), network={network}, open_files=4096

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from linckia.services.runtime import read_only, sandbox
+from services.runtime import read_only, sandbox
 
 pytestmark = [
     pytest.mark.skipif(not sandbox.landlock_version(), reason="this kernel has no landlock"),
@@ -26,8 +26,8 @@ USER = 4711
 CODE = """
 import ctypes, errno, fcntl, os, platform, struct, subprocess, sys, sysconfig
 from pathlib import Path
-from linckia.proto.launch import Confinement
-from linckia.services.runtime import read_only, sandbox
+from proto.launch import Confinement
+from services.runtime import read_only, sandbox
 base = Path(sys.argv[1])
 outside, root, data = (base / name for name in ("outside", "root", "data"))
 sysconfig.get_paths()

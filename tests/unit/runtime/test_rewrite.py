@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.errors import OperationError
-from linckia.services.runtime import replace
-from linckia.services.runtime.rewrite import (
+from proto.errors import OperationError
+from services.runtime import replace
+from services.runtime.rewrite import (
     Contended,
     TooLarge,
     content_hash,
@@ -19,8 +19,8 @@ from linckia.services.runtime.rewrite import (
     read_whole,
     rewrite,
 )
-from linckia.services.runtime.roots import Denied, OutsideRoots, Roots
-from linckia.services.runtime.text.lines import MAX_CHARACTERS, shortly, unified
+from services.runtime.roots import Denied, OutsideRoots, Roots
+from services.runtime.text.lines import MAX_CHARACTERS, shortly, unified
 
 NO_NAMES = pytest.mark.parametrize("unnamed", [True, False], indirect=True, ids=["unnamed files", "named ones"])
 

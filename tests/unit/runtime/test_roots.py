@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linckia.proto.errors import Kind
-from linckia.services.runtime.roots import Denied, OutsideRoots, Roots
+from proto.errors import Kind
+from services.runtime.roots import Denied, OutsideRoots, Roots
 
 
 @pytest.fixture

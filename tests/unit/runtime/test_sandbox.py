@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from linckia.services.runtime import sandbox
+from services.runtime import sandbox
 
 needs_landlock = pytest.mark.skipif(not sandbox.landlock_version(), reason="this kernel has no landlock")
 needs_seccomp = pytest.mark.skipif(not sandbox.has_seccomp(), reason="no seccomp for this processor")
@@ -32,8 +32,8 @@ def confined(
     code = f"""
 import apsw, os, socket, sqlite3, subprocess, tempfile
 from pathlib import Path
-from linckia.proto.launch import Confinement
-from linckia.services.runtime.sandbox import confine
+from proto.launch import Confinement
+from services.runtime.sandbox import confine
 base = Path({str(tmp_path)!r})
 data, folder, root, outside = (base / n for n in ("data", "folder", "root", "outside"))
 {textwrap.dedent(before)}

@@ -10,8 +10,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from linckia.proto.errors import Executed
-from linckia.services.runtime.storage import disk_full, starved_of, trouble_of
+from proto.errors import Executed
+from services.runtime.storage import disk_full, starved_of, trouble_of
 
 FULL = "the disk is full"
 

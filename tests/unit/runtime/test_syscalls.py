@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from linckia.services.runtime import syscalls
+from services.runtime import syscalls
 
 PID = 4711
 ALLOW, REFUSE, MISSING = "allow", errno.EPERM, errno.ENOSYS

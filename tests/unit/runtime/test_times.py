@@ -6,8 +6,8 @@ import datetime
 
 import pytest
 
-from linckia.proto.errors import InvalidParams
-from linckia.services.runtime import times
+from proto.errors import InvalidParams
+from services.runtime import times
 
 NOW = datetime.datetime(2026, 3, 18, 15, 30, 0, 500_000, tzinfo=datetime.UTC)
 """A Wednesday."""

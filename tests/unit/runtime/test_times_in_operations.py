@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.files.resources import ResourceSearch
-from linckia.proto.ops.knowledge import SearchDocuments
-from linckia.proto.ops.memory import Recall
-from linckia.proto.ops.transcripts import TranscriptList, TranscriptsSearch
+from proto.errors import InvalidParams
+from proto.ops.files.resources import ResourceSearch
+from proto.ops.knowledge import SearchDocuments
+from proto.ops.memory import Recall
+from proto.ops.transcripts import TranscriptList, TranscriptsSearch
 from tests.unit.files.rig import files_service, index
 from tests.unit.files.test_resources import fill
 from tests.unit.knowledge.rig import notes_service, settled, write

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from linckia.services.runtime.zygote import Library
+from services.runtime.zygote import Library
 
 
 @pytest.fixture

@@ -10,19 +10,19 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from linckia.kernel.generation import Generation
-from linckia.kernel.ports import Cause, ServiceState
-from linckia.kernel.supervisor.placement import Exit, Running
-from linckia.kernel.supervisor.processes import Activity
-from linckia.kernel.supervisor.spawn import SpawnError
-from linckia.kernel.supervisor.spec import ServiceSpec
-from linckia.kernel.supervisor.supervisor import ServiceReport, Supervisor
-from linckia.kernel.supervisor.zygote import ZygoteReport
-from linckia.proto import frames
-from linckia.proto.channel import Channel
-from linckia.proto.frames import AnyFrame, Bye, ByeAck, Drain, Hello, Ping, Pong, Ready
-from linckia.proto.launch import LaunchConfig
-from linckia.proto.link import Link, LinkClosed
+from kernel.generation import Generation
+from kernel.ports import Cause, ServiceState
+from kernel.supervisor.placement import Exit, Running
+from kernel.supervisor.processes import Activity
+from kernel.supervisor.spawn import SpawnError
+from kernel.supervisor.spec import ServiceSpec
+from kernel.supervisor.supervisor import ServiceReport, Supervisor
+from kernel.supervisor.zygote import ZygoteReport
+from proto import frames
+from proto.channel import Channel
+from proto.frames import AnyFrame, Bye, ByeAck, Drain, Hello, Ping, Pong, Ready
+from proto.launch import LaunchConfig
+from proto.link import Link, LinkClosed
 from tests.memory_link import memory_link
 
 MIB = 2**20

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from linckia.kernel.ports import Cause, CauseKind, ServiceState
-from linckia.kernel.supervisor.policy import (
+from kernel.ports import Cause, CauseKind, ServiceState
+from kernel.supervisor.policy import (
     Added,
     Close,
     Event,
@@ -21,8 +21,8 @@ from linckia.kernel.supervisor.policy import (
     StopAsked,
     Wanted,
 )
-from linckia.kernel.supervisor.spec import ServiceSpec
-from linckia.proto.errors import Unavailable
+from kernel.supervisor.spec import ServiceSpec
+from proto.errors import Unavailable
 from tests.unit.supervisor.stage import Actor, behave, staged
 from tests.unit.supervisor.world import CRASH, KILLED, STOPPED, World, service
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from linckia.kernel.ports import Cause, CauseKind, ServiceState
-from linckia.kernel.supervisor.policy import Close, Died, Due, RestartAsked, StartAsked, StopAsked, delay_s
-from linckia.kernel.supervisor.spec import Backoff, Restart, ServiceSpec
+from kernel.ports import Cause, CauseKind, ServiceState
+from kernel.supervisor.policy import Close, Died, Due, RestartAsked, StartAsked, StopAsked, delay_s
+from kernel.supervisor.spec import Backoff, Restart, ServiceSpec
 from tests.unit.supervisor.world import CRASH, KILLED, NORMAL, SEGFAULT, World, service
 
 P, T, X = Restart.PERMANENT, Restart.TRANSIENT, Restart.TEMPORARY

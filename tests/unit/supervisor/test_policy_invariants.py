@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linckia.kernel.ports import Cause, ServiceState
-from linckia.kernel.supervisor.policy import Close, Due, Idle, RestartAsked, StartAsked, StopAsked, Wanted
-from linckia.kernel.supervisor.spec import Restart, ServiceSpec
+from kernel.ports import Cause, ServiceState
+from kernel.supervisor.policy import Close, Due, Idle, RestartAsked, StartAsked, StopAsked, Wanted
+from kernel.supervisor.spec import Restart, ServiceSpec
 from tests.unit.supervisor.world import CRASH, KILLED, NORMAL, SEGFAULT, World, service
 
 NAMES = "abcd"

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from linckia.kernel.supervisor.processes import LOOK_S, Activity, activity, unexcused_s
+from kernel.supervisor.processes import LOOK_S, Activity, activity, unexcused_s
 
 LOOP, WORKER = "7", "8"
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.kernel.supervisor.start_queue import StartQueue
+from kernel.supervisor.start_queue import StartQueue
 
 NAMES = ("first", "second", "third")
 

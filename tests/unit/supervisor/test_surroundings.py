@@ -10,9 +10,9 @@ from pathlib import Path
 
 import trio
 
-from linckia.kernel.supervisor import processes
-from linckia.kernel.supervisor.service_log import ServiceLog
-from linckia.proto.environment import environment
+from kernel.supervisor import processes
+from kernel.supervisor.service_log import ServiceLog
+from proto.environment import environment
 
 MIB = 2**20
 
@@ -135,5 +135,5 @@ def test_environment_of_a_child_has_our_code_and_not_our_settings() -> None:
         del os.environ["LINCKIA_HTTP_TOKEN"]
     assert "LINCKIA_HTTP_TOKEN" not in child
     assert child["OWN"] == "1"
-    script = "import linckia.services.runtime.handlers, linckia.kernel"
+    script = "import services.runtime.handlers, kernel"
     assert subprocess.run([sys.executable, "-P", "-c", script], env=child, cwd="/", check=False).returncode == 0

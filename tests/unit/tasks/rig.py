@@ -10,19 +10,19 @@ from typing import Any, TypeVar, cast
 import apsw
 import trio
 
-from linckia.proto import frames
-from linckia.proto.channel import Channel
-from linckia.proto.dispatch import ClientRequests
-from linckia.proto.frames import Call
-from linckia.proto.grants import Grant
-from linckia.proto.ops.kernel import KernelCall, KernelCalled, KernelMandate
-from linckia.proto.ops.tasks import Task, TaskGet, TaskStart
-from linckia.services.runtime.calls import Outgoing
-from linckia.services.runtime.database import Database, Kind
-from linckia.services.runtime.handlers import Context
-from linckia.services.tasks import store
-from linckia.services.tasks.main import Tasks
-from linckia.services.tasks.settings import TasksSettings
+from proto import frames
+from proto.channel import Channel
+from proto.dispatch import ClientRequests
+from proto.frames import Call
+from proto.grants import Grant
+from proto.ops.kernel import KernelCall, KernelCalled, KernelMandate
+from proto.ops.tasks import Task, TaskGet, TaskStart
+from services.runtime.calls import Outgoing
+from services.runtime.database import Database, Kind
+from services.runtime.handlers import Context
+from services.tasks import store
+from services.tasks.main import Tasks
+from services.tasks.settings import TasksSettings
 from tests.memory_link import memory_link
 from tests.unit.runtime.environment import PlayedEnvironment
 

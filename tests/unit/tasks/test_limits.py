@@ -10,13 +10,13 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto.dispatch import ClientRequests
-from linckia.proto.errors import OperationError
-from linckia.proto.ops.tasks import Schedule, ScheduleCancel, TaskCancel, TaskStart
-from linckia.services.tasks import store
-from linckia.services.tasks.limits import Limits
-from linckia.services.tasks.owners import USER
-from linckia.services.tasks.timers import Timers
+from proto.dispatch import ClientRequests
+from proto.errors import OperationError
+from proto.ops.tasks import Schedule, ScheduleCancel, TaskCancel, TaskStart
+from services.tasks import store
+from services.tasks.limits import Limits
+from services.tasks.owners import USER
+from services.tasks.timers import Timers
 from tests.unit.tasks.rig import Bench, PlayedContext, tasks_with
 
 

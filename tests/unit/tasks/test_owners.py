@@ -12,12 +12,12 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto import frames
-from linckia.proto.dispatch import ClientRequests
-from linckia.proto.errors import Forbidden, OperationError
-from linckia.proto.grants import Grant, Token
-from linckia.proto.later import NOT_VALID
-from linckia.proto.ops.tasks import (
+from proto import frames
+from proto.dispatch import ClientRequests
+from proto.errors import Forbidden, OperationError
+from proto.grants import Grant, Token
+from proto.later import NOT_VALID
+from proto.ops.tasks import (
     Schedule,
     ScheduleCancel,
     ScheduleList,
@@ -27,11 +27,11 @@ from linckia.proto.ops.tasks import (
     TaskListParams,
     TaskWait,
 )
-from linckia.services.runtime.database import Database, Kind
-from linckia.services.tasks import store
-from linckia.services.tasks.limits import Limits
-from linckia.services.tasks.owners import USER, of_grant
-from linckia.services.tasks.timers import Timers
+from services.runtime.database import Database, Kind
+from services.tasks import store
+from services.tasks.limits import Limits
+from services.tasks.owners import USER, of_grant
+from services.tasks.timers import Timers
 from tests.unit.tasks.rig import Bench, PlayedContext, tasks_with
 
 FORMER = Grant("ci", id="0000")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import apsw
 
-from linckia.services.runtime.database import Database, Kind
-from linckia.services.tasks import store
-from linckia.services.tasks.owners import USER
-from linckia.services.tasks.store import LATEST, Unfinished
+from services.runtime.database import Database, Kind
+from services.tasks import store
+from services.tasks.owners import USER
+from services.tasks.store import LATEST, Unfinished
 
 DAY_NS = 86_400 * 10**9
 

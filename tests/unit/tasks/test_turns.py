@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto.dispatch import ClientRequests
-from linckia.proto.errors import Unavailable
-from linckia.services.tasks.turns import Turns
+from proto.dispatch import ClientRequests
+from proto.errors import Unavailable
+from services.tasks.turns import Turns
 from tests.unit.tasks.rig import tasks_with
 
 

@@ -11,12 +11,12 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto.dispatch import ClientRequests
-from linckia.proto.errors import Overloaded, Unavailable
-from linckia.proto.ops.tasks import TaskListParams, TaskProgress, TaskWait
-from linckia.services.tasks import store
-from linckia.services.tasks.owners import USER
-from linckia.services.tasks.store import Unfinished
+from proto.dispatch import ClientRequests
+from proto.errors import Overloaded, Unavailable
+from proto.ops.tasks import TaskListParams, TaskProgress, TaskWait
+from services.tasks import store
+from services.tasks.owners import USER
+from services.tasks.store import Unfinished
 from tests.unit.tasks.rig import Bench, PlayedContext, tasks_with
 
 

@@ -6,11 +6,11 @@ import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from linckia.proto import log_lines
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.observation import CallRecord
-from linckia.services.telemetry import otlp
-from linckia.services.telemetry.main import TelemetrySettings, headers_of
+from proto import log_lines
+from proto.errors import InvalidParams
+from proto.ops.observation import CallRecord
+from services.telemetry import otlp
+from services.telemetry.main import TelemetrySettings, headers_of
 
 CALL = CallRecord(
     number=1, at=1_700_000_000.5, trace="ab" * 16, span="cd" * 8, parent="ef" * 8, operation="noyalib_get",

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.ops.transcripts import Conversation, Form, TranscriptCheckout
-from linckia.proto.ops.transcripts_intake import ImportResult, TranscriptImport, TranscriptImportState
-from linckia.proto.records import parts
+from proto.ops.transcripts import Conversation, Form, TranscriptCheckout
+from proto.ops.transcripts_intake import ImportResult, TranscriptImport, TranscriptImportState
+from proto.records import parts
 from tests.in_process import Bench
 from tests.unit.transcripts.rig import Json, serving
 from tests.unit.transcripts.test_listing import listed

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.transcripts import (
+from proto.errors import InvalidParams, OperationError
+from proto.ops.transcripts import (
     Conversation,
     TranscriptDelete,
     TranscriptList,
@@ -17,7 +17,7 @@ from linckia.proto.ops.transcripts import (
     TranscriptsSearch,
     TranscriptStats,
 )
-from linckia.proto.ops.transcripts_carry import TranscriptExport, TranscriptRestore
+from proto.ops.transcripts_carry import TranscriptExport, TranscriptRestore
 from tests.in_process import Bench
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
 from tests.unit.transcripts.test_layouts import claude, codex, spoken, take_in

@@ -14,11 +14,11 @@ import pytest
 CHILD = """
 import json, sys, trio
 from pathlib import Path
-from linckia.proto.ops.transcripts_intake import TranscriptIngest
-from linckia.services.transcripts.ingest import Ingest
-from linckia.services.transcripts.messages import Stripper
-from linckia.services.transcripts.redaction import Redactor
-from linckia.services.transcripts.database import open_database
+from proto.ops.transcripts_intake import TranscriptIngest
+from services.transcripts.ingest import Ingest
+from services.transcripts.messages import Stripper
+from services.transcripts.redaction import Redactor
+from services.transcripts.database import open_database
 from tests.unit.transcripts.rig import payload, user
 
 async def main():

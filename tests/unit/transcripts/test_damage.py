@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from linckia.services.transcripts.providers.wire import objects
+from services.transcripts.providers.wire import objects
 from tests.unit.transcripts.rig import Json, serving
 from tests.unit.transcripts.test_layouts import CODEX, CODEX_TOLD, claude, conversations, take_in
 from tests.unit.transcripts.test_listing import listed

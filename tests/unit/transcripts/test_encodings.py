@@ -11,12 +11,12 @@ from pathlib import Path
 import brotli  # type: ignore[import-untyped]  # it ships neither types nor stubs
 import pytest
 
-from linckia.proto import bounds
-from linckia.proto.ops.transcripts import TranscriptHistories
-from linckia.proto.ops.transcripts_intake import Problem, TranscriptRecord
-from linckia.proto.zstd import zstd
-from linckia.services.transcripts import ingest
-from linckia.services.transcripts.providers.wire import MESSAGES, Unreadable, decode
+from proto import bounds
+from proto.ops.transcripts import TranscriptHistories
+from proto.ops.transcripts_intake import Problem, TranscriptRecord
+from proto.zstd import zstd
+from services.transcripts import ingest
+from services.transcripts.providers.wire import MESSAGES, Unreadable, decode
 from tests.unit.transcripts.rig import payload, serving, user
 
 TURN = payload([user("How many arms?")], "Five.")

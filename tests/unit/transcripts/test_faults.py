@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.proto.errors import Executed, OperationError
-from linckia.proto.ops.retrieve import RetrieveStatus
-from linckia.proto.ops.transcripts import (
+from proto.errors import Executed, OperationError
+from proto.ops.retrieve import RetrieveStatus
+from proto.ops.transcripts import (
     SearchEverything,
     TranscriptCheckout,
     TranscriptDelete,
@@ -20,11 +20,11 @@ from linckia.proto.ops.transcripts import (
     TranscriptsSearch,
     TranscriptStats,
 )
-from linckia.proto.ops.transcripts_intake import TranscriptIngest
-from linckia.services.runtime.storage import DiskFull
-from linckia.services.transcripts.database import open_database
-from linckia.services.transcripts.ingest import Ingest
-from linckia.services.transcripts.messages import Stripper
+from proto.ops.transcripts_intake import TranscriptIngest
+from services.runtime.storage import DiskFull
+from services.transcripts.database import open_database
+from services.transcripts.ingest import Ingest
+from services.transcripts.messages import Stripper
 from tests.in_process import Bench
 from tests.unit.runtime.faults import damage_page, disk, page_count, pages_of
 from tests.unit.transcripts.rig import payload, post, serving, user

@@ -9,8 +9,8 @@ import apsw
 import msgspec
 import pytest
 
-from linckia.proto.errors import OperationError
-from linckia.proto.ops.transcripts import (
+from proto.errors import OperationError
+from proto.ops.transcripts import (
     Form,
     TranscriptCheckout,
     TranscriptDelete,

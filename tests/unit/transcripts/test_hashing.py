@@ -11,8 +11,8 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linckia.proto.ops.transcripts import Block
-from linckia.services.transcripts.messages import (
+from proto.ops.transcripts import Block
+from services.transcripts.messages import (
     OutOfRange,
     canonical,
     canonical_json,

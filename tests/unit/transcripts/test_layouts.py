@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.proto.ops.transcripts import (
+from proto.ops.transcripts import (
     Histories,
     TranscriptCheckout,
     TranscriptHistories,
@@ -18,7 +18,7 @@ from linckia.proto.ops.transcripts import (
     TranscriptsSearch,
     TranscriptStats,
 )
-from linckia.proto.ops.transcripts_intake import ImportResult, ImportState, TranscriptImport, TranscriptImportState
+from proto.ops.transcripts_intake import ImportResult, ImportState, TranscriptImport, TranscriptImportState
 from tests.in_process import Bench
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
 

@@ -9,9 +9,9 @@ from typing import Any
 import apsw
 import pytest
 
-from linckia.proto.errors import InvalidParams
-from linckia.proto.ops.transcripts import Conversation, Form, TranscriptCheckout, TranscriptDelete, TranscriptList
-from linckia.services.transcripts.prices import Price, Prices, Tokens
+from proto.errors import InvalidParams
+from proto.ops.transcripts import Conversation, Form, TranscriptCheckout, TranscriptDelete, TranscriptList
+from services.transcripts.prices import Price, Prices, Tokens
 from tests.in_process import Bench
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
 from tests.unit.transcripts.test_layouts import CLAUDE, CODEX, take_in

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from linckia.proto.ops.transcripts import Block
-from linckia.services.transcripts.messages import Turn
-from linckia.services.transcripts.providers import Rejected, TurnPayload, turn_of
+from proto.ops.transcripts import Block
+from services.transcripts.messages import Turn
+from services.transcripts.providers import Rejected, TurnPayload, turn_of
 
 Json = dict[str, Any]
 

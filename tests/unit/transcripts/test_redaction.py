@@ -9,9 +9,9 @@ import string
 
 import pytest
 
-from linckia.proto.errors import InvalidParams
-from linckia.services.transcripts.main import _made, prepare, read_settings, redactor_of
-from linckia.services.transcripts.redaction import RULES, Redactor, Rule
+from proto.errors import InvalidParams
+from services.transcripts.main import _made, prepare, read_settings, redactor_of
+from services.transcripts.redaction import RULES, Redactor, Rule
 
 _chance = random.Random(5)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from linckia.proto.ops.transcripts import TranscriptNode
+from proto.ops.transcripts import TranscriptNode
 from tests.unit.transcripts.rig import Json, assistant, post, serving, user
 from tests.unit.transcripts.test_cases import turns
 from tests.unit.transcripts.test_layouts import CHATGPT, CLAUDE_AI, claude, codex, conversations, spoken, take_in

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.errors import InvalidParams, LinckiaError, Overloaded, Unavailable
-from linckia.proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
-from linckia.proto.ops.retrieve import Group, Hit, Item, RetrievePut, RetrieveSearch, RetrieveStatus, SearchResult
-from linckia.proto.ops.transcripts import (
+from proto.errors import InvalidParams, LinckiaError, Overloaded, Unavailable
+from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
+from proto.ops.retrieve import Group, Hit, Item, RetrievePut, RetrieveSearch, RetrieveStatus, SearchResult
+from proto.ops.transcripts import (
     Corpus,
     SearchEverything,
     TranscriptHistory,
     TranscriptsSearch,
 )
-from linckia.proto.ops.transcripts_intake import TranscriptRecord
-from linckia.services.retrieve import main as retrieve
-from linckia.services.runtime.handlers import Context, Environment, Handlers, OpenService
-from linckia.services.transcripts.search import MOST_REPEATS, merged
+from proto.ops.transcripts_intake import TranscriptRecord
+from services.retrieve import main as retrieve
+from services.runtime.handlers import Context, Environment, Handlers, OpenService
+from services.transcripts.search import MOST_REPEATS, merged
 from tests.in_process import Bench
 from tests.unit.retrieve.rig import WordEmbedder
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user

@@ -10,8 +10,8 @@ import apsw
 import pytest
 from msgspec.json import encode
 
-from linckia.proto.ops.retrieve import RetrieveStatus
-from linckia.proto.ops.transcripts import (
+from proto.ops.retrieve import RetrieveStatus
+from proto.ops.transcripts import (
     TranscriptCheckout,
     TranscriptDelete,
     TranscriptHistories,
@@ -19,9 +19,9 @@ from linckia.proto.ops.transcripts import (
     TranscriptNode,
     TranscriptsSearch,
 )
-from linckia.proto.ops.transcripts_intake import TranscriptImport
-from linckia.services.retrieve import main as retrieve
-from linckia.services.transcripts import main as transcripts
+from proto.ops.transcripts_intake import TranscriptImport
+from services.retrieve import main as retrieve
+from services.transcripts import main as transcripts
 from tests.in_process import services_in_process
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
 from tests.unit.transcripts.test_redaction import SECRETS

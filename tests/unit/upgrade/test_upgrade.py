@@ -13,33 +13,33 @@ from pathlib import Path
 import apsw
 import pytest
 
-from linckia.kernel import VERSION, data_format
-from linckia.proto.control.address import CannotHold
-from linckia.proto.ops.decode import DOCUMENT_TYPES
-from linckia.proto.ops.documents.change import DocumentsAdd, DocumentsDelete
-from linckia.proto.ops.documents.find import DocumentsGrep
-from linckia.proto.ops.documents.reading import DocumentsGet, DocumentsList
-from linckia.proto.ops.files.plans import PlanExecute, PlanList
-from linckia.proto.ops.files.queries import QueryList
-from linckia.proto.ops.files.sets import ResourceSetCreate, ResourceSetList
-from linckia.proto.ops.transcripts import TranscriptHistories, TranscriptList
-from linckia.proto.ops.transcripts_intake import TranscriptImport, TranscriptImportState
-from linckia.services.approvals.store import SCHEMA as APPROVALS
-from linckia.services.documents.store import tables as documents_schema
-from linckia.services.events.event_database import SCHEMA as EVENTS
-from linckia.services.files.store import schema as files_schema
-from linckia.services.files.store.database import open_database as open_files
-from linckia.services.graph import tables as graph
-from linckia.services.knowledge.note_database import SCHEMA as NOTES
-from linckia.services.knowledge.note_database import open_database as open_notes
-from linckia.services.media.cache import SCHEMA as MEDIA
-from linckia.services.memory.memory_db import SCHEMA as MEMORIES
-from linckia.services.retrieve.collection_schema import SCHEMA as COLLECTIONS
-from linckia.services.runtime.database import Database, Kind, Schema, copies
-from linckia.services.runtime.database.schema import UnknownVersion
-from linckia.services.tasks.store import SCHEMA as TASKS
-from linckia.services.transcripts.database import SCHEMA as TRANSCRIPTS
-from linckia.services.watch.database import WatchDatabase as Watched
+from kernel import VERSION, data_format
+from proto.control.address import CannotHold
+from proto.ops.decode import DOCUMENT_TYPES
+from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
+from proto.ops.documents.find import DocumentsGrep
+from proto.ops.documents.reading import DocumentsGet, DocumentsList
+from proto.ops.files.plans import PlanExecute, PlanList
+from proto.ops.files.queries import QueryList
+from proto.ops.files.sets import ResourceSetCreate, ResourceSetList
+from proto.ops.transcripts import TranscriptHistories, TranscriptList
+from proto.ops.transcripts_intake import TranscriptImport, TranscriptImportState
+from services.approvals.store import SCHEMA as APPROVALS
+from services.documents.store import tables as documents_schema
+from services.events.event_database import SCHEMA as EVENTS
+from services.files.store import schema as files_schema
+from services.files.store.database import open_database as open_files
+from services.graph import tables as graph
+from services.knowledge.note_database import SCHEMA as NOTES
+from services.knowledge.note_database import open_database as open_notes
+from services.media.cache import SCHEMA as MEDIA
+from services.memory.memory_db import SCHEMA as MEMORIES
+from services.retrieve.collection_schema import SCHEMA as COLLECTIONS
+from services.runtime.database import Database, Kind, Schema, copies
+from services.runtime.database.schema import UnknownVersion
+from services.tasks.store import SCHEMA as TASKS
+from services.transcripts.database import SCHEMA as TRANSCRIPTS
+from services.watch.database import WatchDatabase as Watched
 from tests.unit.documents.pdfs import pdf_of
 from tests.unit.documents.rig import documents
 from tests.unit.files.rig import files_service, index

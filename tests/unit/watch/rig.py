@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import apsw
 import trio
 
-from linckia.proto.operation import Params
-from linckia.proto.ops.watch import (
+from proto.operation import Params
+from proto.ops.watch import (
     Change,
     ChangeKind,
     EntryKind,
@@ -22,8 +22,8 @@ from linckia.proto.ops.watch import (
     WatchStatusResult,
     WatchSubscribe,
 )
-from linckia.services.watch.database import select, stored_sequence
-from linckia.services.watch.main import open_service
+from services.watch.database import select, stored_sequence
+from services.watch.main import open_service
 from tests.in_process import Bench, services_in_process
 
 R = TypeVar("R")

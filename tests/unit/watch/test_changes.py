@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.errors import InvalidParams, OperationError
-from linckia.proto.ops.watch import ChangeKind, EntryKind, WatchChanges, WatchSubscribe, WatchUnsubscribe
-from linckia.services.watch.main import open_service
+from proto.errors import InvalidParams, OperationError
+from proto.ops.watch import ChangeKind, EntryKind, WatchChanges, WatchSubscribe, WatchUnsubscribe
+from services.watch.main import open_service
 from tests.in_process import services_in_process
 from tests.unit.watch.rig import settled, watching
 

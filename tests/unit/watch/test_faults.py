@@ -9,9 +9,9 @@ from typing import TypeVar
 import pytest
 import trio
 
-from linckia.proto.errors import OperationError, Unavailable
-from linckia.proto.operation import Params
-from linckia.proto.ops.watch import WatchChanges, WatchStatus, WatchStatusResult, WatchSubscribe, WatchUnsubscribe
+from proto.errors import OperationError, Unavailable
+from proto.operation import Params
+from proto.ops.watch import WatchChanges, WatchStatus, WatchStatusResult, WatchSubscribe, WatchUnsubscribe
 from tests.unit.runtime.faults import Disk, damage_page, disk, files_in, pages_of
 from tests.unit.watch.rig import Bench, settled, watching
 

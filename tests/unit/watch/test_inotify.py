@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from linckia.services.watch.inotify import Inotify, parse, system_limit
+from services.watch.inotify import Inotify, parse, system_limit
 
 HOLDER = """
 import os, sys
-from linckia.services.watch.inotify import Inotify
+from services.watch.inotify import Inotify
 queues = [Inotify() for _ in range(int(sys.argv[1]))]
 for queue in queues:
     queue.add(os.open(sys.argv[2], os.O_RDONLY))

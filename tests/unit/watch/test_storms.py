@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from linckia.proto.errors import LinckiaError
-from linckia.proto.ops.watch import WatchChanges, WatchStatus
+from proto.errors import LinckiaError
+from proto.ops.watch import WatchChanges, WatchStatus
 from tests.unit.watch.rig import settled, watching
 from tests.unit.watch.storm import Storm
 

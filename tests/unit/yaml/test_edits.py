@@ -6,8 +6,8 @@ from typing import TypedDict
 
 import pytest
 
-from linckia.services.yaml.errors import YamlError
-from linckia.services.yaml.values import read_tree, set_at
+from services.yaml.errors import YamlError
+from services.yaml.values import read_tree, set_at
 
 
 class Case(TypedDict, total=False):

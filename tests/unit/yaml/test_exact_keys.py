@@ -11,11 +11,11 @@ import yaml as pyyaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from linckia.proto.ops.yaml import DeleteEdit, RenameEdit, SetEdit
-from linckia.services.runtime.roots import Roots
-from linckia.services.yaml.merging import merge
-from linckia.services.yaml.operations import YamlFiles
-from linckia.services.yaml.path import Key, show_path
+from proto.ops.yaml import DeleteEdit, RenameEdit, SetEdit
+from services.runtime.roots import Roots
+from services.yaml.merging import merge
+from services.yaml.operations import YamlFiles
+from services.yaml.path import Key, show_path
 
 KEYS = st.text("a1.[]{}*?!\\-~%#:&\"' e\u0301\u00e9A<", max_size=5)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.ops.yaml import SetEdit
-from linckia.services.runtime import replace as replace_module
-from linckia.services.runtime.replace import CannotReplace, hold, replace_file
-from linckia.services.runtime.roots import Roots
-from linckia.services.yaml.errors import Code, YamlError
-from linckia.services.yaml.operations import YamlFiles
+from proto.ops.yaml import SetEdit
+from services.runtime import replace as replace_module
+from services.runtime.replace import CannotReplace, hold, replace_file
+from services.runtime.roots import Roots
+from services.yaml.errors import Code, YamlError
+from services.yaml.operations import YamlFiles
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -157,9 +157,9 @@ def test_edits_from_many_threads_are_all_kept(tmp_path: Path, yaml: YamlFiles) -
 
 WRITER = """
 import sys
-from linckia.proto.ops.yaml import SetEdit
-from linckia.services.runtime.roots import Roots
-from linckia.services.yaml.operations import YamlFiles
+from proto.ops.yaml import SetEdit
+from services.runtime.roots import Roots
+from services.yaml.operations import YamlFiles
 yaml = YamlFiles(Roots((sys.argv[1],)))
 print("ready", flush=True)
 for n in range(int(sys.argv[3])):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from linckia.services.yaml.errors import Code, YamlError
-from linckia.services.yaml.values import get_at, read_tree
+from services.yaml.errors import Code, YamlError
+from services.yaml.values import get_at, read_tree
 
 
 @pytest.mark.parametrize(

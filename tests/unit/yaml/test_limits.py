@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.ops.yaml import SetEdit
-from linckia.services.runtime.roots import Roots
-from linckia.services.yaml.errors import Code, SyntaxFault, YamlError
-from linckia.services.yaml.files import read_source
-from linckia.services.yaml.operations import YamlFiles
-from linckia.services.yaml.syntax.parser import MAX_DEPTH, parse
-from linckia.services.yaml.values import get_at, read_tree, set_at
+from proto.ops.yaml import SetEdit
+from services.runtime.roots import Roots
+from services.yaml.errors import Code, SyntaxFault, YamlError
+from services.yaml.files import read_source
+from services.yaml.operations import YamlFiles
+from services.yaml.syntax.parser import MAX_DEPTH, parse
+from services.yaml.values import get_at, read_tree, set_at
 
 
 @pytest.mark.parametrize(

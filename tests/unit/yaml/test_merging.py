@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from linckia.services.knowledge.notes import frontmatter
-from linckia.services.yaml.merging import merge
-from linckia.services.yaml.schema import data_of
-from linckia.services.yaml.values import read_tree
+from services.knowledge.notes import frontmatter
+from services.yaml.merging import merge
+from services.yaml.schema import data_of
+from services.yaml.values import read_tree
 
 MEANS_MORE = [
     "urgent:", "12:30", "1:2:3", "1_000", "0x1F", "0b11", "0o17", "007", "1e3", "1e+3", "12e03", ".5", "1.", "+1", "-1",

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from linckia.proto.ops.yaml import AppendEdit, DeleteEdit, Edit, RenameEdit, SetEdit, YamlValue
-from linckia.services.runtime.roots import Roots
-from linckia.services.yaml import operations, values
-from linckia.services.yaml.errors import Code, YamlError
-from linckia.services.yaml.operations import YamlFiles
+from proto.ops.yaml import AppendEdit, DeleteEdit, Edit, RenameEdit, SetEdit, YamlValue
+from services.runtime.roots import Roots
+from services.yaml import operations, values
+from services.yaml.errors import Code, YamlError
+from services.yaml.operations import YamlFiles
 
 SOURCE = "# top\nserver:\n  host: a.example  # public\n  port: 80\nitems: [1, 2]\n"
 

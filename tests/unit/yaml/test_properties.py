@@ -6,13 +6,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from linckia.services.yaml import check as checking
-from linckia.services.yaml.check import Expected, Splice
-from linckia.services.yaml.errors import Code, YamlError
-from linckia.services.yaml.path import Index, Key, Step, parse_path, show_path
-from linckia.services.yaml.syntax.events import MAPPING, SEQUENCE
-from linckia.services.yaml.tree import Tree
-from linckia.services.yaml.values import get_at, read_tree, set_at
+from services.yaml import check as checking
+from services.yaml.check import Expected, Splice
+from services.yaml.errors import Code, YamlError
+from services.yaml.path import Index, Key, Step, parse_path, show_path
+from services.yaml.syntax.events import MAPPING, SEQUENCE
+from services.yaml.tree import Tree
+from services.yaml.values import get_at, read_tree, set_at
 from tests.unit.yaml.documents import FRAGMENTS, documents
 
 QUICK = settings(suppress_health_check=list(HealthCheck))

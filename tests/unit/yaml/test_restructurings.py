@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from linckia.proto.ops.yaml import Edit
-from linckia.services.runtime.roots import Roots
-from linckia.services.yaml.errors import YamlError
-from linckia.services.yaml.operations import YamlFiles
+from proto.ops.yaml import Edit
+from services.runtime.roots import Roots
+from services.yaml.errors import YamlError
+from services.yaml.operations import YamlFiles
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "restructurings.json").read_text("utf-8"))
 REPORTS = Path(__file__).parents[4] / "shared/cases/reports/yaml"

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import pytest
 
-from linckia.services.yaml.errors import SyntaxFault, YamlError
-from linckia.services.yaml.syntax.events import Stream
-from linckia.services.yaml.syntax.parser import parse
-from linckia.services.yaml.values import get_at, read_tree, set_at
+from services.yaml.errors import SyntaxFault, YamlError
+from services.yaml.syntax.events import Stream
+from services.yaml.syntax.parser import parse
+from services.yaml.values import get_at, read_tree, set_at
 
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\b": "\\b", "\0": "\\0"})
 

@@ -12,11 +12,11 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from linckia.kernel import VERSION
-from linckia.proto import ops
-from linckia.proto.dispatch import CallOptions
-from linckia.proto.errors import LinckiaError, OperationError, Unavailable
-from linckia.proto.mounts import (
+from kernel import VERSION
+from proto import ops
+from proto.dispatch import CallOptions
+from proto.errors import LinckiaError, OperationError, Unavailable
+from proto.mounts import (
     CHANGED,
     Definitions,
     Mount,
@@ -26,12 +26,12 @@ from linckia.proto.mounts import (
     Offered,
     operations_of,
 )
-from linckia.proto.operation import Operation, Params
-from linckia.proto.ops import Table
-from linckia.proto.ops.kernel import KernelMounts
-from linckia.proto.ops.mounts import MountsName, MountsOffered
-from linckia.services.front.gateway import Gateway, open_gateway
-from linckia.services.mounts.names import Names
+from proto.operation import Operation, Params
+from proto.ops import Table
+from proto.ops.kernel import KernelMounts
+from proto.ops.mounts import MountsName, MountsOffered
+from services.front.gateway import Gateway, open_gateway
+from services.mounts.names import Names
 from tests.unit.front.inprocess import InProcess, in_process
 from tests.unit.front.operations import TABLE, open_service
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from linckia.proto.mounts import Mount, MountRequest, operations_of
-from linckia.services.front.mounted.schemas import accepted
-from linckia.services.front.mounted.tools import shortened
+from proto.mounts import Mount, MountRequest, operations_of
+from services.front.mounted.schemas import accepted
+from services.front.mounted.tools import shortened
 from tests.unit.front.client_rules import broken
 from tests.unit.front.mounted.rig import mounted_gateway, offered
 from tests.unit.front.mounted.test_own_surface import ask, repeat
@@ -129,7 +129,7 @@ async def test_the_lists_of_all_follow_the_mounts() -> None:
 
 
 async def test_a_question_of_a_legacy_server_reaches_a_client_of_2026_as_a_result() -> None:
-    from linckia.proto.errors import Cancelled
+    from proto.errors import Cancelled
 
     async def serve(kind: str, request: MountRequest, params: dict[str, Any]) -> Any:
         if request.answers:

@@ -11,8 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.proto.mounts import Mount, MountRequest, Offered, ToolChoice
-from linckia.services.front.gateway import Gateway
+from proto.mounts import Mount, MountRequest, Offered, ToolChoice
+from services.front.gateway import Gateway
 from tests.unit.front.mounted.rig import mounted_gateway, offered
 from tests.unit.front.mounted.test_own_surface import ask
 from tests.unit.front.wire import connected

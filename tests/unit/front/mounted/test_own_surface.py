@@ -8,8 +8,8 @@ import msgspec
 import trio
 import trio.testing
 
-from linckia.proto.errors import MaybeExecuted
-from linckia.proto.mounts import UPDATED, Mount, MountRequest, MountResourceUpdated, ToolChoice
+from proto.errors import MaybeExecuted
+from proto.mounts import UPDATED, Mount, MountRequest, MountResourceUpdated, ToolChoice
 from tests.unit.front.mounted.rig import mounted_gateway, offered
 from tests.unit.front.wire import META, Wire, connected
 

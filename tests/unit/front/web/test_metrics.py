@@ -6,9 +6,9 @@ import re
 
 import msgspec
 
-from linckia.kernel.ports import CauseKind, ServiceState
-from linckia.proto.frames import Backlog
-from linckia.proto.ops.kernel import (
+from kernel.ports import CauseKind, ServiceState
+from proto.frames import Backlog
+from proto.ops.kernel import (
     BackupStatus,
     KernelFigures,
     LaneFigures,
@@ -16,7 +16,7 @@ from linckia.proto.ops.kernel import (
     ServiceFigures,
     ZygoteFigures,
 )
-from linckia.services.front.web.metrics import exposition
+from services.front.web.metrics import exposition
 
 LINE = re.compile(r'^(?P<name>[a-z_]+)(\{(?P<labels>([a-z_]+="([^"\\]|\\.)*",?)*)\})? (?P<value>[0-9.e+-]+)$')
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.kernel.config import Http
-from linckia.proto.errors import (
+from kernel.config import Http
+from proto.errors import (
     Internal,
     InvalidParams,
     LinckiaError,
@@ -24,8 +24,8 @@ from linckia.proto.errors import (
     Timeout,
     Unavailable,
 )
-from linckia.proto.ops import load
-from linckia.proto.ops.embed import (
+from proto.ops import load
+from proto.ops.embed import (
     Array,
     EmbedMaxSim,
     EmbedModel,
@@ -34,9 +34,9 @@ from linckia.proto.ops.embed import (
     EmbedTexts,
     MaxSimResult,
 )
-from linckia.proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
-from linckia.services.front.web.routes import routes
-from linckia.services.runtime.handlers import Context, Environment, Handlers
+from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
+from services.front.web.routes import routes
+from services.runtime.handlers import Context, Environment, Handlers
 from tests.unit.front.httpwire import HttpWire, Reply, served
 from tests.unit.front.inprocess import InProcess, in_process
 

@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pytest
 
-from linckia.proto.errors import Forbidden, UnknownOperation
-from linckia.proto.front import SERVICE, Http
-from linckia.proto.ops.observation import KernelPageCall
-from linckia.services.front.gateway import Gateway
-from linckia.services.front.transport.fair_limits import FairLimits
-from linckia.services.front.web import page
-from linckia.services.front.web.page import Live, Page
+from proto.errors import Forbidden, UnknownOperation
+from proto.front import SERVICE, Http
+from proto.ops.observation import KernelPageCall
+from services.front.gateway import Gateway
+from services.front.transport.fair_limits import FairLimits
+from services.front.web import page
+from services.front.web.page import Live, Page
 from tests.unit.front.httpwire import HttpWire, served
 
 KEY = "the-key-of-this-kernel"

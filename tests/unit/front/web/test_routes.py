@@ -11,12 +11,12 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from linckia.proto import ops
-from linckia.proto.errors import OperationError
-from linckia.proto.operation import Access, Params, Role, Route, operation, operation_of
-from linckia.services.front.transport.fair_limits import LARGE_BYTES, FairLimits
-from linckia.services.front.web.routes import routes
-from linckia.services.runtime.handlers import Context, Environment, Handlers
+from proto import ops
+from proto.errors import OperationError
+from proto.operation import Access, Params, Role, Route, operation, operation_of
+from services.front.transport.fair_limits import LARGE_BYTES, FairLimits
+from services.front.web.routes import routes
+from services.runtime.handlers import Context, Environment, Handlers
 from tests.unit.front.httpwire import HttpWire, served
 from tests.unit.front.inprocess import in_process
 

@@ -11,15 +11,15 @@ from urllib.parse import quote
 
 import pytest
 
-from linckia.kernel.config import Http
-from linckia.proto import frames
-from linckia.proto.dispatch import ClientRequests, Outlasting
-from linckia.proto.errors import LinckiaError, OperationError, Unavailable
-from linckia.proto.frames import Event, pack_body
-from linckia.proto.operation import Operation, Params
-from linckia.proto.ops import load
-from linckia.proto.ops.transcripts import SERVICE
-from linckia.services.front.web.routes import routes
+from kernel.config import Http
+from proto import frames
+from proto.dispatch import ClientRequests, Outlasting
+from proto.errors import LinckiaError, OperationError, Unavailable
+from proto.frames import Event, pack_body
+from proto.operation import Operation, Params
+from proto.ops import load
+from proto.ops.transcripts import SERVICE
+from services.front.web.routes import routes
 from tests.in_process import Bench
 from tests.unit.front.httpwire import HttpWire, Reply, served
 from tests.unit.transcripts.rig import Json, assistant, payload, serving, user

@@ -7,8 +7,8 @@ from typing import Literal
 
 import pytest
 
-from linckia.proto.errors import InvalidParams, Unavailable
-from linckia.proto.ops.knowledge import (
+from proto.errors import InvalidParams, Unavailable
+from proto.ops.knowledge import (
     ClusterDocuments,
     ClusterMethod,
     FindDuplicateNotes,
@@ -18,9 +18,9 @@ from linckia.proto.ops.knowledge import (
     SuggestReading,
     TemporalSearch,
 )
-from linckia.proto.ops.retrieve import Pair, Pairs, RetrievePairs
-from linckia.services.knowledge.search import gaps
-from linckia.services.runtime.handlers import Context, handles
+from proto.ops.retrieve import Pair, Pairs, RetrievePairs
+from services.knowledge.search import gaps
+from services.runtime.handlers import Context, handles
 from tests.unit.knowledge.rig import Bench, MemorySearch, notes_service, settled, write
 
 ZEBRA = "The striped zebra grazes beside quagga herds near water holes in the long dry season."

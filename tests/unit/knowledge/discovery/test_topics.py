@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from linckia.proto.ops.embed import EmbedResult, pack
-from linckia.proto.ops.retrieve import Pair
-from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.notes.markdown import parse
-from linckia.services.knowledge.search import duplicates, gaps, labels
-from linckia.services.knowledge.search.topics import communities, joined
-from linckia.services.knowledge.search.words import Sentence, commonplaces, nearest, sentences, unpacked
-from linckia.services.runtime.models.measure import ROUGH
+from proto.ops.embed import EmbedResult, pack
+from proto.ops.retrieve import Pair
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.markdown import parse
+from services.knowledge.search import duplicates, gaps, labels
+from services.knowledge.search.topics import communities, joined
+from services.knowledge.search.words import Sentence, commonplaces, nearest, sentences, unpacked
+from services.runtime.models.measure import ROUGH
 
 NOTE = """---
 title: Pumps

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from linckia.services.transcripts.proxy.relay import MAX_RECORDED_BYTES, Exchange, Relay, Upstream
+from services.transcripts.proxy.relay import MAX_RECORDED_BYTES, Exchange, Relay, Upstream
 
 Answer = Callable[["trio.abc.Stream", "Between"], Awaitable[None]]
 

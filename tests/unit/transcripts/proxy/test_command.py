@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel.cli.__main__ import main as linckia
-from linckia.services.transcripts.proxy.__main__ import main
+from kernel.cli.__main__ import main as linckia
+from services.transcripts.proxy.__main__ import main
 
 
 class Became(Exception):
@@ -36,7 +36,7 @@ def test_options_reach_the_proxy_even_those_that_look_like_options(
     with pytest.raises(Became):
         linckia(["proxy", "--data", str(tmp_path), "--upstream", "ftp://nowhere", "--agent=--listen", "--project=-x y"])
     python, *flags = became
-    assert (python, flags[:3]) == (sys.executable, ["-P", "-m", "linckia.services.transcripts.proxy"])
+    assert (python, flags[:3]) == (sys.executable, ["-P", "-m", "services.transcripts.proxy"])
     assert main(flags[3:]) == 2
     assert "--upstream: 'ftp://nowhere'" in capfd.readouterr().err
 

@@ -13,8 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.services.transcripts.proxy import relay
-from linckia.services.transcripts.proxy.relay import Upstream
+from services.transcripts.proxy import relay
+from services.transcripts.proxy.relay import Upstream
 from tests.unit.transcripts.proxy.rig import Between, proxied, read_all, read_until, reply_with
 
 BODY = b'{"model": "m", "messages": []}'
