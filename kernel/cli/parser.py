@@ -377,11 +377,6 @@ def _machine(command: AddCommand) -> None:
     doctor.add_argument("--status", metavar="-", help=argparse.SUPPRESS)
     doctor.add_argument("--repair", action="store_true", help=repair)
 
-    bench = command("bench-me", "bench_me", "measure what Linckia costs and how fast it is on this machine")
-    bench.add_argument("--notes", metavar="N", type=int, default=1_000, help="notes to index (default: 1000)")
-    bench.add_argument("--files", metavar="N", type=int, default=10_000, help="files to index (default: 10000)")
-    add_json(bench)
-
     models = command("models", "models", "models for search and reranking: list, download, use", MODELS_EPILOG)
     models.add_argument("action", choices=("list", "get", "use"), nargs="?", default="list", help="default: list")
     models.add_argument("name", metavar="NAME", nargs="?", help="a listed name; for `use`, also a folder or an id")

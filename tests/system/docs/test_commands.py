@@ -25,7 +25,6 @@ NOT_RUN = {
     "mcp": "its servers are on the Internet; the tutorial mounts one",
     "models": "downloads",
     "install-client": "asks; unit tests run it for every client",
-    "bench-me": "takes a minute, and has a test of its own",
     "restore-backup": "needs the backup of the page; the tutorial does",
     "import": "needs an export; the system tests of it have one",
     "import-transcripts": "needs conversations; the system tests of it have some",

@@ -1,4 +1,4 @@
-"""`linckia bench-me` measures a kernel of its own and leaves nothing behind, whether it ends or is interrupted."""
+"""`scripts/bench installation` measures a kernel of its own and leaves nothing behind, however it ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.system.running import REPOSITORY, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-COMMAND = (sys.executable, "-m", "kernel.cli", "bench-me", "--json", "--notes", "20", "--files", "300")
+COMMAND = (sys.executable, "-m", "tests.bench.installation", "--json", "--notes", "20", "--files", "300")
 
 
 def environment(folder: Path) -> dict[str, str]:

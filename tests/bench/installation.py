@@ -1,4 +1,4 @@
-"""`linckia bench-me`: what Linckia costs and how fast it is on this machine.
+"""What Linckia costs and how fast it is on this machine: scripts/bench installation [--json] [--notes N] [--files N].
 
 It measures a kernel of its own, with its own data directory and generated files in a temporary folder, and removes them
 at the end. A kernel that is running already is not touched, but shares the processors.
@@ -26,7 +26,7 @@ from typing import NoReturn
 import msgspec
 
 from kernel import VERSION
-from kernel.cli import Failed, Usage
+from kernel.cli import Failed
 from kernel.cli.terminal import complain, duration, show_json, show_table, size
 from proto import extras, models
 from proto.control.client import Client, ControlError
@@ -70,10 +70,15 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     data_bytes: int
 
 
-def bench_me(arguments: argparse.Namespace) -> int:
-    """Measure and print the figures. Raises Usage, Failed, ControlError, OSError."""
+def main() -> None:
+    """Measure and print the figures."""
+    parser = argparse.ArgumentParser(prog="scripts/bench installation", description=__doc__)
+    parser.add_argument("--notes", type=int, default=NOTES, help=f"notes to index (default: {NOTES})")
+    parser.add_argument("--files", type=int, default=FILES, help=f"files to index (default: {FILES})")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    arguments = parser.parse_args()
     if arguments.notes < 1 or arguments.files < 1:
-        raise Usage("--notes and --files must be at least 1")
+        parser.error("--notes and --files must be at least 1")
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
@@ -86,7 +91,6 @@ def bench_me(arguments: argparse.Namespace) -> int:
         show_json(msgspec.to_builtins(figures))
     else:
         show_table(("WHAT", "HERE"), [list(row) for row in rows(figures)])
-    return 0
 
 
 def rows(found: Figures) -> list[tuple[str, str]]:
@@ -274,3 +278,7 @@ def folder_bytes(folder: Path) -> int:
                 found = os.lstat(os.path.join(path, name))
                 seen[found.st_dev, found.st_ino] = found.st_blocks * 512
     return sum(seen.values())
+
+
+if __name__ == "__main__":
+    main()
