@@ -209,10 +209,15 @@ def exact(requirement: str, versions: dict[str, str], python: tuple[int, int]) -
     return f"{name[0]}=={version}"
 
 
-def requirements(project: dict[str, Any], extras: Sequence[str]) -> dict[str, list[str]]:
+def known_extras(settings: dict[str, Any]) -> dict[str, list[str]]:
+    """Return the requirements of the extras, and of the groups for work on Linckia, of a pyproject.toml."""
+    return {**settings["project"].get("optional-dependencies", {}), **settings.get("dependency-groups", {})}
+
+
+def requirements(settings: dict[str, Any], extras: Sequence[str]) -> dict[str, list[str]]:
     """Return the requirements of each extra, and those of the base under "". Raises SetupFailed if one is unknown."""
-    known: dict[str, list[str]] = project.get("optional-dependencies", {})
-    found = {"": list(project["dependencies"])}
+    known = known_extras(settings)
+    found = {"": list(settings["project"]["dependencies"])}
     left = list(extras)
     while left:
         if (extra := left.pop(0)) not in known:
@@ -311,7 +316,7 @@ def set_up(extras: Sequence[str]) -> None:
     began = time.monotonic()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     setup = project["tool"]["linckia"]["setup"]
-    parts = requirements(project["project"], extras)
+    parts = requirements(project, extras)
 
     first = not VENV.exists()
     make_venv()

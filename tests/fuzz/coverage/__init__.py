@@ -1,6 +1,6 @@
 """Readers of what comes from outside, fuzzed under the guidance of what code an input reaches (atheris, libFuzzer).
 
-    python -m pip install 'linckia[fuzz]'
+    LINCKIA_EXTRA=fuzz scripts/linckia --version
     python -m tests.fuzz.coverage TARGET --seconds N
 
 A target is a module here: `read(data)` raises nothing where all is well, whatever `data` is; what a reader documents

@@ -110,9 +110,9 @@ def test_without_a_gpu_cuda_is_never_installed_unasked(monkeypatch: pytest.Monke
 
 
 def test_the_metadata_has_ranges_that_the_tested_versions_satisfy() -> None:
-    project = tomllib.loads((install.ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((install.ROOT / "pyproject.toml").read_text())
     versions = install.pins()
-    parts = install.requirements(project, list(project["optional-dependencies"]))
+    parts = install.requirements(project, list(install.known_extras(project)))
     for requirement in (each for needed in parts.values() for each in needed):
         wanted = Requirement(requirement)
         assert "==" not in str(wanted.specifier), requirement
@@ -131,13 +131,17 @@ def test_what_only_older_pythons_need_is_left_out_of_newer_ones() -> None:
 
 
 def test_an_extra_may_consist_of_others_and_an_unknown_one_is_refused() -> None:
-    project = {
-        "dependencies": ["a>=1"],
-        "optional-dependencies": {"one": ["b>=1"], "two": ["c>=1"], "all": ["linckia[one,two]"]},
+    settings = {
+        "project": {
+            "dependencies": ["a>=1"],
+            "optional-dependencies": {"one": ["b>=1"], "two": ["c>=1"], "all": ["linckia[one,two]"]},
+        },
+        "dependency-groups": {"dev": ["d>=1"]},
     }
-    assert install.requirements(project, ["all"]) == {"": ["a>=1"], "all": [], "one": ["b>=1"], "two": ["c>=1"]}
+    assert install.requirements(settings, ["all"]) == {"": ["a>=1"], "all": [], "one": ["b>=1"], "two": ["c>=1"]}
+    assert install.requirements(settings, ["dev"]) == {"": ["a>=1"], "dev": ["d>=1"]}
     with pytest.raises(install.SetupFailed, match="unknown extra 'three'"):
-        install.requirements(project, ["three"])
+        install.requirements(settings, ["three"])
 
 
 def test_torch_comes_with_a_first_set_up_on_a_gpu_or_if_asked_for(

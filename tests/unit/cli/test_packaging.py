@@ -37,8 +37,9 @@ def imported(folder: str) -> Iterator[tuple[str, Path]]:
 
 
 def declared(*extras: str) -> set[str]:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *(pin for extra in extras for pin in project["optional-dependencies"][extra])]
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    known = {**project["project"]["optional-dependencies"], **project["dependency-groups"]}
+    wanted = [*project["project"]["dependencies"], *(pin for extra in extras for pin in known[extra])]
     return {pinned(re.split(r"[\[>=<;]", requirement)[0])[0].replace(".", "-") for requirement in wanted}
 
 
