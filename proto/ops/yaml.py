@@ -135,8 +135,8 @@ class PathChange(Params[EditResult], frozen=True, kw_only=True):
 
 @text_tool.write("noyalib_set", idempotent=True, deadline_s=30, title="Set a YAML value", once_with=("if_match",))
 class NoyalibSet(PathChange, frozen=True, kw_only=True):
-    """Set a value in a YAML file (change a port, a version) by its path; comments and layout of all else stay byte for
-    byte. Missing keys are made. Changes that would alter more are refused. Several: yaml_edit."""
+    """Set a value in a YAML file (change a port, a version) by its path; comments and all else stay byte for byte.
+    Missing keys are made. What would alter more is refused. Several: yaml_edit."""
 
     value: Annotated[YamlValue, Meta(description='As YAML: `0.0.2`, `"hello"`, `[1, 2]`')]
 

@@ -63,7 +63,13 @@ def test_it_is_valid_and_has_every_route_and_no_other() -> None:
     made = document(load(), VERSION)
     validate(made)
     declared = [*routes.routes(None, load(), 1), *metrics.routes(None)]  # type: ignore[arg-type]  # never called
-    there = {(route.path, method) for route in declared for method in getattr(route, "methods", ()) if method != "HEAD"}  # type: ignore[attr-defined]
+    # A parameter that may contain slashes is one of the path all the same.
+    there = {
+        (route.path.replace(":path}", "}"), method)  # type: ignore[attr-defined]
+        for route in declared
+        for method in getattr(route, "methods", ())
+        if method != "HEAD"
+    }
     described = {(path, method.upper()) for path, methods in made["paths"].items() for method in methods}
     assert described - there == {("/livez", "GET"), ("/readyz", "GET"), ("/health", "GET")}
     assert there - described == set()
