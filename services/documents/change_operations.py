@@ -108,7 +108,8 @@ def chosen(db: apsw.Connection, names: Sequence[str], hash_: str | None, tags: S
            collection: str | None = None) -> list[Document]:  # fmt: skip
     """Return documents selected by names or globs and by hash, narrowed by tags and a collection.
 
-    A name that a document has is no glob. Without names and hash, tags and collection alone select.
+    A name that a document has is no glob, and brackets alone make none: a deletion that is repeated must not take
+    another document. Without names and hash, tags and collection alone select.
 
     Raises InvalidParams.
     """
@@ -128,7 +129,7 @@ def chosen(db: apsw.Connection, names: Sequence[str], hash_: str | None, tags: S
     patterns: list[str] = []
     for name in dict.fromkeys(names):
         # Whatever it looks like, what has exactly this path or name is meant.
-        is_glob = globs.is_glob(name)
+        is_glob = globs.has_stars(name)
         exact = rows.named(db, name, ends=not is_glob)
         if is_glob and not exact:
             patterns.append(name)

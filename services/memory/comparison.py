@@ -187,7 +187,8 @@ def _contradict(a: Parts, b: Parts) -> bool:
         # In "from staging to production", the order carries the meaning.
         return a.tokens != b.tokens and not DIRECTIONS.isdisjoint(a.folded.split())
     if is_negated:
-        return False
+        # "Likes" and "does not like" are forms of one word.
+        return sorted(map(_stem, only_a)) == sorted(map(_stem, only_b))
     if a.tokens[:1] == tuple(only_a[:1]) and b.tokens[:1] == tuple(only_b[:1]) and len(a.tokens) > 1:
         # They are about different things, unless only a sign or a number differs.
         return len(only_a) == len(only_b) == 1 and _is_number(only_a[0]) and _is_number(only_b[0])
@@ -265,6 +266,10 @@ def _is_symbol(word: str) -> bool:
 def _is_identifier(word: str) -> bool:
     """Return True if a word is a name regardless of its position: it has digits, an inner capital or an underscore."""
     return any(char.isdigit() or char in "_+#." for char in word) or any(char.isupper() for char in word[1:])
+
+
+def _stem(word: str) -> str:
+    return word.removesuffix("s").removesuffix("e")
 
 
 def _singular(word: str) -> str:

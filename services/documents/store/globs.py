@@ -23,6 +23,11 @@ def is_glob(text: str) -> bool:
     return any(mark in text for mark in "*?[")
 
 
+def has_stars(text: str) -> bool:
+    """Return whether `text` is a glob beyond doubt. Names such as `[id].tsx` and `notes[1].txt` are common."""
+    return "*" in text or "?" in text
+
+
 def literal(glob: str) -> str:
     """Return a glob that matches only `glob` itself."""
     return re.sub(r"[*?\[]", r"[\g<0>]", glob)

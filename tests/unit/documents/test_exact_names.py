@@ -86,7 +86,12 @@ async def test_a_name_no_document_has_is_a_glob(tmp_path: Path) -> None:
     async with documents(tmp_path) as bench:
         for name in ("a1", "a2", "b"):
             await add_text(bench, name, name)
-        await bench.call(DocumentsDelete(name="a[0-9]"))
+        # A deletion may be repeated, and brackets are common in names.
+        for name in ("a[0-9]", "[ab]", "notes[1].txt"):
+            with pytest.raises(LinckiaError, match="Nothing to delete"):
+                await bench.call(DocumentsDelete(name=name))
+        assert await names(bench) == {"a1", "a2", "b"}
+        await bench.call(DocumentsDelete(name="a[0-9]*"))
         assert await names(bench) == {"b"}
 
 
