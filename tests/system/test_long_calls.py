@@ -92,6 +92,8 @@ def kernel(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     with running(
         data, options=("--no-http", "--with", "waiting"), services=("front", "tasks"), all_ready=False
     ) as made:
+        # Otherwise a call may go on as a task before it has begun.
+        made.wait_ready("waiting")
         yield made
 
 
