@@ -14,6 +14,7 @@ _NAME: Final = re.compile(r"[^.\[\]]+")
 _INDEX: Final = re.compile(r"\[(-?[0-9]{1,18})\]")
 _DOUBLE: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _SINGLE: Final = re.compile(r"'((?:[^']|'')*)'")
+_QUOTES: Final = ('"', "'")
 _ENDS_SEGMENT: Final = frozenset((".", "[", ""))
 
 
@@ -87,7 +88,7 @@ def show_path(steps: list[Step]) -> str:
     for step in steps:
         if isinstance(step, Index):
             out.append(f"[{step.number}]")
-        elif _NAME.fullmatch(step.name):
+        elif _NAME.fullmatch(step.name) and not step.name.startswith(_QUOTES):
             out.append(f".{step.name}" if out else step.name)
         else:
             out.append(f"[{json.dumps(step.name, ensure_ascii=False)}]")

@@ -197,7 +197,9 @@ def test_a_task_that_a_call_became_ends_with_the_kernel_and_says_so(
     client.initialize()
     task = client.call(2, "wait_for_file", file="a")["_meta"]["linckia/failure"]["details"]["task"]
     os.kill(kernel.process.pid, signal.SIGKILL)
-    ended = client.call(3, "task_wait", id=task, timeout_s=60)["structuredContent"]
+    answer = client.call(3, "task_wait", id=task, timeout_s=60)
+    assert not answer["isError"], answer["content"]
+    ended = answer["structuredContent"]
     assert ended["state"] == "failed"
     assert ended["failure"]["executed"] == "maybe", json.dumps(ended["failure"])
     assert "was interrupted when Linckia ended" in ended["failure"]["message"]

@@ -32,6 +32,8 @@ def written(data: dict[str, Any]) -> str:
 @example("caf\u00e9", "cafe\u0301")
 @example("a", "A")
 @example("", " ")
+@example('"', "[")
+@example("'", "''")
 def test_edits_touch_only_the_key_that_is_named(tmp_path_factory: pytest.TempPathFactory, key: str, twin: str) -> None:
     if key == twin:
         return
