@@ -20,6 +20,7 @@ from proto.errors import (
     InvalidParams,
     Kind,
     LinckiaError,
+    MaybeExecuted,
     OperationError,
     Timeout,
     Unavailable,
@@ -128,6 +129,7 @@ class Outgoing:
         left_ms = max(1, int(min(limit_s * 1000, frames.MAX_LEFT_MS)))
         call_id = next(self._ids)
         pending = self.waiting[call_id] = _Pending(client_requests)
+        is_posted = False
         try:
             self.channel.post(
                 Call(
@@ -147,6 +149,7 @@ class Outgoing:
                     key=key,
                 )
             )
+            is_posted = True
             with trio.move_on_after(limit_s + patience_s):
                 if outlasting is not None:
                     with trio.move_on_after(outlasting.after_s):
@@ -169,7 +172,11 @@ class Outgoing:
                         await pending.done.wait()
             raise
         except LinkClosed:
-            raise Unavailable(f"{op}: the link to the kernel is closed") from None
+            # This process ends with its kernel. The next front repeats what local clients have no answer to, and an
+            # answer of this one would stop it.
+            await trio.sleep(LAST_WORD_S)
+            said = f"{op}: the link to the kernel is closed"
+            raise (MaybeExecuted(said) if is_posted else Unavailable(said)) from None
         finally:
             del self.waiting[call_id]
         if isinstance(pending.answer, Fault):
