@@ -21,37 +21,38 @@ from typing import Any
 import trio
 from msgspec import structs
 
-from kernel import catalog, mounts, tokens
-from kernel.audit import Audit
-from kernel.catalog import ServiceEntry
-from kernel.config import Config
+from kernel.chronicle.audit import Audit
+from kernel.chronicle.isolation import keep_running, run_isolated
+from kernel.chronicle.trends import Trends
+from kernel.configure import catalog, tokens
+from kernel.configure.catalog import ServiceEntry
+from kernel.configure.config import Config
+from kernel.configure.launch import LaunchConfigs, RootFolders, secret
+from kernel.configure.settings import ConfigError
+from kernel.control import mounts
+from kernel.control.handoff import Handoff
+from kernel.control.happenings import Happenings
+from kernel.control.mounts import LiveMounts
+from kernel.control.observation import Observation
+from kernel.control.operations import KernelOperations
+from kernel.control.schedule import Schedule
 from kernel.control.server import ControlServer
-from kernel.handoff import Handoff
-from kernel.happenings import Happenings
-from kernel.isolation import keep_running, run_isolated
-from kernel.launch import LaunchConfigs, RootFolders, secret
-from kernel.mandates import KEY_FILE, Mandates
-from kernel.mounts import LiveMounts
-from kernel.observation import Observation
-from kernel.operations import KernelOperations
-from kernel.ports import ROUTINE, Injector, ServiceState
+from kernel.router.mandates import KEY_FILE, Mandates
+from kernel.router.ports import ROUTINE, Injector, ServiceState
 from kernel.router.router import Router
-from kernel.schedule import Schedule
-from kernel.settings import ConfigError
 from kernel.supervisor.local import LocalPlacement
 from kernel.supervisor.placement import Placement
 from kernel.supervisor.process import channel_to
 from kernel.supervisor.spawn import Prestarted
 from kernel.supervisor.supervisor import Supervisor
-from kernel.trends import Trends
 from proto import approvals, ops
 from proto.approvals import Rules
 from proto.control.address import log_dir
-from proto.end_signals import end_signals
-from proto.front import SERVICE as FRONT
-from proto.front import Http
-from proto.machine import give_back_at_rest
+from proto.host.end_signals import end_signals
+from proto.host.machine import give_back_at_rest
 from proto.operation import Operation
+from proto.wire.front import SERVICE as FRONT
+from proto.wire.front import Http
 
 LINGER_S = 2.0
 """How long a kernel started for its clients outlives the last one, so that a restarted MCP client finds it running."""
@@ -275,7 +276,7 @@ class _Kernel:
         """Return where services run: on this machine, and on the cluster if there is one. Raises ConfigError."""
         if (cluster := self.config.cluster) is None:
             return local
-        from kernel.supervisor.cluster import ClusterPlacement
+        from kernel.supervisor.cluster.nodes import ClusterPlacement
 
         placed = catalog.placed(pools, cluster, self.config.services)
         logs = log_dir(self.config.data_dir)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from proto.durable import replace_file
+from proto.host.durable import replace_file
 from proto.stores import Stores
 
 FILE: Final = "backup.json"

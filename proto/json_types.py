@@ -9,4 +9,4 @@ JsonObject: TypeAlias = dict[str, Any]
 operation's types, and MCP's library checks its messages; the command line does not wait for those types to load."""
 
 Layer: TypeAlias = dict[str, Any]
-"""Settings from one source, before they are merged and checked (`kernel.settings.check`)."""
+"""Settings from one source, before they are merged and checked (`kernel.configure.settings.check`)."""

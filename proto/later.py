@@ -1,7 +1,7 @@
 """Calls that a client asks to have made later, for example for each entry that a plan finds.
 
-The kernel seals each of them with the client's grant (`kernel.mandates`) and fills in the placeholders itself. So a
-service that stores such calls can change neither the call nor its caller.
+The kernel seals each of them with the client's grant (`kernel.router.mandates`) and fills in the placeholders itself.
+So a service that stores such calls can change neither the call nor its caller.
 """
 
 from __future__ import annotations

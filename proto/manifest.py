@@ -13,10 +13,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from proto.front import LIBRARIES
-from proto.front import SERVICE as FRONT
 from proto.json_types import JsonObject, Layer
 from proto.operation import Operation
+from proto.wire.front import LIBRARIES
+from proto.wire.front import SERVICE as FRONT
 
 NAME: Final = r"[a-z][a-z0-9_]{0,63}"
 """Pattern for names of services."""
@@ -160,7 +160,7 @@ class Follows(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A service. Fields named as in `kernel.supervisor.spec.ServiceSpec` have the same meaning."""
+    """A service. Fields named as in `kernel.configure.spec.ServiceSpec` have the same meaning."""
 
     name: str
     order: int = 1000

@@ -263,7 +263,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
 
     @cached_property
     def decoders(self) -> tuple[Callable[[bytes], R_co], Callable[[msgspec.Raw], R_co]]:
-        """Strict decoders for its result, from msgpack and from JSON, used by `proto.results`."""
+        """Strict decoders for its result, from msgpack and from JSON, used by `proto.wire.results`."""
         return msgspec.msgpack.Decoder(self.result).decode, msgspec.json.Decoder(self.result).decode
 
     @cached_property

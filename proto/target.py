@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from proto.frames import TARGET_CHARS
+from proto.wire.frames import TARGET_CHARS
 
 VALUE_CHARS = 200
 """Maximum length of one name; longer ones end in `…`."""

@@ -25,11 +25,12 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(ROOT / "scripts" / "import_root"))
 
-from kernel import VERSION, settings  # noqa: E402
+from kernel import VERSION  # noqa: E402
 from kernel.cli.parser import build_parser  # noqa: E402
-from proto import openapi, ops  # noqa: E402
+from kernel.configure import settings  # noqa: E402
+from proto import ops  # noqa: E402
 from proto.operation import CLIENT, SURFACES, Operation, Role  # noqa: E402
-from services.front.web import metrics  # noqa: E402
+from services.front.web import metrics, openapi  # noqa: E402
 
 OUTSIDE = ("README.md", "ARCHITECTURE.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE")
 """Files of the repository that pages link to; the site has copies of them in `project/`."""

@@ -17,13 +17,26 @@ from typing import Any, TypeVar
 
 import trio
 
-from proto import frames, ops, results
-from proto.channel import Channel
+from proto import ops
 from proto.errors import Cancelled, LinckiaError, Unavailable
-from proto.frames import Bye, ByeAck, Call, Cancel, Drain, Event, Fault, Progress, Ready, Return, Unfinished
-from proto.launch import LaunchConfig
-from proto.link import LinkClosed
 from proto.operation import Params, operation_of
+from proto.wire import frames, results
+from proto.wire.channel import Channel
+from proto.wire.frames import (
+    Bye,
+    ByeAck,
+    Call,
+    Cancel,
+    Drain,
+    Event,
+    Fault,
+    Progress,
+    Ready,
+    Return,
+    Unfinished,
+)
+from proto.wire.launch import LaunchConfig
+from proto.wire.link import LinkClosed
 from services.runtime.calls import Outgoing
 from services.runtime.handlers import OpenService
 from services.runtime.loop import ServiceLoop

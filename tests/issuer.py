@@ -29,7 +29,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from proto.front import Http
+from proto.wire.front import Http
 from services.front.transport import http_server
 
 AUDIENCE = "https://linckia.example"

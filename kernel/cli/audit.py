@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from kernel.audit import AuditEntry, entries, files_of, now, path_of
+from kernel.chronicle.audit import AuditEntry, entries, files_of, now, path_of
 from kernel.cli import Failed, Usage
 from kernel.cli.logs import POLL_S, Followed
 from kernel.cli.terminal import escaped, say
-from kernel.settings import seconds
+from kernel.configure.settings import seconds
 
 DEFAULT_COUNT = 50
 

@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from kernel.client_files import TABLES, Server, parsed, servers_in
-from kernel.settings import ConfigError
+from kernel.configure.client_files import TABLES, Server, parsed, servers_in
+from kernel.configure.settings import ConfigError
 from proto.json_types import JsonObject
 
 PROJECTS: Final = {

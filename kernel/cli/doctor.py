@@ -18,19 +18,20 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kernel import VERSION, tokens, users
+from kernel import VERSION
 from kernel.cli.findings import Finding, Verdict
 from kernel.cli.status import backup
 from kernel.cli.terminal import show_answer
-from kernel.config import load
-from kernel.settings import ConfigError, Flags
-from proto import extras, models
+from kernel.configure import tokens, users
+from kernel.configure.config import load
+from kernel.configure.settings import ConfigError, Flags
 from proto.control.address import socket_path
 from proto.control.client import Client, ControlError, NoKernel
-from proto.frames import DAMAGE
-from proto.front import OFF
+from proto.host import extras, models
 from proto.json_types import JsonObject
 from proto.names import module
+from proto.wire.frames import DAMAGE
+from proto.wire.front import OFF
 
 LOW_SPACE_BYTES = 1 * 2**30
 """Below this, rebuilding an index next to the old one may fill the disk."""

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernel.cli import Usage
-from kernel.config import load
-from kernel.settings import ConfigError, Flags
+from kernel.configure.config import load
+from kernel.configure.settings import ConfigError, Flags
 from proto.control.address import find_data_dir
 from proto.control.client import Client, ControlError
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kernel.cli.terminal import complain, escaped
 from proto.control.address import log_dir
-from proto.log_lines import JsonLines
+from proto.host.log_lines import JsonLines
 
 ROTATE_BYTES = 8 * 1024 * 1024
 KEEP = 3

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from kernel.cli import Failed, Usage
 from kernel.cli.terminal import escaped, say
 from proto.control.address import last_lines, log_dir, tail_of
-from proto.log_lines import parsed
+from proto.host.log_lines import parsed
 from proto.suggestions import nearest
 
 POLL_S = 0.2

@@ -14,9 +14,9 @@ from pathlib import Path
 from kernel.cli import Failed, Usage
 from kernel.cli.secret_files import FOLDER, has_secret, secrets_of
 from kernel.cli.settings_file import REMOVED, SettingsFile, edited
-from kernel.config import load
-from kernel.mount_settings import has_variables, is_variable
-from kernel.settings import ConfigError, Flags
+from kernel.configure.config import load
+from kernel.configure.mount_settings import has_variables, is_variable
+from kernel.configure.settings import ConfigError, Flags
 from proto.control.address import log_dir
 from proto.control.client import CallFailed, Client, NoKernel
 from proto.json_types import JsonObject, Layer

@@ -21,15 +21,14 @@ from pathlib import Path
 
 import msgspec
 
-from kernel.catalog import ENTRIES
 from kernel.cli import Failed, Usage
 from kernel.cli.settings_file import SettingsFile, edited
 from kernel.cli.terminal import say, show_answer, size
-from kernel.config import load
-from kernel.settings import ConfigError, Flags
+from kernel.configure.catalog import ENTRIES
+from kernel.configure.config import load
+from kernel.configure.settings import ConfigError, Flags
 from proto.control.client import CallFailed, Client, NoKernel
-from proto.json_types import JsonObject
-from proto.models import (
+from proto.host.models import (
     CROSS_ENCODER,
     EMBEDDER,
     KNOWN,
@@ -41,6 +40,7 @@ from proto.models import (
     known,
     packaged,
 )
+from proto.json_types import JsonObject
 
 WANTED = ("*.json", "*.safetensors")
 UNWANTED = ("onnx/*", "openvino/*", "[!0-9]*/*.safetensors")

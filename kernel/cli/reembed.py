@@ -21,10 +21,14 @@ import msgspec
 
 from kernel.cli import Failed, Usage
 from kernel.cli.terminal import Bars, OnProgress, connect, counted, patiently, say
-from kernel.config import Flags, load
-from kernel.settings import ConfigError
-from proto import extras
-from proto.cluster import (
+from kernel.configure.config import Flags, load
+from kernel.configure.settings import ConfigError
+from proto.control.client import Client, KernelGone, NoKernel
+from proto.host import extras
+from proto.host.environment import environment
+from proto.json_types import JsonObject
+from proto.names import module
+from proto.wire.cluster import (
     LENGTH_BYTES,
     Connected,
     Done,
@@ -36,10 +40,6 @@ from proto.cluster import (
     ToEmbedding,
     Vectors,
 )
-from proto.control.client import Client, KernelGone, NoKernel
-from proto.environment import environment
-from proto.json_types import JsonObject
-from proto.names import module
 
 MODULE = module("services.cluster.reembed")
 WORKER = module("services.embed.bulk")

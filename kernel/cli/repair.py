@@ -15,12 +15,12 @@ from pathlib import Path
 
 import apsw
 
-from kernel import data_format
 from kernel.cli.findings import Finding, Verdict
+from kernel.configure import data_format
 from proto.backup import known
 from proto.control.address import CannotHold, locked
+from proto.host.removal import remove
 from proto.manifest import Keep
-from proto.removal import remove
 from proto.stores import LOGS, foreign, shown
 
 SECRET = (

@@ -9,7 +9,7 @@ import urllib.parse
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from proto.durable import replace_file
+from proto.host.durable import replace_file
 from proto.json_types import Layer
 from proto.mounts import SECRET_NAME
 

@@ -16,16 +16,17 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 
-from kernel import VERSION, data_format
+from kernel import VERSION
 from kernel.cli import EXIT_HELD, Failed, Usage
 from kernel.cli.kernel_log import open_log
 from kernel.cli.terminal import complain, say
-from kernel.config import Config, load
-from kernel.settings import ConfigError, Flags
+from kernel.configure import data_format
+from kernel.configure.config import Config, load
+from kernel.configure.settings import ConfigError, Flags
 from kernel.supervisor.spawn import Prestarted
 from proto.control.address import AlreadyHeld, CannotHold, hold, log_dir, socket_path
 from proto.control.client import CallFailed, Client, ControlError
-from proto.front import OFF
+from proto.wire.front import OFF
 
 MIN_DESCRIPTORS, ENOUGH_DESCRIPTORS = 256, 65536
 """Limits on open files for the kernel; it has 180 when idle."""
@@ -132,7 +133,7 @@ def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace)
     # Imported late: it takes half a second, which a start that finds the directory held can save.
     import trio
 
-    from proto.machine import limit_heaps
+    from proto.host.machine import limit_heaps
 
     # Before any thread starts: the few threads need no heaps of their own, whose free ends are never returned.
     limit_heaps(1)

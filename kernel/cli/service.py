@@ -23,7 +23,7 @@ from pathlib import Path
 from kernel.cli import EXIT_HELD, EXIT_USAGE, Failed, Usage
 from kernel.cli.stdio import real_root
 from kernel.cli.terminal import say
-from proto.durable import replace_file
+from proto.host.durable import replace_file
 from proto.names import module
 
 SYSTEM_UNITS = Path("/etc/systemd/system")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel.cli import Failed
-from proto.durable import replace_file
+from proto.host.durable import replace_file
 
 NAME = "linckia.toml"
 

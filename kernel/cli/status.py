@@ -20,7 +20,7 @@ from kernel.cli.terminal import (
     show_table,
     size,
 )
-from proto.gpu import GPU, GpuFigures
+from proto.host.gpu import GPU, GpuFigures
 from proto.json_types import JsonObject
 from proto.mounts import ACTIVITY
 

@@ -22,7 +22,7 @@ from kernel.cli import EXIT_HELD, Failed, Usage
 from kernel.cli.terminal import complain
 from proto.control.address import last_lines, log_dir
 from proto.control.client import CallFailed, Client, KernelGone, NoKernel
-from proto.end_signals import end_signals
+from proto.host.end_signals import end_signals
 from proto.json_types import JsonObject
 from proto.names import module
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from kernel import token_editing, tokens
 from kernel.cli import Failed, Usage
 from kernel.cli.mcp_settings import mounts
 from kernel.cli.terminal import Cell, complain, say, show_answer, show_json
-from kernel.config import load
-from kernel.settings import ConfigError, Flags
+from kernel.configure import token_editing, tokens
+from kernel.configure.config import load
+from kernel.configure.settings import ConfigError, Flags
 from proto.control.client import Client, ControlError, NoKernel
 from proto.grants import Token
 from proto.operation import SURFACES

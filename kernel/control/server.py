@@ -18,11 +18,11 @@ from functools import partial
 import msgspec
 import trio
 
+from kernel.chronicle.isolation import run_isolated
 from kernel.control.peers import is_admitted
-from kernel.generation import Undecoded
-from kernel.isolation import run_isolated
-from kernel.ports import Calls
-from proto import frames, keys
+from kernel.router.generation import Undecoded
+from kernel.router.ports import Calls
+from proto import keys
 from proto.bounds import exceeded
 from proto.errors import (
     Failure,
@@ -34,11 +34,12 @@ from proto.errors import (
     Unavailable,
     UnknownOperation,
 )
-from proto.front import CALL_MOUNTED
 from proto.json_types import JsonObject
-from proto.link import passed
 from proto.operation import OPERATOR, SURFACES, Operation, Params
 from proto.ops import Table
+from proto.wire import frames
+from proto.wire.front import CALL_MOUNTED
+from proto.wire.link import passed
 
 log = logging.getLogger("linckia.control")
 

@@ -13,14 +13,15 @@ import msgspec
 import trio
 from msgspec import structs
 
-from kernel.generation import MAX_SEARCHED_BYTES, RoutedCall
+from kernel.router.generation import MAX_SEARCHED_BYTES, RoutedCall
 from kernel.router.record import KERNEL, who
-from proto import errors, frames, grants
+from proto import errors, grants
 from proto.approvals import Rules, tool_of
 from proto.errors import Executed, Forbidden, LinckiaError
 from proto.mounts import MountRequest
 from proto.operation import CLIENT, operation_of
 from proto.ops.approvals import ApprovalWait, Decision
+from proto.wire import frames
 
 SHOWN_BYTES = 4_096
 """How much of parameters that are too long to be sent is shown."""

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 
 import trio
 
-from kernel.generation import RoutedCall
+from kernel.router.generation import RoutedCall
 from kernel.router.record import MESSAGE_CHARS, who
-from proto import frames
 from proto.errors import LinckiaError
 from proto.operation import Access, Role
 from proto.ops.kernel import BUCKETS_S, OperationFigures
 from proto.ops.kernel import SERVICE as KERNEL
 from proto.ops.observation import CallRecord, KernelCalls
+from proto.wire import frames
 
 RECENT, RARE = 5_000, 1_000
 """How many recent calls are kept, and how many slow and how many failed ones: 500 bytes each."""

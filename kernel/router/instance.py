@@ -6,8 +6,8 @@ import math
 
 import msgspec
 
-from kernel.generation import Generation
-from kernel.ports import ServiceState
+from kernel.router.generation import Generation
+from kernel.router.ports import ServiceState
 
 
 class Limits(msgspec.Struct, frozen=True):

@@ -23,19 +23,19 @@ from functools import partial
 import trio
 from msgspec.structs import replace
 
-from kernel.generation import Generation, RoutedCall
-from kernel.isolation import isolated
-from kernel.ports import Cause, ServiceState
+from kernel.chronicle.isolation import isolated
+from kernel.router.generation import Generation, RoutedCall
 from kernel.router.instance import Instance, Limits
 from kernel.router.leaving import NEXT_S, Leaving
 from kernel.router.loads import Loads
+from kernel.router.ports import Cause, ServiceState
 from kernel.router.quarantine import QUARANTINE_S, Quarantine
 from proto import errors
-from proto.channel import ProtocolViolation
 from proto.errors import Executed, Failure, LinckiaError
-from proto.frames import MAX_LEFT_MS, Call, Cancel, Fault, Progress, Return, Unfinished
-from proto.link import LinkClosed
 from proto.operation import Access
+from proto.wire.channel import ProtocolViolation
+from proto.wire.frames import MAX_LEFT_MS, Call, Cancel, Fault, Progress, Return, Unfinished
+from proto.wire.link import LinkClosed
 
 REPLAYS_AFTER_CRASH = 1
 """A call whose generation crashed is sent once more. A second crash, with the call alone, convicts it."""

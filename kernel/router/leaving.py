@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from kernel.generation import RoutedCall
+from kernel.router.generation import RoutedCall
 from kernel.router.record import who
 from proto.operation import Access
 

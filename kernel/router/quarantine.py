@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import trio
 
-from kernel.generation import RoutedCall
-from proto import frames
+from kernel.router.generation import RoutedCall
+from proto.wire import frames
 
 QUARANTINE_S = 600.0
 """How long a convicted request is refused: longer than an agent's retries, short enough to notice a fix."""

@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 import trio
 
-from kernel.audit import AuditEntry, now
-from kernel.generation import RoutedCall
-from proto import frames
+from kernel.chronicle.audit import AuditEntry, now
+from kernel.router.generation import RoutedCall
 from proto.errors import Executed, Kind, LinckiaError
 from proto.grants import HTTP, STDIO
 from proto.operation import CLIENT, OPERATOR, Access, Operation
+from proto.wire import frames
 
 KERNEL = "kernel"
 """Service name for operations that the kernel itself handles."""
@@ -29,7 +29,7 @@ MESSAGE_CHARS = 500
 
 
 class AuditLog(Protocol):
-    """`kernel.audit.Audit`, or a substitute for it."""
+    """`kernel.chronicle.audit.Audit`, or a substitute for it."""
 
     @property
     def reads(self) -> bool: ...

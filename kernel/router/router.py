@@ -13,7 +13,10 @@ from typing import Any, TypeVar
 import msgspec
 import trio
 
-from kernel.generation import (
+from kernel.chronicle.isolation import isolated, run_isolated
+from kernel.router.approvals import Gate
+from kernel.router.calls import CallLog
+from kernel.router.generation import (
     MAX_DECODED_BYTES,
     MAX_QUESTION_BYTES,
     Client,
@@ -25,26 +28,24 @@ from kernel.generation import (
     answering,
     served,
 )
-from kernel.isolation import isolated, run_isolated
-from kernel.mandates import Mandate
-from kernel.ports import Cause, LocalHandler, ServiceState
-from kernel.router.approvals import Gate
-from kernel.router.calls import CallLog
 from kernel.router.instance import Limits
 from kernel.router.lane import Lane
 from kernel.router.leaving import Leaving
+from kernel.router.mandates import Mandate
+from kernel.router.ports import Cause, LocalHandler, ServiceState
 from kernel.router.record import KERNEL, AuditLog, record, who
 from kernel.router.take_over import TakenOver
-from proto import errors, frames, grants, keys, mcp, results
+from proto import errors, grants, keys, mcp
 from proto.approvals import Rules
-from proto.channel import ProtocolViolation
 from proto.errors import Cancelled, Executed, Forbidden, Internal, LinckiaError
-from proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
-from proto.front import TO_FRONTS
 from proto.grants import Grant
 from proto.operation import CLIENT, OPERATOR, Access, Operation, Params
 from proto.ops import Table
 from proto.target import described
+from proto.wire import frames, results
+from proto.wire.channel import ProtocolViolation
+from proto.wire.frames import AnyFrame, Call, Event, Fault, Progress, Return
+from proto.wire.front import TO_FRONTS
 
 R = TypeVar("R")
 
@@ -150,7 +151,7 @@ class Router:
         mandate: Mandate | None = None,
         key: str = "",
     ) -> object:
-        """See `proto.dispatch.Dispatcher.call`. A result of more than `MAX_DECODED_BYTES` is `Undecoded`.
+        """See `proto.wire.dispatch.Dispatcher.call`. A result of more than `MAX_DECODED_BYTES` is `Undecoded`.
 
         A call under a `mandate` has the mandate's grant only.
         """

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import trio
 
-from kernel.generation import Generation, RoutedCall, Waiting
+from kernel.router.generation import Generation, RoutedCall, Waiting
 from kernel.router.lane import Lane
 from kernel.router.leaving import Leaving
 from proto.errors import Cancelled, Executed, InvalidParams, LinckiaError, OperationError
-from proto.frames import Progress
 from proto.operation import Operation
+from proto.wire.frames import Progress
 
 Report = Callable[[Progress], None]
 

@@ -19,7 +19,8 @@ from pathlib import Path
 import msgspec
 import trio
 
-from kernel.isolation import keep_running, run_isolated
+from kernel.chronicle.isolation import keep_running, run_isolated
+from kernel.configure.spec import ServiceSpec, ZygoteSpec
 from kernel.supervisor.placement import Exit, Running
 from kernel.supervisor.processes import (
     STOPPED,
@@ -33,13 +34,12 @@ from kernel.supervisor.processes import (
 )
 from kernel.supervisor.service_log import ServiceLog
 from kernel.supervisor.spawn import SERVICE, Prestarted, SpawnError, settle, spawn
-from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
 from kernel.supervisor.standby import Standby
 from kernel.supervisor.start_queue import StartQueue
 from kernel.supervisor.zygote import Zygote, ZygoteDown, ZygoteReport
-from proto import frames
-from proto.launch import EXIT_PROGRAM_KILLED, LaunchConfig
-from proto.link import Link, SocketLink, socket_pair
+from proto.wire import frames
+from proto.wire.launch import EXIT_PROGRAM_KILLED, LaunchConfig
+from proto.wire.link import Link, SocketLink, socket_pair
 
 LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
 """Maximum size of a message on the link: a part and its frame. Our services send nothing longer."""
@@ -244,7 +244,7 @@ class LocalPlacement:
             # The kernel passes descriptors to the front alongside messages.
             pair, open_link = socket_pair, SocketLink
         else:
-            from proto.nng_link import NngLink, stream_pair
+            from proto.wire.nng_link import NngLink, stream_pair
 
             pair, open_link = stream_pair, NngLink.inherited
         ours, theirs = prestarted.link if prestarted is not None else pair()
@@ -270,7 +270,7 @@ class LocalPlacement:
             on_failure.pop_all()
         if spec.handoff:
             # The front, which clients wait for, does not wait for nng. The kernel loads it while the front starts.
-            import proto.nng_link  # noqa: F401  # for the links to all other services
+            import proto.wire.nng_link  # noqa: F401  # for the links to all other services
 
         def expect_the_next() -> None:
             self._starting.end(spec.name)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 import trio
 
-from kernel.ports import Cause, CauseKind
+from kernel.configure.spec import ServiceSpec
+from kernel.router.ports import Cause, CauseKind
 from kernel.supervisor.processes import Activity
-from kernel.supervisor.spec import ServiceSpec
-from proto.launch import EXIT_OUT_OF_MEMORY, EXIT_PROGRAM_KILLED, LaunchConfig
-from proto.link import Link
 from proto.ops.kernel import ClusterStatus
+from proto.wire.launch import EXIT_OUT_OF_MEMORY, EXIT_PROGRAM_KILLED, LaunchConfig
+from proto.wire.link import Link
 
 if TYPE_CHECKING:
     from kernel.supervisor.zygote import ZygoteReport

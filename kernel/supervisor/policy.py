@@ -23,8 +23,8 @@ from typing import TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from kernel.ports import Cause, CauseKind, ServiceState
-from kernel.supervisor.spec import Backoff, Restart, ServiceSpec, check, shutdown_waves
+from kernel.configure.spec import Backoff, Restart, ServiceSpec, check, shutdown_waves
+from kernel.router.ports import Cause, CauseKind, ServiceState
 
 MAX_CLIMB_DOUBLINGS = 7
 """The interval between tries of a better mode doubles with each failure, up to 128 times `climb_after_s`."""

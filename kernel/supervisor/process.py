@@ -18,18 +18,19 @@ from pathlib import Path
 import msgspec
 import trio
 
-from kernel.generation import Generation, HeldBytes
-from kernel.ports import Cause, CauseKind, GenerationSink
-from kernel.supervisor import disk, processes
+from kernel.chronicle import disk
+from kernel.configure.spec import ServiceSpec
+from kernel.router.generation import Generation, HeldBytes
+from kernel.router.ports import Cause, CauseKind, GenerationSink
+from kernel.supervisor import processes
 from kernel.supervisor.placement import Placement, Running, cause_of
 from kernel.supervisor.spawn import SpawnError
-from kernel.supervisor.spec import ServiceSpec
-from proto import frames
-from proto.channel import BACKLOG_BYTES, Channel, ProtocolViolation
 from proto.errors import Unavailable
-from proto.frames import AnyFrame, Bye, ByeAck, Call, Drain, Fault, Hello, Ping, Pong, Ready, Unfinished
-from proto.launch import LaunchConfig
-from proto.link import Link, LinkClosed
+from proto.wire import frames
+from proto.wire.channel import BACKLOG_BYTES, Channel, ProtocolViolation
+from proto.wire.frames import AnyFrame, Bye, ByeAck, Call, Drain, Fault, Hello, Ping, Pong, Ready, Unfinished
+from proto.wire.launch import LaunchConfig
+from proto.wire.link import Link, LinkClosed
 
 LAST_FRAMES_S = 0.25
 """Time allowed for reading frames that arrived before a death."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trio
 
-from proto import log_lines
+from proto.host import log_lines
 
 PIECE_BYTES, PIECE_PAUSE_S = 65_536, 0.005
 """Size of one read and the pause between reads: a service that floods its log slows down only itself."""

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from proto.environment import environment
+from proto.host.environment import environment
 from proto.names import module
 
 SERVICE = module("services.runtime.main")

@@ -15,21 +15,21 @@ from collections.abc import Callable, Collection
 import msgspec
 import trio
 
-from kernel.generation import HeldBytes
-from kernel.isolation import isolated, run_isolated
-from kernel.ports import ROUTINE, Cause, CauseKind, GenerationSink, ServiceState
+from kernel.chronicle.isolation import isolated, run_isolated
+from kernel.configure.spec import ServiceSpec, ZygoteSpec, check
+from kernel.router.generation import HeldBytes
+from kernel.router.ports import ROUTINE, Cause, CauseKind, GenerationSink, ServiceState
 from kernel.supervisor import policy, processes
 from kernel.supervisor.placement import Placement
 from kernel.supervisor.policy import Decision, Event, Plan
 from kernel.supervisor.process import Ended, Life, channel_to
-from kernel.supervisor.spec import ServiceSpec, ZygoteSpec, check
 from kernel.supervisor.zygote import ZygoteReport
-from proto.channel import Channel
 from proto.errors import InvalidParams, Unavailable
-from proto.launch import LaunchConfig
-from proto.link import Link
 from proto.ops.kernel import ClusterStatus, ServiceFigures
 from proto.ops.observation import TimelineEvent
+from proto.wire.channel import Channel
+from proto.wire.launch import LaunchConfig
+from proto.wire.link import Link
 
 LaunchConfigSource = Callable[[ServiceSpec, int, str], LaunchConfig]
 """Returns the launch configuration of a generation, from spec, number and mode."""

@@ -21,17 +21,17 @@ from pathlib import Path
 import msgspec
 import trio
 
-from kernel.ports import ROUTINE
+from kernel.configure.spec import Backoff, ZygoteSpec
+from kernel.router.ports import ROUTINE
 from kernel.supervisor.policy import delay_s
 from kernel.supervisor.processes import STOPPED, Reaper, progress_of, resident_bytes
 from kernel.supervisor.service_log import ServiceLog
 from kernel.supervisor.spawn import SpawnError, spawn
-from kernel.supervisor.spec import Backoff, ZygoteSpec
 from kernel.supervisor.start_queue import StartQueue
-from proto.launch import MAX_PACKET_BYTES, Fork, Forked, FromZygote, LaunchConfig, Loaded, ZygoteConfig
-from proto.link import rights, socket_pair
 from proto.names import module
 from proto.ops.kernel import ZygoteStatus
+from proto.wire.launch import MAX_PACKET_BYTES, Fork, Forked, FromZygote, LaunchConfig, Loaded, ZygoteConfig
+from proto.wire.link import rights, socket_pair
 
 OOM_SCORE_ADJ = 300
 """Killed for lack of memory after the services, which share its memory, and before the kernel."""

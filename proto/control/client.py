@@ -155,7 +155,7 @@ class Client:
             raise KernelGone(gone)
         import msgspec  # imported only when needed, so that commands start quickly
 
-        from proto.frames import read_body
+        from proto.wire.frames import read_body
 
         try:
             # Bytes as base64, as in JSON.

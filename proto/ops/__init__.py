@@ -1,6 +1,6 @@
-"""The table of operations: every module of this package, read once.
+"""The table of operations: those of this package, which services ask of each other, and those of each service.
 
-A module here, or a package of them, declares the operations of one service. There is no other list: `load` imports the
+A service declares its own in `operations.py`, or in a package of that name. There is no other list: `load` imports the
 modules and collects their declarations.
 """
 
@@ -10,9 +10,11 @@ import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 
 from proto.errors import UnknownOperation
 from proto.http import Endpoint
+from proto.names import module
 from proto.operation import SURFACES, Operation, Params
 from proto.suggestions import did_you_mean
 
@@ -60,13 +62,31 @@ class Table(Mapping[str, Operation[object]]):
 
 
 def load(extra: Iterable[str] = ()) -> Table:
-    """Load the operations of this package's modules and of the `extra` modules."""
-    modules = sorted(info.name for info in pkgutil.walk_packages(__path__, f"{__name__}."))
+    """Load the operations of this package, of every built-in service and of the `extra` modules."""
     declared = [
         value
-        for name in (*modules, *extra)
+        for name in (*_below(__name__), *_of_services(), *extra)
         for value in vars(importlib.import_module(name)).values()
         if isinstance(value, type) and issubclass(value, Params) and value.__module__ == name
     ]
     operations = [value.__dict__["__operation__"] for value in declared if "__operation__" in value.__dict__]
     return Table(operations, [value for value in declared if issubclass(value, Endpoint)])
+
+
+def _of_services() -> Iterator[str]:
+    """Return the modules of the services that declare operations; found by their names, since nothing here may import
+    them."""
+    services = module("services")
+    for place in importlib.import_module(services).__path__:
+        for found in sorted(Path(place).glob("*/operations*")):
+            name = f"{services}.{found.parent.name}.operations"
+            if found.suffix == ".py":
+                yield name
+            elif found.is_dir():
+                yield from _below(name)
+
+
+def _below(package: str) -> list[str]:
+    """Return the modules of a package."""
+    found = importlib.import_module(package).__path__
+    return sorted(info.name for info in pkgutil.walk_packages(found, f"{package}."))

@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from proto.errors import InvalidParams
-from proto.front import SERVICE as FRONT
 from proto.operation import CLIENT, Family, Params, Role
+from proto.wire.front import SERVICE as FRONT
 
 internal = Family("embed", role=Role.INTERNAL, callers=("retrieve", CLIENT), within_roots=True)
 

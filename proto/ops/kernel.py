@@ -7,12 +7,12 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from proto.frames import Backlog
-from proto.front import SERVICE as FRONT
 from proto.grants import TokenTable
 from proto.later import MAX_LATER_CALLS, LaterCall
 from proto.mounts import MountTable
 from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
+from proto.wire.frames import Backlog
+from proto.wire.front import SERVICE as FRONT
 
 SERVICE = "kernel"
 

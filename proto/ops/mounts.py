@@ -8,9 +8,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.front import SERVICE as FRONT
 from proto.mounts import PREFIX, REGISTRY, Flag, MountName, MountNames, Offered, Taken, Wanted
 from proto.operation import OPERATOR, Family, Params, Role
+from proto.wire.front import SERVICE as FRONT
 
 
 class _Adapters(Collection[str]):

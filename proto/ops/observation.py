@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from proto.front import SERVICE as FRONT
 from proto.operation import OPERATOR, Family, Params, Role
 from proto.ops.kernel import SERVICE, BackupStatus, ClusterStatus, Done, ServiceName, ServiceStatus
+from proto.wire.front import SERVICE as FRONT
 
 operator = Family(SERVICE, callers=(OPERATOR,))
 internal = Family(SERVICE, role=Role.INTERNAL)

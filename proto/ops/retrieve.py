@@ -12,8 +12,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from proto.frames import Backlog
 from proto.operation import OPERATOR, Family, Params, Role
+from proto.wire.frames import Backlog
 
 internal = Family("retrieve", role=Role.INTERNAL, callers=("documents", "knowledge", "memory", "transcripts", OPERATOR))
 

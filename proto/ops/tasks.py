@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Meta
 
 from proto.errors import Executed, InvalidParams
-from proto.front import SERVICE as FRONT
 from proto.grants import Grant
 from proto.later import LaterCall
 from proto.operation import Family, Params, Role
+from proto.wire.front import SERVICE as FRONT
 
 SERVICE: Final = "tasks"
 

@@ -22,7 +22,7 @@ from services.approvals import preview, store
 from services.approvals.store import Row
 from services.runtime.database import Database, Kind
 from services.runtime.handlers import Context, Environment, Handlers, handles
-from services.runtime.times import NS, rfc3339
+from services.shared.times import NS, rfc3339
 
 ASKED_CHARS = 1_500
 """Length of the parameters in a question to a client."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from proto import frames
 from proto.approvals import TOOLS, tool_of
 from proto.mounts import TOOLS_CALL, MountRequest
 from proto.ops.approvals import ApprovalWait
+from proto.wire import frames
 
 PREVIEW_CHARS = 4_000
 VALUE_CHARS = 1_000

@@ -16,7 +16,7 @@ import apsw
 from proto.errors import Overloaded
 from services.approvals.manifest import SCHEMA_VERSION
 from services.runtime.database import Schema
-from services.runtime.times import DAY_NS, NS
+from services.shared.times import DAY_NS, NS
 
 PENDING, APPROVED, DENIED, EXPIRED = "pending", "approved", "denied", "expired"
 

@@ -31,8 +31,8 @@ from types import TracebackType
 from typing import Final
 
 from proto.backup import STAGING, BackupFailed
+from proto.host.removal import empty, remove
 from proto.manifest import Keep
-from proto.removal import empty, remove
 from proto.stores import LOGS, Refuse, StoredFile, Stores, entries, foreign, opened_folder, shown
 from services.backup.locked_database import LockedDatabase, Unfit
 from services.backup.piece import Piece, has_too_many_holes, opened

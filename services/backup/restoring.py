@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from proto.backup import BackupFailed, File, Hold, Manifest, Program
-from proto.durable import sync_folder
+from proto.host.durable import sync_folder
 from proto.manifest import Keep
 from proto.stores import Stores
 from services.backup.beneath import Tree

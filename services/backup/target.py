@@ -20,9 +20,9 @@ from typing import Final
 
 import msgspec
 
-from proto import zstd
 from proto.backup import BackupFailed, Manifest
-from proto.durable import replace_file, sync_folder
+from proto.host.durable import replace_file, sync_folder
+from services.shared import zstd
 
 FORMAT: Final = 1
 """Version of the format of manifests and chunks; a program reads those up to its own."""

@@ -1,4 +1,4 @@
-"""The cluster driver: connects to Ray, and places services on nodes as the kernel asks (`proto.cluster`).
+"""The cluster driver: connects to Ray, and places services on nodes as the kernel asks (`proto.wire.cluster`).
 
     python -m services.cluster.driver CONFIG_FD CONTROL_FD
 
@@ -21,7 +21,7 @@ import msgspec
 import ray
 import trio
 
-from proto.cluster import (
+from proto.wire.cluster import (
     MAX_PACKET_BYTES,
     DriverConfig,
     Ended,

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import msgspec
 
-from proto.environment import environment
-from proto.launch import LaunchConfig
-from proto.models import hub
+from proto.host.environment import environment
+from proto.host.models import hub
 from proto.names import module
+from proto.wire.launch import LaunchConfig
 from services.cluster import certificates
 from services.cluster.relay import relay, rest_of
 

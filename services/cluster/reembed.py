@@ -2,10 +2,9 @@
 
     python -m services.cluster.reembed
 
-It reads `proto.cluster.ToEmbedding` from its standard input and writes `FromEmbedding` to its standard output. It knows
-nothing of collections: the command takes pages from their outboxes, and stores what comes back. If a node is lost, Ray
-Data computes its part again elsewhere; if that fails, the rest of the window is tried again.
-"""
+It reads `proto.wire.cluster.ToEmbedding` from its standard input and writes `FromEmbedding` to its standard output. It
+knows nothing of collections: the command takes pages from their outboxes, and stores what comes back. If a node is
+lost, Ray Data computes its part again elsewhere; if that fails, the rest of the window is tried again."""
 
 from __future__ import annotations
 
@@ -21,7 +20,8 @@ import numpy as np
 import ray
 import ray.data
 
-from proto.cluster import (
+from proto.errors import LinckiaError
+from proto.wire.cluster import (
     LENGTH_BYTES,
     Connected,
     Done,
@@ -33,7 +33,6 @@ from proto.cluster import (
     ToEmbedding,
     Vectors,
 )
-from proto.errors import LinckiaError
 from services.cluster.node import new_folder
 from services.runtime.privileges import KernelGone, die_with
 

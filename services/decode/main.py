@@ -16,8 +16,8 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto import extras
 from proto.errors import Unavailable
+from proto.host import extras
 from proto.ops import decode as ops
 from proto.ops.media import MediaBytes, MediaKind
 from services.decode.images import FORMATS, image, pdf

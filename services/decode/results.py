@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from proto.errors import LinckiaError
 from proto.ops.decode import MAX_TEXT_CHARACTERS, Picture
 from proto.ops.media import MAX_CHUNK_BYTES
-from services.runtime.text.invisible import without_breaks
+from services.shared.text.invisible import without_breaks
 
 SIDE: Final = 320
 MAX_PIXELS: Final = 120_000_000

@@ -13,7 +13,7 @@ from services.documents.store.databases import Store
 from services.documents.text.feed import ContentFeed
 from services.documents.text.indexing import Indexing
 from services.runtime.handlers import Environment
-from services.runtime.outbox import Outbox
+from services.shared.outbox import Outbox
 
 EXTRACTION_PATIENCE_S = 10.0
 

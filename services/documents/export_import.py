@@ -16,8 +16,8 @@ import msgspec
 import trio
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents import carry as ops
 from services.documents.components import OperationGroup
+from services.documents.operations import carry as ops
 from services.documents.store import kinds, objects, rows, snapshots, tables
 from services.documents.store.compress import DamagedContent
 from services.documents.store.objects import Block, Content

@@ -16,13 +16,13 @@ import trio
 
 from proto.errors import InvalidParams, LinckiaError
 from proto.ops.completing import NAMES_LIKE
-from proto.ops.documents import find
 from proto.ops.documents import reading as ops
 from proto.ops.retrieve import RetrieveStatus
 from services.documents import restore, verify
 from services.documents.add import folders
 from services.documents.code import traversal
 from services.documents.components import OperationGroup
+from services.documents.operations import find
 from services.documents.store import objects, rows, snapshots, texts
 from services.documents.store.compress import DamagedContent
 from services.documents.store.objects import Stored

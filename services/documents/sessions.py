@@ -28,10 +28,10 @@ from services.documents.add.folders import Walk
 from services.documents.components import Components, OperationGroup
 from services.documents.store import rows
 from services.documents.store.rows import DocumentAttributes
-from services.runtime.follower import Follower
 from services.runtime.handlers import Context, handles
-from services.runtime.ignore_files import GENERATED, VERSION_CONTROL
 from services.runtime.roots import is_below
+from services.shared.follower import Follower
+from services.shared.ignore_files import GENERATED, VERSION_CONTROL
 
 _log = logging.getLogger("linckia.documents")
 

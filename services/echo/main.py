@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from proto.ops.echo import Echo, EchoParams
+from services.echo.operations import Echo, EchoParams
 from services.runtime.handlers import Context, Environment, Handlers
 
 

@@ -26,13 +26,13 @@ from pathlib import Path
 
 import msgspec
 
-from proto import extras
-from proto.durable import replace_file
 from proto.errors import OperationError
+from proto.host import extras
+from proto.host.durable import replace_file
 from services.embed.encoder import Encoder
 from services.embed.weights import ModelFiles, fingerprint, supports
-from services.runtime.models.checkpoint import Ids
-from services.runtime.models.device import Precision, processor, require_device
+from services.shared.models.checkpoint import Ids
+from services.shared.models.device import Precision, processor, require_device
 
 WORTH = 1.2
 """Speedup from which torch is worth the seconds and the memory that loading it takes."""

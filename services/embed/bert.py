@@ -22,7 +22,7 @@ from torch import Tensor
 
 from services.embed.encoder import Vectors
 from services.embed.weights import first_position, prefix_of
-from services.runtime.models.checkpoint import Ids
+from services.shared.models.checkpoint import Ids
 
 Activation = Callable[[Tensor], Tensor]
 

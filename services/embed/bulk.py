@@ -13,7 +13,7 @@ from proto.ops.embed import TextKind
 from services.embed.backends import Backend
 from services.embed.main import load
 from services.embed.serving import EmbedSettings, most_tokens
-from services.runtime.models.checkpoint import Ids
+from services.shared.models.checkpoint import Ids
 
 Halves = npt.NDArray[np.float16]
 

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from services.embed.weights import Pooling
-from services.runtime.models.batcher import Rows
-from services.runtime.models.checkpoint import Ids
-from services.runtime.models.device import Precision
+from services.shared.models.batcher import Rows
+from services.shared.models.checkpoint import Ids
+from services.shared.models.device import Precision
 
 Vectors = npt.NDArray[np.float32]
 """Unit vectors, shape (texts, dimensions), or the states of a text's tokens, shape (tokens, dimensions)."""

@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 import trio
 
-from proto import extras
-from proto.durable import replace_file
 from proto.errors import InvalidParams, OperationError, Unavailable
+from proto.host import extras
+from proto.host.durable import replace_file
 from proto.names import module
 from proto.ops.embed import (
     MODEL_MISSING,
@@ -44,9 +44,9 @@ from services.embed.samples import COMPARED
 from services.embed.serving import EmbedSettings, Loaded, Serving
 from services.embed.weights import AUTO, resolve, supports
 from services.runtime.handlers import Context, Environment, Handlers, handles
-from services.runtime.models import gpu
-from services.runtime.models.checkpoint import ModelMissing
-from services.runtime.models.folders import NotInstalled
+from services.shared.models import gpu
+from services.shared.models.checkpoint import ModelMissing
+from services.shared.models.folders import NotInstalled
 
 LOOK_AGAIN_S = 2.0
 """Least time between two looks for a model that is not installed."""

@@ -21,15 +21,15 @@ import msgspec
 import numpy as np
 import onnxruntime  # type: ignore[import-untyped]  # it has no types
 
-from proto.durable import replace_file
+from proto.host.durable import replace_file
 from proto.ops.embed import TextKind
 from services.embed.encoder import Encoder, Vectors, pool, unit
 from services.embed.samples import COMPARED, SEEN
 from services.embed.tensors import Tensors, blocks
 from services.embed.tokens import TextTokenizer
 from services.embed.weights import MASK, STATES, WORDS, ModelFiles, fingerprint
-from services.runtime.models.checkpoint import Ids
-from services.runtime.models.device import Precision, processor
+from services.shared.models.checkpoint import Ids
+from services.shared.models.device import Precision, processor
 
 _ROUNDS = 3
 

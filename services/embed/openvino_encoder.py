@@ -24,13 +24,13 @@ import openvino  # type: ignore[import-untyped]  # it has no types
 from openvino import Node
 from openvino import opset13 as operators
 
-from proto import extras
-from proto.machine import usable_cores
+from proto.host import extras
+from proto.host.machine import usable_cores
 from services.embed.encoder import Encoder, Vectors
 from services.embed.tensors import Take, Tensors, blocks, positions
 from services.embed.weights import ModelFiles
-from services.runtime.models.checkpoint import Ids
-from services.runtime.models.device import Precision
+from services.shared.models.checkpoint import Ids
+from services.shared.models.device import Precision
 
 
 class OpenVinoEncoder(Encoder):

@@ -10,8 +10,8 @@ import numpy as np
 from services.embed.encoder import Encoder, Vectors, pool, unit
 from services.embed.tensors import read_tensors
 from services.embed.weights import DenseLayer, ModelFiles
-from services.runtime.models.checkpoint import Ids
-from services.runtime.models.folders import ModelMissing
+from services.shared.models.checkpoint import Ids
+from services.shared.models.folders import ModelMissing
 
 _erf = np.vectorize(math.erf, otypes=[np.float32])
 

@@ -17,10 +17,10 @@ from services.embed.encoder import Encoder, LateInteraction, LatePair, Vectors
 from services.embed.samples import SEEN
 from services.embed.tokens import TextTokenizer, Tokens
 from services.embed.weights import AUTO, ModelFiles, fingerprint
-from services.runtime.models.batcher import Batcher, BatchLimits, Lane, watch_health
-from services.runtime.models.checkpoint import Ids
-from services.runtime.models.device import ModelSettings, batches_at_once, bytes_of
-from services.runtime.models.gpu import affordable_tokens
+from services.shared.models.batcher import Batcher, BatchLimits, Lane, watch_health
+from services.shared.models.checkpoint import Ids
+from services.shared.models.device import ModelSettings, batches_at_once, bytes_of
+from services.shared.models.gpu import affordable_tokens
 
 _INLINE_CHARACTERS = 2000
 """A request up to this length is tokenized in the event loop: a tenth of a millisecond, less than switching to a

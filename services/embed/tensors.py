@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from services.embed.encoder import Vectors
 from services.embed.weights import ModelFiles, first_position, prefix_of
-from services.runtime.models.checkpoint import Ids, ModelMissing, tensor_headers
+from services.shared.models.checkpoint import Ids, ModelMissing, tensor_headers
 
 _TOKENS_AT_ONCE = 512
 """The intermediate results of this many tokens fit into a core's cache; more are slower."""

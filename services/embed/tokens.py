@@ -11,7 +11,7 @@ import numpy as np
 from proto.errors import InvalidParams
 from proto.ops.embed import TextKind
 from services.embed.weights import ModelFiles
-from services.runtime.models.checkpoint import Ids, encode_cut, open_tokenizer
+from services.shared.models.checkpoint import Ids, encode_cut, open_tokenizer
 
 
 class Tokens(msgspec.Struct, frozen=True):

@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 from services.embed.bert import PackedBert
 from services.embed.encoder import Encoder, Vectors
 from services.embed.weights import ModelFiles, supports
-from services.runtime.models.checkpoint import Ids, load_transformer, parameters_of
-from services.runtime.models.device import Precision, resolve_precision, survives, torch_type
+from services.shared.models.checkpoint import Ids, load_transformer, parameters_of
+from services.shared.models.device import Precision, resolve_precision, survives, torch_type
 
 _PADDED_BATCH = 16
 """Sequences per padded batch; they are sorted by length, so there is little padding."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from proto.models import known
-from services.runtime.models import checkpoint
-from services.runtime.models.checkpoint import Checkpoint, ModelMissing, read_checkpoint
-from services.runtime.models.folders import AUTO, PACKAGED, PREFERRED, locate_embedder, read_json
+from proto.host.models import known
+from services.shared.models import checkpoint
+from services.shared.models.checkpoint import Checkpoint, ModelMissing, read_checkpoint
+from services.shared.models.folders import AUTO, PACKAGED, PREFERRED, locate_embedder, read_json
 
 __all__ = ["AUTO", "PACKAGED", "PREFERRED", "DenseLayer", "ModelFiles", "Pooling", "fingerprint", "resolve"]
 

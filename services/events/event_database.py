@@ -15,8 +15,8 @@ import msgspec
 
 from proto.ops.events import Event, EventKind
 from services.events.manifest import SCHEMA_VERSION
-from services.runtime import times
 from services.runtime.database import Schema
+from services.shared import times
 
 TRIMMED_AT_ONCE = 20_000
 """How many events one transaction deletes at most, so that no write waits long."""

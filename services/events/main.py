@@ -16,7 +16,7 @@ from services.events.log import Log
 from services.events.reading import Reading
 from services.events.sources import FILES, Files, Kernel
 from services.runtime.handlers import Environment, Handlers
-from services.runtime.times import DAY_NS
+from services.shared.times import DAY_NS
 
 RETRY_S = 5.0
 

@@ -22,9 +22,9 @@ from proto.ops.watch import ChangeKind
 from services.events import event_database
 from services.events.event_database import NewEvent, Row
 from services.events.log import Log
-from services.runtime import times
 from services.runtime.handlers import Context, Environment, handles
 from services.runtime.roots import Roots, is_below
+from services.shared import times
 
 LATEST = 50
 """Events that the resource shows without `?after=N`."""

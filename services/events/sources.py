@@ -17,11 +17,11 @@ from proto.ops.observation import AuditedChange, Happened, KernelHappened, Timel
 from proto.ops.watch import Change, ChangeKind, EntryKind
 from services.events.event_database import Bounds, NewEvent
 from services.events.log import Log
-from services.runtime.follower import Follower
 from services.runtime.handlers import Environment
-from services.runtime.ignore_files import GENERATED, VERSION_CONTROL
 from services.runtime.storage import FULL_PAUSE_S, DiskFull
-from services.runtime.times import NS
+from services.shared.follower import Follower
+from services.shared.ignore_files import GENERATED, VERSION_CONTROL
+from services.shared.times import NS
 
 FILES, AUDIT, TIMELINE = "files", "audit", "timeline"
 """Names of the sources in the table of positions."""

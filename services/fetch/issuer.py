@@ -15,8 +15,8 @@ import msgspec
 import trio
 
 from proto.errors import InvalidParams, OperationError, Unavailable
-from proto.front import is_loopback
 from proto.ops.fetch import IssuerKeySet
+from proto.wire.front import is_loopback
 from services.fetch.client import Allowed, Client, parse
 
 MAX_BYTES = 256 * 1024

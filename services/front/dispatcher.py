@@ -8,15 +8,16 @@ from typing import Any, Protocol, TypeVar, Unpack
 import msgspec
 import trio
 
-from proto import frames, grants, keys, results
+from proto import grants, keys
 from proto.approvals import ApprovalSettings, Rules, tool_of
-from proto.dispatch import CallOptions, Dispatcher
 from proto.errors import Executed, Forbidden, Kind, LinckiaError, Timeout, UnknownOperation
-from proto.frames import Event
-from proto.front import SERVICE
 from proto.mounts import MountRequest
 from proto.operation import CLIENT, Access, Operation, Params
 from proto.target import described
+from proto.wire import frames, results
+from proto.wire.dispatch import CallOptions, Dispatcher
+from proto.wire.frames import Event
+from proto.wire.front import SERVICE
 from services.front import rate, refusals
 from services.front.long_messages import turn
 from services.front.protocol.session import current_idempotency_key, current_peer, current_session
@@ -59,7 +60,7 @@ async def run_locally(
 
 
 class LinkDispatcher(Dispatcher):
-    """`proto.dispatch.Dispatcher` over the front's link to the kernel.
+    """`proto.wire.dispatch.Dispatcher` over the front's link to the kernel.
 
     Args:
         local: handlers of the front's own operations, by name.
@@ -85,7 +86,7 @@ class LinkDispatcher(Dispatcher):
         return LinkDispatcher(self._outgoing, self._local, self.rules, parent=parent)
 
     async def call(self, operation: Operation[Any], params: Params[Any], **options: Unpack[CallOptions]) -> object:
-        """See `proto.dispatch.Dispatcher.call`."""
+        """See `proto.wire.dispatch.Dispatcher.call`."""
         caller, limit_s = options.get("caller", CLIENT), options.get("timeout_s")
         if caller == CLIENT:
             rate.count(operation.name)

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING
 import trio
 
 from proto.approvals import ApprovalSettings, Rules
-from proto.dispatch import Dispatcher
 from proto.errors import InvalidParams
-from proto.front import PATIENCE_S
 from proto.mcp import ListChanged
 from proto.operation import SURFACES, operation_of
 from proto.ops import Table
 from proto.ops.kernel import KernelMounts
-from proto.surfaces.surface import Surface
+from proto.wire.dispatch import Dispatcher
+from proto.wire.front import PATIENCE_S
 from services.front.composite.run import Composites
 from services.front.dispatcher import Events
 from services.front.mounted.mounted import Mounted
@@ -34,6 +33,7 @@ from services.front.protocol.fast_path import SDK
 from services.front.protocol.notifier import Notifier
 from services.front.protocol.served import Served
 from services.front.scratchpad import Scratchpads
+from services.front.surfaces.surface import Surface
 from services.front.tasks import LongCalls
 from services.front.tool_search import ToolSearches, ToolVectors, embed_through
 

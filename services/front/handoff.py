@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
-from proto.front import (
+from proto.wire.front import (
     MAX_DESCRIPTORS,
     MAX_PACKET_BYTES,
     Attach,

@@ -17,11 +17,11 @@ import trio
 from proto import ops
 from proto.approvals import Rules
 from proto.errors import Unavailable
-from proto.frames import Level
-from proto.front import SERVICE, FrontSettings
 from proto.json_types import JsonObject
 from proto.operation import ALL, SURFACES, Params, operation_of
 from proto.ops import Table
+from proto.wire.frames import Level
+from proto.wire.front import SERVICE, FrontSettings
 from services.front import prompts, refusals, scratchpad
 from services.front.composite.run import Composites
 from services.front.dispatcher import LinkDispatcher
@@ -97,7 +97,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
 @dataclass(frozen=True)
 class _ForwardedRequests:
-    """`proto.dispatch.ClientRequests` that passes everything to the caller of the call being served."""
+    """`proto.wire.dispatch.ClientRequests` that passes everything to the caller of the call being served."""
 
     ctx: Context
 

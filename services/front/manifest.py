@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from proto.front import SERVICE
 from proto.manifest import GIB, MCP, SCRATCH, Manifest, Pool, Roots
+from proto.wire.front import SERVICE
 
 MANIFESTS = (
     Manifest(

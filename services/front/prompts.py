@@ -23,11 +23,11 @@ import msgspec
 import trio
 
 from proto import grants
-from proto.front import PromptFolder
 from proto.json_types import JsonObject
 from proto.mcp import Message, PromptResult, Text
 from proto.operation import ALL
-from proto.ops.front import SURFACES, Depth, Research, ReviewChanges, SearchCodebase, SummarizeDocument
+from proto.wire.front import PromptFolder
+from services.front.operations.steps import SURFACES, Depth, Research, ReviewChanges, SearchCodebase, SummarizeDocument
 from services.runtime.roots import OutsideRoots, Roots, is_below
 
 R = TypeVar("R")

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import trio
 
 from proto.errors import LinckiaError
-from proto.frames import new_trace, pack_body
-from proto.front import SERVICE
 from proto.grants import current as current_grant
 from proto.operation import operation_of
 from proto.ops.kernel import KernelRefused
 from proto.repeats import INTERVAL_S, Repeats
+from proto.wire.frames import new_trace, pack_body
+from proto.wire.front import SERVICE
 from services.front.protocol.session import STDIO, current_peer
 from services.runtime.calls import Outgoing
 

@@ -23,7 +23,7 @@ import trio
 
 from proto.errors import InvalidParams, OperationError
 from proto.operation import Operation
-from proto.ops.front import (
+from services.front.operations.steps import (
     ScratchpadContent,
     ScratchpadEntry,
     ScratchpadList,
@@ -31,8 +31,8 @@ from proto.ops.front import (
     ScratchpadRead,
     ScratchpadStats,
 )
-from proto.surfaces.surface import caches
 from services.front.protocol.session import SessionState, current_session
+from services.front.surfaces.surface import caches
 
 MIN_BYTES = 4096
 """Shortest result that is stored; shorter ones are sent directly."""

@@ -16,15 +16,15 @@ import msgspec
 
 from proto import grants
 from proto.approvals import Rules
-from proto.dispatch import CallOptions, Dispatcher, Outlasting
 from proto.errors import Failure, InvalidParams, Kind, LinckiaError
-from proto.front import SERVICE as FRONT
 from proto.json_types import JsonObject
 from proto.mounts import is_route
 from proto.operation import CLIENT, Operation, Params, operation_of
 from proto.ops.kernel import SERVICE as KERNEL
 from proto.ops.kernel import KernelNameCall
 from proto.ops.tasks import Schedule, Task, TaskAdopt, TaskFailure, TaskStart
+from proto.wire.dispatch import CallOptions, Dispatcher, Outlasting
+from proto.wire.front import SERVICE as FRONT
 
 META: Final = "io.linckia/task"
 """Member of `_meta`: in a request, true asks for a task; in a result, it is the task."""
@@ -124,7 +124,7 @@ class LongCalls(Dispatcher):
     async def call(
         self, operation: Operation[object], params: Params[object], **options: Unpack[CallOptions]
     ) -> object:
-        """See `proto.dispatch.Dispatcher.call`."""
+        """See `proto.wire.dispatch.Dispatcher.call`."""
         if options.get("caller", CLIENT) != CLIENT:
             return await self._dispatcher.call(operation, params, **options)
         if isinstance(params, TaskStart | Schedule):

@@ -1,8 +1,8 @@
 """Finds operations, tools of mounted servers among them, by the words and by the meaning of a task.
 
-The words are `proto.surfaces.finding`. The meaning is the cosine of vectors that `embed` computes: of the task, and of
-a short text for each operation. Both are added (a weighted sum; the vectors as standard scores, so that the weight does
-not depend on the model), and tools whose whole server fits the task gain a little.
+The words are `services.front.surfaces.finding`. The meaning is the cosine of vectors that `embed` computes: of the
+task, and of a short text for each operation. Both are added (a weighted sum; the vectors as standard scores, so that
+the weight does not depend on the model), and tools whose whole server fits the task gain a little.
 
 Vectors are computed once for each text, in the background, while searches go by words alone. So they do if `embed` is
 down, slow, or has changed its model.
@@ -19,14 +19,14 @@ from typing import Final, TypeAlias
 import msgspec
 import trio
 
-from proto.dispatch import Dispatcher
 from proto.errors import LinckiaError
-from proto.front import SERVICE
 from proto.operation import Operation, operation_of
 from proto.ops.embed import EmbedResult, EmbedTexts, TextKind
-from proto.surfaces.finding import Index, is_mounted, parameters_of, split_name
-from proto.surfaces.shapes import generalized
-from proto.surfaces.steps import Steps
+from proto.wire.dispatch import Dispatcher
+from proto.wire.front import SERVICE
+from services.front.surfaces.finding import Index, is_mounted, parameters_of, split_name
+from services.front.surfaces.shapes import generalized
+from services.front.surfaces.steps import Steps
 
 Embed = Callable[[EmbedTexts], Awaitable[EmbedResult]]
 """Calls `embed_texts`. Raises LinckiaError."""

@@ -14,7 +14,7 @@ from proto.ops.graph import MAX_WAIT_S, GraphDelete, GraphEpoch, GraphNodes, Gra
 from services.knowledge import nodes
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
-from services.runtime.outbox import pages
+from services.shared.outbox import pages
 
 CORPUS = "notes"
 BATCH = 256

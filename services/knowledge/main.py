@@ -12,7 +12,6 @@ import trio
 from msgspec import structs
 
 from proto.errors import LinckiaError, OperationError, Unavailable
-from proto.ops import knowledge as ops
 from proto.ops.completing import NAMES_LIKE
 from proto.ops.graph import Direction
 from proto.ops.retrieve import CollectionStatus, RetrieveSimilar, RetrieveStatus
@@ -26,6 +25,7 @@ from services.knowledge.note_database import open_database
 from services.knowledge.notes import files
 from services.knowledge.notes.excerpts import part
 from services.knowledge.notes.spelling import nfc
+from services.knowledge.operations import notes as ops
 from services.knowledge.search.discovery import Discovery
 from services.knowledge.search.loose_ends import LooseEndList, LooseEnds
 from services.knowledge.search.refinement import Refiner
@@ -33,13 +33,13 @@ from services.knowledge.search.search_operations import Search
 from services.knowledge.search.topics import Topics
 from services.knowledge.writing.write_operations import WriteOperations
 from services.runtime.database import Database
-from services.runtime.date_ranges import rfc3339
-from services.runtime.follower import Follower
 from services.runtime.handlers import Context, Environment, Handlers, handles
-from services.runtime.ignore_files import IGNORE_FILES
-from services.runtime.outbox import Outbox
 from services.runtime.rewrite import content_hash
 from services.runtime.roots import Denied, OutsideRoots, printable
+from services.shared.date_ranges import rfc3339
+from services.shared.follower import Follower
+from services.shared.ignore_files import IGNORE_FILES
+from services.shared.outbox import Outbox
 
 SIMILAR_AT_LEAST = 0.8
 SIMILAR_LIMIT = 10

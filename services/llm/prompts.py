@@ -20,7 +20,7 @@ import msgspec
 
 from proto.errors import Unavailable
 from proto.ops.llm import Candidate, LinkKind, Placed, Refinement, SuggestedLink, Unlinked
-from services.runtime.linear import without_spans
+from services.shared.linear import without_spans
 
 TEXT_CHARACTERS = 700
 _TITLE_CHARACTERS = 200

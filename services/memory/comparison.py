@@ -26,7 +26,7 @@ from services.memory.vocabulary import (
     UNITS,
     VERBS,
 )
-from services.runtime.text.invisible import visible
+from services.shared.text.invisible import visible
 
 CLOSE_COSINE = 0.7
 CLOSE_WORDS = 0.5

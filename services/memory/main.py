@@ -19,10 +19,10 @@ from services.memory.memory_db import Row
 from services.memory.recall import Recalling
 from services.memory.writing import Writing
 from services.runtime.database import Database, Kind
-from services.runtime.forgetting import ForgettingFeed
 from services.runtime.handlers import Environment, Handlers
-from services.runtime.search_feed import Due
-from services.runtime.times import DAY_NS, NS
+from services.shared.forgetting import ForgettingFeed
+from services.shared.search_feed import Due
+from services.shared.times import DAY_NS, NS
 
 BATCH = 500
 

@@ -19,8 +19,8 @@ from proto.ops import memory as ops
 from proto.ops.memory import CarriedSaid as Said
 from services.memory.comparison import fold
 from services.memory.manifest import SCHEMA_VERSION
-from services.runtime import times
 from services.runtime.database import Schema
+from services.shared import times
 
 SHOWN_SAYINGS = 20
 SHOWN_LINKS = 100

@@ -14,9 +14,9 @@ from services.memory import memory_db, scopes
 from services.memory.comparison import fold, tells_apart
 from services.memory.memory_db import Place, Row
 from services.runtime.database import Database
-from services.runtime.forgetting import ForgettingFeed
 from services.runtime.handlers import Context, handles
-from services.runtime.times import NS, between
+from services.shared.forgetting import ForgettingFeed
+from services.shared.times import NS, between
 
 CANDIDATES = 50
 FOUND_S = 2.0

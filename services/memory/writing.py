@@ -18,10 +18,10 @@ from proto.ops.retrieve import Filter, RetrieveSearch
 from services.memory import memory_db, scopes
 from services.memory.comparison import Relation, closeness, fold, has_words, matched_by, relation
 from services.memory.memory_db import Place, Row
-from services.runtime import times
 from services.runtime.database import Database
-from services.runtime.forgetting import ForgettingFeed, request_scrub
 from services.runtime.handlers import Context, handles
+from services.shared import times
+from services.shared.forgetting import ForgettingFeed, request_scrub
 
 COMPARED = 20
 """Nearest memories that a new one is compared with, and as many of the latest, which the search may not have yet."""

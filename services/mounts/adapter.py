@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import trio
 
-from proto.frames import Written
 from proto.mounts import CHANGE, MountRequest, operations_of
-from services.mounts.connections import Connect, to_command
-from services.mounts.environment import (
+from proto.wire.frames import Written
+from services.mounts.instance import Limits, StartFailed
+from services.mounts.link.connections import Connect, to_command
+from services.mounts.process.environment import (
     AdapterSettings,
     Secrets,
     SettingProblem,
@@ -26,8 +27,7 @@ from services.mounts.environment import (
     settings_from,
     size_bytes,
 )
-from services.mounts.instance import Limits, StartFailed
-from services.mounts.processes import kill_leftovers
+from services.mounts.process.processes import kill_leftovers
 from services.mounts.remembered import Remembered
 from services.mounts.servers import Servers
 from services.runtime.ending import ProgramEnded
@@ -56,7 +56,7 @@ def _connects(settings: AdapterSettings, mark: str, env: Environment) -> list[Co
             )
         ]
     # The SDK takes a third of a second and much memory, which servers here do not need.
-    from services.mounts.http_links import to_url
+    from services.mounts.link.http_links import to_url
 
     def login(address: str) -> None:
         env.info(login=address)

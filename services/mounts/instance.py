@@ -15,26 +15,21 @@ import trio
 from msgspec import Raw
 
 from proto.errors import Timeout
-from proto.frames import Written
 from proto.mounts import TOOLS_CALL, MountRequest
-from services.mounts import messages, processes, shapes
-from services.mounts.child import NotStarted
-from services.mounts.connections import Connect, Connection
-from services.mounts.exchange import Exchange, Exchanges, Turns, log_line
-from services.mounts.handshake import (
-    CLIENT_CAPABILITIES,
-    LOG_LEVEL,
-    Greeting,
-    Refused,
-    greet,
-    passed_capabilities,
-)
-from services.mounts.hidden import found_in, without
-from services.mounts.links import LinkEnded
-from services.mounts.liveness import LOOK_S, Behind, Liveness
-from services.mounts.messages import Message
-from services.mounts.peer import BadReply, Lost, NoReply, Peer, Pending
-from services.mounts.questions import Questions, input_rounds
+from proto.wire.frames import Written
+from services.mounts.link import messages
+from services.mounts.link.connections import Connect, Connection
+from services.mounts.link.exchange import Exchange, Exchanges, Turns, log_line
+from services.mounts.link.handshake import CLIENT_CAPABILITIES, LOG_LEVEL, Greeting, Refused, greet, passed_capabilities
+from services.mounts.link.links import LinkEnded
+from services.mounts.link.liveness import LOOK_S, Behind, Liveness
+from services.mounts.link.messages import Message
+from services.mounts.link.peer import BadReply, Lost, NoReply, Peer, Pending
+from services.mounts.link.questions import Questions, input_rounds
+from services.mounts.offers import shapes
+from services.mounts.offers.hidden import found_in, without
+from services.mounts.process import processes
+from services.mounts.process.child import NotStarted
 from services.runtime.handlers import Context
 
 STOPPED_S = 2.0

@@ -14,14 +14,14 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 import trio
 
-from proto import frames
 from proto.errors import Forbidden, InvalidParams, OperationError
 from proto.mounts import CHANGED, Definitions, Flag, MountChanged, MountNames, Offered, is_name, service_of
 from proto.ops import mounts as ops
-from services.mounts import flags
-from services.mounts.canonical import Parsed, canonical, changed_lists, checked, differences, parse
-from services.mounts.names import Names
-from services.mounts.store import Kept, Store
+from proto.wire import frames
+from services.mounts.offers import flags
+from services.mounts.offers.canonical import Parsed, canonical, changed_lists, checked, differences, parse
+from services.mounts.offers.names import Names
+from services.mounts.offers.store import Kept, Store
 from services.runtime.handlers import Context, Environment, Handlers, handles
 
 _log = logging.getLogger("linckia.service")

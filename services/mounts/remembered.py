@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from proto.durable import replace_file
+from proto.host.durable import replace_file
 
 FILE = "state.json"
 SESSIONS_MOST = 4096

@@ -26,18 +26,18 @@ from proto.errors import (
     Timeout,
     Unavailable,
 )
-from proto.frames import Written
-from proto.launch import EXIT_OUT_OF_MEMORY, EXIT_PROGRAM_KILLED
 from proto.mounts import ACTIVITY, CHANGE, READ, UPDATED, MountRequest, MountResourceUpdated
 from proto.ops.mounts import MountsPut
-from services.mounts import subscriptions
-from services.mounts.connections import Connect
-from services.mounts.definitions import definitions_of
-from services.mounts.environment import AdapterSettings
-from services.mounts.exchange import what_is_called
+from proto.wire.frames import Written
+from proto.wire.launch import EXIT_OUT_OF_MEMORY, EXIT_PROGRAM_KILLED
 from services.mounts.instance import Instance, Limits, StartFailed
-from services.mounts.liveness import Behind
-from services.mounts.peer import BadReply, Lost, NoReply
+from services.mounts.link import subscriptions
+from services.mounts.link.connections import Connect
+from services.mounts.link.exchange import what_is_called
+from services.mounts.link.liveness import Behind
+from services.mounts.link.peer import BadReply, Lost, NoReply
+from services.mounts.offers.definitions import definitions_of
+from services.mounts.process.environment import AdapterSettings
 from services.mounts.remembered import Remembered
 from services.runtime.ending import EXIT_FAILED, ProgramEnded
 from services.runtime.handlers import Context, Environment

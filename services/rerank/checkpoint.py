@@ -13,16 +13,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proto.models import cross_encoder, known
-from services.runtime.models.checkpoint import (
-    Checkpoint,
-    Ids,
-    ModelMissing,
-    encode_cut,
-    open_tokenizer,
-    read_checkpoint,
-)
-from services.runtime.models.folders import locate, not_cached
+from proto.host.models import cross_encoder, known
+from services.shared.models.checkpoint import Checkpoint, Ids, ModelMissing, encode_cut, open_tokenizer, read_checkpoint
+from services.shared.models.folders import locate, not_cached
 
 AUTO = "auto"
 NONE = "none"

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from services.rerank.checkpoint import Pair, Pairs, PairTokenizer
 from services.rerank.model import CrossEncoder
-from services.runtime.models.checkpoint import Checkpoint, ModelMissing, encode_cut, open_tokenizer
+from services.shared.models.checkpoint import Checkpoint, ModelMissing, encode_cut, open_tokenizer
 
 _BEFORE = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "

@@ -16,15 +16,15 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto import extras
 from proto.errors import Unavailable
+from proto.host import extras
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from services.rerank.checkpoint import AUTO, NONE, Pair, PairTokenizer, is_judge, resolve
 from services.runtime.handlers import Context, Environment, Handlers, handles
-from services.runtime.models import gpu
-from services.runtime.models.batcher import Batcher, BatchLimits, Lane, Rows, watch_health
-from services.runtime.models.checkpoint import Checkpoint, ModelMissing
-from services.runtime.models.device import ModelSettings, batches_at_once, require_device
+from services.shared.models import gpu
+from services.shared.models.batcher import Batcher, BatchLimits, Lane, Rows, watch_health
+from services.shared.models.checkpoint import Checkpoint, ModelMissing
+from services.shared.models.device import ModelSettings, batches_at_once, require_device
 
 if TYPE_CHECKING:
     # It loads torch, which is not needed without a model.

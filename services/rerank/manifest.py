@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from proto import models
+from proto.host import models
 from proto.manifest import GIB, VECTORS, Keep, Manifest, Pool, Store, Torch
 
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from services.rerank.checkpoint import Pair
-from services.runtime.models.batcher import Rows
-from services.runtime.models.checkpoint import Checkpoint, ModelMissing, load_transformer, parameters_of
-from services.runtime.models.device import Precision, resolve_precision, survives, torch_type
+from services.shared.models.batcher import Rows
+from services.shared.models.checkpoint import Checkpoint, ModelMissing, load_transformer, parameters_of
+from services.shared.models.device import Precision, resolve_precision, survives, torch_type
 
 _PADDED_BATCH = 16
 """Pairs per forward pass; they are sorted by length, so there is little padding."""

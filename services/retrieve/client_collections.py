@@ -20,17 +20,17 @@ import numpy as np
 import trio
 
 from proto.errors import InvalidParams, LinckiaError, OperationError, Unavailable
-from proto.ops import collections as ops
 from proto.ops.retrieve import Fusion, RetrieveSearch, SearchResult
+from services.retrieve import operations as ops
 from services.retrieve.client_documents import given_query, groups_of, size_of, takes
 from services.retrieve.collection import CLIENT_VECTORS, Collection
 from services.retrieve.item_store import Change
 from services.retrieve.open_collections import Collections, RetrieveSettings
-from services.retrieve.queries import QueryCall
+from services.retrieve.ranking.queries import QueryCall
 from services.retrieve.store import Content, Snapshot, Transaction
 from services.runtime import keyed
 from services.runtime.handlers import Context, handles
-from services.runtime.models.measure import Measure
+from services.shared.models.measure import Measure
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ Find = Callable[[Collection, RetrieveSearch, Context, QueryCall | None], Awaitab
 
 
 class ClientCollections:
-    """The operations of `proto.ops.collections`."""
+    """The operations of `services.retrieve.operations`."""
 
     def __init__(
         self, opener: Collections, find: Find, settings: RetrieveSettings, measure: Callable[[], Measure]

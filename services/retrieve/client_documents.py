@@ -13,15 +13,15 @@ import numpy as np
 import trio
 
 from proto.errors import InvalidParams
-from proto.ops import collections as ops
 from proto.ops.embed import EmbedResult, EmbedTexts, pack
 from proto.ops.retrieve import Group, Item
 from services.retrieve import item_store
+from services.retrieve import operations as ops
 from services.retrieve.collection import CLIENT_VECTORS
 from services.retrieve.filters import check_metadata
-from services.retrieve.queries import QueryCall
-from services.runtime.models.measure import Measure
-from services.runtime.text.cutting import split_line
+from services.retrieve.ranking.queries import QueryCall
+from services.shared.models.measure import Measure
+from services.shared.text.cutting import split_line
 
 _HALF = 2.0**-11
 """Relative rounding error of a float16."""

@@ -12,15 +12,15 @@ from typing import Any, Protocol, TypeVar
 import trio
 
 from proto.errors import Unavailable
-from proto.frames import Backlog
 from proto.ops.embed import MODEL_MISSING
 from proto.ops.retrieve import CollectionStatus, Filter, Group, Scrubbed
+from proto.wire.frames import Backlog
 from services.retrieve import item_store, vector_store
 from services.retrieve.item_store import Change, ItemDetails
 from services.retrieve.rate import Rate
 from services.retrieve.store import FoundWords, SearchedVectors, Snapshot, Transaction
 from services.retrieve.vector_store import Model, Waiting
-from services.runtime.outbox import Outbox
+from services.shared.outbox import Outbox
 
 T = TypeVar("T")
 

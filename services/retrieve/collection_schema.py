@@ -11,7 +11,7 @@ from pathlib import Path
 
 import apsw
 
-from services.retrieve import lexical
+from services.retrieve.index import lexical
 from services.retrieve.manifest import SCHEMA_VERSION
 from services.runtime.database import Schema, copies
 

@@ -10,10 +10,10 @@ from typing import Protocol
 
 import trio
 
-from proto.durable import sync_folder
+from proto.host.durable import sync_folder
 from services.retrieve.collection import Collection
+from services.retrieve.index.segment import VectorLimits
 from services.retrieve.local_collection import LocalCollection
-from services.retrieve.segment import VectorLimits
 from services.runtime.database import Kind
 
 NAMES = re.compile(r"[a-z][a-z0-9_-]{0,63}")

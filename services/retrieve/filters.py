@@ -10,7 +10,7 @@ import numpy as np
 
 from proto.errors import InvalidParams
 from proto.ops.retrieve import Filter, Value
-from services.retrieve.vectors import ItemIds
+from services.retrieve.index.vectors import ItemIds
 
 _GREATEST = "\U0010ffff"
 

@@ -18,9 +18,9 @@ from proto.errors import InvalidParams
 from proto.ops.retrieve import Group, GroupIds, Item, Value
 from services.retrieve import vector_store
 from services.retrieve.filters import check_metadata, filterable, select_ids
-from services.retrieve.lexical import Fts5, Row, row_of
+from services.retrieve.index.lexical import Fts5, Row, row_of
+from services.retrieve.index.vectors import ItemIds
 from services.retrieve.vector_store import NO_PROGRESS, Progress, Stored, VectorsByHash, Waiting
-from services.retrieve.vectors import ItemIds
 
 T = TypeVar("T")
 

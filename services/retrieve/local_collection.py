@@ -18,16 +18,17 @@ import trio
 
 from proto.errors import OperationError, Unavailable
 from proto.ops.retrieve import Filter, Scrubbed
-from services.retrieve import collection_schema, item_store, lexical, vector_store
+from services.retrieve import collection_schema, item_store, vector_store
 from services.retrieve.collection import Collection, Keeper
+from services.retrieve.index import lexical
+from services.retrieve.index.lexical import WordsDamaged
+from services.retrieve.index.live_vectors import LiveVectors, VectorIndex
+from services.retrieve.index.segment import DEFAULT_LIMITS, VectorLimits
+from services.retrieve.index.word_index import WordIndex
 from services.retrieve.item_store import Change
-from services.retrieve.lexical import WordsDamaged
-from services.retrieve.live_vectors import LiveVectors, VectorIndex
 from services.retrieve.local_store import LocalStore
-from services.retrieve.segment import DEFAULT_LIMITS, VectorLimits
 from services.retrieve.store import FoundWords, Snapshot, Transaction
 from services.retrieve.vector_store import Model
-from services.retrieve.word_index import WordIndex
 from services.runtime.database import Database, Kind, copies
 
 T = TypeVar("T")

@@ -13,13 +13,13 @@ import numpy as np
 from proto.ops.retrieve import Filter, Group, GroupIds
 from services.retrieve import item_store, vector_store
 from services.retrieve.filters import allowed_items, compile_filters
+from services.retrieve.index.lexical import Fts5
+from services.retrieve.index.live_vectors import VectorIndex
+from services.retrieve.index.vectors import HalfMatrix, ItemIds, Matrix, Scored
+from services.retrieve.index.word_index import WordIndex
 from services.retrieve.item_store import Change, ItemDetails, Metadata
-from services.retrieve.lexical import Fts5
-from services.retrieve.live_vectors import VectorIndex
 from services.retrieve.store import Content, FoundWords, GroupNumbers, Piece, SearchedVectors
 from services.retrieve.vector_store import Model, Progress, Waiting
-from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, Scored
-from services.retrieve.word_index import WordIndex
 
 _FETCH = 8192
 

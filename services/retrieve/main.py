@@ -15,15 +15,15 @@ from services.retrieve import client_collections, places
 from services.retrieve.collection import Collection
 from services.retrieve.item_store import Change
 from services.retrieve.migration import Migration
-from services.retrieve.neighbours import GroupNeighbours
 from services.retrieve.open_collections import Collections, RetrieveSettings
 from services.retrieve.outside_vectors import OutsideVectors
-from services.retrieve.queries import Patience, QueryCall, QueryVectors
-from services.retrieve.reranking import LateReranker, Pace, Reranker
-from services.retrieve.search import search
+from services.retrieve.ranking.neighbours import GroupNeighbours
+from services.retrieve.ranking.queries import Patience, QueryCall, QueryVectors
+from services.retrieve.ranking.reranking import LateReranker, Pace, Reranker
+from services.retrieve.ranking.search import search
 from services.retrieve.store import Snapshot
 from services.runtime.handlers import Context, Environment, Handlers, handles
-from services.runtime.models.measure import measure
+from services.shared.models.measure import measure
 
 
 class RetrieveService:

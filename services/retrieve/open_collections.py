@@ -20,7 +20,7 @@ from msgspec import Meta
 from proto.errors import LinckiaError, Unavailable
 from services.retrieve.collection import Collection
 from services.retrieve.engine import Engine
-from services.retrieve.segment import VectorLimits
+from services.retrieve.index.segment import VectorLimits
 from services.retrieve.vector_outbox import VectorFeed, run_outbox
 from services.runtime.database import Kind
 from services.runtime.handlers import Environment

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
-from proto import extras
-from proto.durable import replace_file
 from proto.errors import LinckiaError, OperationError, Unavailable
+from proto.host import extras
+from proto.host.durable import replace_file
 from services.retrieve import client_collections
 from services.retrieve.collection import Collection
 from services.retrieve.engine import NAMES, Engine, LocalEngine

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from proto.frames import Backlog
+from proto.wire.frames import Backlog
 
 _OVER_S = 30.0
 """Width of the window.  If nothing arrived for this long, no rate is reported."""

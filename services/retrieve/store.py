@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from proto.ops.retrieve import Filter, Group, GroupIds
+from services.retrieve.index.vectors import HalfMatrix, Matrix, Scored
 from services.retrieve.item_store import Change, ItemDetails, Metadata
 from services.retrieve.vector_store import Model, Progress, Waiting
-from services.retrieve.vectors import HalfMatrix, Matrix, Scored
 
 GroupNumbers = npt.NDArray[np.int64]
 

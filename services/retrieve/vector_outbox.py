@@ -19,7 +19,7 @@ from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedText
 from services.retrieve.collection import Collection
 from services.retrieve.vector_store import Waiting
 from services.runtime.handlers import Environment
-from services.runtime.outbox import Feed, Outbox
+from services.shared.outbox import Feed, Outbox
 
 EmbedCall = Callable[[EmbedTexts], Awaitable[EmbedResult]]
 ModelCall = Callable[[EmbedModelParams], Awaitable[EmbedModel]]

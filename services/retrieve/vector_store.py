@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from services.retrieve.collection_schema import vector_table_sql
-from services.runtime.text.cutting import embedded_text
+from services.shared.text.cutting import embedded_text
 
 VECTORS, COMING = "vectors", "coming"
 """The vector tables.  `meta` stores the coming model under the name of its table."""

@@ -12,9 +12,6 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from proto import frames, results
-from proto.channel import Channel
-from proto.dispatch import ClientRequests, Outlasting
 from proto.errors import (
     Executed,
     InvalidParams,
@@ -26,10 +23,13 @@ from proto.errors import (
     Unavailable,
     from_failure,
 )
-from proto.frames import Call, Cancel, Fault, Log, Progress, Question, Return
 from proto.grants import Grant
-from proto.link import LinkClosed
 from proto.operation import Access, Params, operation_of
+from proto.wire import frames, results
+from proto.wire.channel import Channel
+from proto.wire.dispatch import ClientRequests, Outlasting
+from proto.wire.frames import Call, Cancel, Fault, Log, Progress, Question, Return
+from proto.wire.link import LinkClosed
 
 R = TypeVar("R")
 

@@ -8,7 +8,7 @@ EXIT_FAILED = 1
 class ProgramEnded(Exception):
     """The program has ended, and the service ends with it. The message is the cause, which the log and `status` show.
 
-    `code` is the exit code of the process: `EXIT_FAILED`, or one of those in `proto.launch`.
+    `code` is the exit code of the process: `EXIT_FAILED`, or one of those in `proto.wire.launch`.
     """
 
     def __init__(self, cause: str, code: int = EXIT_FAILED) -> None:

@@ -25,11 +25,11 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import msgspec
 import trio
 
-from proto import frames
 from proto.errors import InvalidParams
-from proto.frames import Call, Event, Log, Progress
-from proto.launch import LaunchConfig
 from proto.operation import Operation, Params, operation_of
+from proto.wire import frames
+from proto.wire.frames import Call, Event, Log, Progress
+from proto.wire.launch import LaunchConfig
 from services.runtime.calls import Outgoing
 from services.runtime.database import Database
 from services.runtime.key_store import KeyStore

@@ -25,8 +25,8 @@ import apsw
 import msgspec
 
 from proto.errors import InvalidParams, MaybeExecuted
-from proto.frames import pack_body
 from proto.keys import KEPT_S
+from proto.wire.frames import pack_body
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS keyed_call(

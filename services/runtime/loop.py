@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 import msgspec
 import trio
 
-from proto import errors, frames, grants
-from proto.channel import Channel, ProtocolViolation
+from proto import errors, grants
 from proto.errors import LinckiaError
-from proto.launch import LaunchConfig
-from proto.link import Link, LinkClosed
 from proto.operation import Access, Operation, Params
+from proto.wire import frames
+from proto.wire.channel import Channel, ProtocolViolation
+from proto.wire.launch import LaunchConfig
+from proto.wire.link import Link, LinkClosed
 from services.runtime import storage
 from services.runtime.calls import Outgoing
 from services.runtime.handlers import Context, Environment, Handler, Handlers, OpenService

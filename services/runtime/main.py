@@ -29,10 +29,10 @@ import msgspec
 import trio
 
 from proto import ops
-from proto.launch import MAX_DESCRIPTORS, MAX_PACKET_BYTES, LaunchConfig, Wake, read_launch_config
-from proto.link import Link, LinkClosed, SocketLink
-from proto.log_lines import JsonLines
-from proto.machine import give_back_at_rest
+from proto.host.log_lines import JsonLines
+from proto.host.machine import give_back_at_rest
+from proto.wire.launch import MAX_DESCRIPTORS, MAX_PACKET_BYTES, LaunchConfig, Wake, read_launch_config
+from proto.wire.link import Link, LinkClosed, SocketLink
 from services.runtime.ending import EXIT_FAILED, ProgramEnded, first_of
 from services.runtime.handlers import Prepare
 from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
@@ -107,7 +107,7 @@ async def _main(
         _name_log(launch)
     open_link: Callable[..., Link]
     if handoff_fd is None:
-        from proto.nng_link import NngLink
+        from proto.wire.nng_link import NngLink
 
         open_link = NngLink.inherited
     else:

@@ -17,7 +17,7 @@ import stat
 import struct
 from pathlib import Path
 
-from proto.launch import FilesOfOthers, User
+from proto.wire.launch import FilesOfOthers, User
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_SET_NAME = 1, 4, 8, 15
 _CAPABILITY_VERSION_3 = 0x20080522

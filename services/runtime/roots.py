@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Self
 
 from proto import grants
 from proto.errors import Forbidden
-from proto.launch import LaunchConfig
+from proto.wire.launch import LaunchConfig
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec

@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from proto.launch import (
+from proto.wire.launch import (
     EXIT_OUT_OF_MEMORY,
     FREE_ATTRIBUTES,
     NO_ATTRIBUTES,

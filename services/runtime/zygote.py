@@ -24,9 +24,10 @@ from typing import NoReturn
 
 import msgspec
 
-import proto.nng_link  # noqa: F401  # loaded once for all forked services, which link over it
+import proto.wire.nng_link  # noqa: F401  # loaded once for all forked services, which link over it
 from proto import ops
-from proto.launch import (
+from proto.host.machine import limit_heaps
+from proto.wire.launch import (
     HEAPS,
     MAX_DESCRIPTORS,
     MAX_PACKET_BYTES,
@@ -36,7 +37,6 @@ from proto.launch import (
     ZygoteConfig,
     read_launch_config,
 )
-from proto.machine import limit_heaps
 from services.runtime import main as service_main
 from services.runtime.privileges import KernelGone, die_with
 

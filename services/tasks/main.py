@@ -16,7 +16,6 @@ import apsw
 import msgspec
 import trio
 
-from proto import frames
 from proto.errors import (
     Cancelled,
     Forbidden,
@@ -43,6 +42,7 @@ from proto.ops.tasks import (
     TaskStart,
     TaskWait,
 )
+from proto.wire import frames
 from services.runtime.database import Database, Kind
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.tasks import adopted, mounted, store

@@ -21,7 +21,7 @@ _MAC_BYTES = hashlib.sha256().digest_size
 
 
 class _Mandate(msgspec.Struct, array_like=True):
-    """The first members of `kernel.mandates.Mandate`."""
+    """The first members of `kernel.router.mandates.Mandate`."""
 
     source: str
     who: str

@@ -9,14 +9,14 @@ import msgspec
 import trio
 
 from proto.errors import LinckiaError, Unavailable
-from proto.frames import Level
 from proto.json_types import JsonObject
 from proto.ops.tasks import Task, TaskProgress
-from services.runtime.times import NS, rfc3339
+from proto.wire.frames import Level
+from services.shared.times import NS, rfc3339
 
 
 class Running:
-    """A task that is being carried out. Implements `proto.dispatch.ClientRequests` for its call."""
+    """A task that is being carried out. Implements `proto.wire.dispatch.ClientRequests` for its call."""
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
@@ -53,7 +53,7 @@ class Running:
         self.changed.set()
         self.changed = trio.Event()
 
-    # `proto.dispatch.ClientRequests`
+    # `proto.wire.dispatch.ClientRequests`
 
     def progress(self, done: float, total: float | None, message: str | None) -> None:
         self._reported = TaskProgress(done=done, total=total, message=message)

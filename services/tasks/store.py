@@ -11,7 +11,7 @@ import msgspec
 from proto.errors import Failure, OperationError
 from proto.ops.tasks import Task, TaskFailure, TaskList
 from services.runtime.database import Schema
-from services.runtime.times import rfc3339
+from services.shared.times import rfc3339
 from services.tasks.manifest import SCHEMA_VERSION
 from services.tasks.owners import Owner
 from services.tasks.ownership import attribute

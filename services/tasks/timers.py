@@ -19,9 +19,9 @@ from cronsim import CronSim, CronSimError
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.ops.tasks import Schedule, ScheduleCancel, ScheduleList, TaskStart, Timer, TimerList
-from services.runtime import times
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
+from services.shared import times
 from services.tasks import mounted, store
 from services.tasks.limits import Limits
 from services.tasks.owners import Owner, owner_of

@@ -17,7 +17,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeL
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
-from proto import log_lines
+from proto.host import log_lines
 from proto.ops.observation import CallRecord
 
 SCOPE = InstrumentationScope(name="linckia")

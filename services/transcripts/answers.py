@@ -17,11 +17,20 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from proto.errors import InvalidParams
-from proto.frames import Written
-from proto.ops.transcripts import Block, Checkout, Form, History, HistoryMessage, Json, Tree, TreeNode
+from proto.wire.frames import Written
 from services.transcripts.forest import Node, lineage, prompt_text, read_blocks
 from services.transcripts.forest import tree as forest_tree
 from services.transcripts.messages import IMAGE, call_text
+from services.transcripts.operations.conversations import (
+    Block,
+    Checkout,
+    Form,
+    History,
+    HistoryMessage,
+    Json,
+    Tree,
+    TreeNode,
+)
 from services.transcripts.providers import anthropic, openai
 
 PAGE_CHARS = 8000

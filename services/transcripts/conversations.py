@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from proto.ops.transcripts import Block
 from services.transcripts import forest, titles
 from services.transcripts.forest import NodeRef, Placed, Prepared, Strip
 from services.transcripts.messages import IMAGE, Stripper, Turn
+from services.transcripts.operations.conversations import Block
 from services.transcripts.providers.wire import count
 from services.transcripts.titles import first_line
 

@@ -1,4 +1,4 @@
-"""Feeds turns to the search; see `services.runtime.forgetting`.
+"""Feeds turns to the search; see `services.shared.forgetting`.
 
 Each new node adds its number to the table `outbox` in the transaction that stores it, and each deleted node its hash.
 If the number of turns in the search differs from the number delivered (its folder was lost or restored from a copy),
@@ -13,9 +13,9 @@ import apsw
 
 from proto.ops.retrieve import Group, Item, RetrieveStatus
 from services.runtime.database import Database
-from services.runtime.forgetting import ForgettingFeed
 from services.runtime.handlers import Environment
-from services.runtime.search_feed import Due
+from services.shared.forgetting import ForgettingFeed
+from services.shared.search_feed import Due
 from services.transcripts import conversations, forest
 from services.transcripts.messages import Stripper, calls_text, spoken_text
 

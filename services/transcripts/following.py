@@ -15,13 +15,13 @@ from typing import BinaryIO
 import trio
 
 from proto.errors import LinckiaError
-from proto.ops.transcripts_intake import ImportState, TranscriptImport, TranscriptImportState
 from proto.ops.watch import Change, ChangeKind, EntryKind
 from proto.records import SUFFIXES, Part, parts
-from services.runtime.follower import Follower
 from services.runtime.handlers import Environment
 from services.runtime.roots import OutsideRoots, Roots, is_text_name, printable
+from services.shared.follower import Follower
 from services.transcripts.importing import Importing
+from services.transcripts.operations.intake import ImportState, TranscriptImport, TranscriptImportState
 
 _log = logging.getLogger("linckia.transcripts")
 

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from proto.ops.transcripts import Block, Bucket
 from services.transcripts.messages import (
     ASSISTANT,
     Message,
@@ -29,6 +28,7 @@ from services.transcripts.messages import (
     node_hash,
     projection,
 )
+from services.transcripts.operations.conversations import Block, Bucket
 
 read_blocks = msgspec.json.Decoder(list[Block]).decode
 """Decodes the content of a node."""

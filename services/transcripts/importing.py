@@ -13,7 +13,6 @@ import apsw
 import msgspec
 import trio
 
-from proto.ops.transcripts_intake import ImportResult, ImportState, TranscriptImport, TranscriptImportState
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 from services.transcripts import conversations, forest, titles
@@ -26,6 +25,7 @@ from services.transcripts.layouts.codex import Codex
 from services.transcripts.layouts.exports import Exports, Nodes
 from services.transcripts.layouts.gemini import Gemini
 from services.transcripts.messages import OutOfRange
+from services.transcripts.operations.intake import ImportResult, ImportState, TranscriptImport, TranscriptImportState
 from services.transcripts.providers.wire import Json, Unreadable, decode, objects
 
 NO_LAYOUT = "none"

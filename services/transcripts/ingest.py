@@ -17,19 +17,19 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto import zstd
-from proto.ops.transcripts_intake import (
+from services.runtime.database import Database
+from services.runtime.handlers import Context, handles
+from services.shared import zstd
+from services.transcripts import conversations, forest
+from services.transcripts.forest import Placed, Prepared
+from services.transcripts.messages import Message, OutOfRange, Stripper, Turn, calls_text, spoken_text
+from services.transcripts.operations.intake import (
     MAX_BODY_BYTES,
     IngestResult,
     Problem,
     TranscriptIngest,
     TranscriptRecord,
 )
-from services.runtime.database import Database
-from services.runtime.handlers import Context, handles
-from services.transcripts import conversations, forest
-from services.transcripts.forest import Placed, Prepared
-from services.transcripts.messages import Message, OutOfRange, Stripper, Turn, calls_text, spoken_text
 from services.transcripts.providers import Rejected, TurnPayload, turn_of
 from services.transcripts.providers.wire import Unreadable, decode
 from services.transcripts.redaction import Redactor

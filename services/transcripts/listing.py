@@ -16,14 +16,20 @@ import msgspec
 import trio
 
 from proto.errors import InvalidParams
-from proto.ops.transcripts import Conversation, Conversations, Order, SpentTokens, TranscriptList
-from services.runtime import times
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 from services.runtime.storage import DiskFull
+from services.shared import times
 from services.transcripts import titles
 from services.transcripts.forest import read_blocks, read_usage
 from services.transcripts.messages import ASSISTANT
+from services.transcripts.operations.conversations import (
+    Conversation,
+    Conversations,
+    Order,
+    SpentTokens,
+    TranscriptList,
+)
 from services.transcripts.prices import AS_OF, Prices, Tokens
 from services.transcripts.providers.wire import count
 from services.transcripts.titles import first_line

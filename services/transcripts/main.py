@@ -12,12 +12,11 @@ import msgspec
 from msgspec import Meta, Raw
 
 from proto.errors import InvalidParams, OperationError
-from proto.frames import Written
-from proto.ops import transcripts as ops
+from proto.wire.frames import Written
 from services.runtime.database import Database
-from services.runtime.forgetting import request_scrub
 from services.runtime.handlers import Context, Environment, Handlers, handles
-from services.runtime.linear import BadPattern
+from services.shared.forgetting import request_scrub
+from services.shared.linear import BadPattern
 from services.transcripts import conversations, forest
 from services.transcripts.answers import checkout, history, tree, written
 from services.transcripts.database import Deleted, delete, delete_from, open_database
@@ -27,6 +26,7 @@ from services.transcripts.importing import Importing, release
 from services.transcripts.ingest import Ingest
 from services.transcripts.listing import Listing
 from services.transcripts.messages import Stripper
+from services.transcripts.operations import conversations as ops
 from services.transcripts.prices import Price, Prices
 from services.transcripts.redaction import RULES, Redactor, Rule
 from services.transcripts.search import Searching

@@ -23,8 +23,8 @@ from typing import Any
 import msgspec
 import rfc8785
 
-from proto.ops.transcripts import Block
-from services.runtime.linear import without_spans
+from services.shared.linear import without_spans
+from services.transcripts.operations.conversations import Block
 
 _encode = msgspec.json.Encoder().encode
 

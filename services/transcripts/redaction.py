@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from proto.ops.transcripts import Block
-from services.runtime import linear
+from services.shared import linear
 from services.transcripts.messages import Turn
+from services.transcripts.operations.conversations import Block
 
 _SECRET = ("secret", "secret_2", "secret_3")
 """Groups of one pattern, of which at most one matches."""

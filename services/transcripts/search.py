@@ -17,10 +17,19 @@ import trio
 from msgspec.structs import replace
 
 from proto.errors import InvalidParams, LinckiaError, Unavailable
-from proto.frames import Written
 from proto.ops.memory import found_by
 from proto.ops.retrieve import Filter, Hit, RetrieveSearch, SearchResult
-from proto.ops.transcripts import (
+from proto.wire.frames import Written
+from services.runtime.database import Database
+from services.runtime.handlers import Context, handles
+from services.runtime.storage import Damaged
+from services.shared.date_ranges import range_in, rfc3339
+from services.shared.times import between
+from services.transcripts import conversations, forest
+from services.transcripts.answers import written
+from services.transcripts.feed import COLLECTION, TurnFeed
+from services.transcripts.messages import read_text
+from services.transcripts.operations.conversations import (
     Corpus,
     EverythingHit,
     EverythingResult,
@@ -31,15 +40,6 @@ from proto.ops.transcripts import (
     TranscriptSearchResult,
     TranscriptsSearch,
 )
-from services.runtime.database import Database
-from services.runtime.date_ranges import range_in, rfc3339
-from services.runtime.handlers import Context, handles
-from services.runtime.storage import Damaged
-from services.runtime.times import between
-from services.transcripts import conversations, forest
-from services.transcripts.answers import written
-from services.transcripts.feed import COLLECTION, TurnFeed
-from services.transcripts.messages import read_text
 
 DEFAULT_TOP_K = 5
 MAX_TOP_K = 1000

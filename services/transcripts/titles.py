@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import apsw
 
-from proto.ops.transcripts import Block
 from services.transcripts.messages import Title, TitleKind
+from services.transcripts.operations.conversations import Block
 
 INSTRUCTIONS = (
     "# AGENTS.md instructions",

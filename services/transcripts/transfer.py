@@ -12,7 +12,6 @@ import apsw
 import msgspec
 
 from proto.errors import InvalidParams
-from proto.ops import transcripts_carry as ops
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 from services.transcripts import conversations, forest, titles
@@ -28,6 +27,7 @@ from services.transcripts.messages import (
     node_hash,
     projection,
 )
+from services.transcripts.operations import carry as ops
 
 PAGE_BYTES = 4 * 1024 * 1024
 PAGE_TURNS = 2000

@@ -12,9 +12,9 @@ import trio
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops import watch as ops
-from services.runtime.date_ranges import rfc3339
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.roots import Roots
+from services.shared.date_ranges import rfc3339
 from services.watch import trees
 from services.watch.database import read, select, stored_sequence, text_of
 from services.watch.inotify import system_limit

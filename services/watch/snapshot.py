@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import apsw
 
-from services.runtime.creation_time import AT_FDCWD, created_ns
+from services.shared.creation_time import AT_FDCWD, created_ns
 from services.watch.database import Row, select
 
 FILE, FOLDER, LINK, OTHER = range(4)

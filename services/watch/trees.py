@@ -11,8 +11,8 @@ import apsw
 import msgspec
 
 from services.runtime.gitignore import gitignore
-from services.runtime.ignore_files import Patterns
 from services.runtime.roots import is_below
+from services.shared.ignore_files import Patterns
 from services.watch.database import select
 
 

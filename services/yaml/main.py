@@ -37,8 +37,8 @@ from proto.ops.yaml import (
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.yaml.files import DEFAULT_MAX_BYTES
 from services.yaml.merging import merge
-from services.yaml.operations import YamlFiles
 from services.yaml.values import get_at, read_tree, set_at
+from services.yaml.yaml_files import YamlFiles
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

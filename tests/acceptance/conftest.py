@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kernel.catalog import ENTRIES
-from proto.front import SERVICE as FRONT
+from kernel.configure.catalog import ENTRIES
+from proto.wire.front import SERVICE as FRONT
 from tests.system.running import REPOSITORY, RunningKernel, running
 
 NODE = "22"

@@ -21,11 +21,12 @@ from services.knowledge import nodes
 from services.knowledge.ingest import index
 from services.knowledge.note_database import open_database as open_notes
 from services.knowledge.notes.files import Stamp
-from services.retrieve import lexical, vector_store
+from services.retrieve import vector_store
 from services.retrieve.collection_schema import SCHEMA
-from services.retrieve.lexical import Fts5, row_of
-from services.retrieve.vectors import Matrix
-from services.runtime.models.measure import measure
+from services.retrieve.index import lexical
+from services.retrieve.index.lexical import Fts5, row_of
+from services.retrieve.index.vectors import Matrix
+from services.shared.models.measure import measure
 
 DIMENSIONS = 384
 VOCABULARY = 30_000

@@ -8,15 +8,16 @@ import time
 
 import trio
 
-from kernel.generation import Generation
-from kernel.ports import Cause, CauseKind, ServiceState
+from kernel.configure.spec import ServiceSpec
+from kernel.router.generation import Generation
 from kernel.router.instance import Limits
+from kernel.router.ports import Cause, CauseKind, ServiceState
 from kernel.router.router import Router
 from kernel.supervisor import policy
-from kernel.supervisor.spec import ServiceSpec
-from proto import frames, ops
-from proto.frames import AnyFrame, Call, Return
+from proto import ops
 from proto.operation import operation_of
+from proto.wire import frames
+from proto.wire.frames import AnyFrame, Call, Return
 from tests.unit.router.ops import Said, Say
 
 POOL = "speaker"

@@ -18,7 +18,7 @@ from services.embed.encoder import LateInteraction, LatePair
 from services.embed.main import load
 from services.embed.serving import EmbedSettings, Loaded
 from services.rerank import main as cross_encoder
-from services.runtime.models.device import Precision
+from services.shared.models.device import Precision
 
 
 class InProcessEmbedder:

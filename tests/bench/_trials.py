@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from services.retrieve.terms import indexed
+from services.retrieve.index.terms import indexed
 
 RARE_WORDS, TWICE_WORDS = 80, 150
 _LEAST_CHARS = 5

@@ -38,7 +38,7 @@ import numpy as np
 import torch
 
 from proto.control.client import Client
-from proto.machine import usable_cores
+from proto.host.machine import usable_cores
 from proto.ops.embed import TextKind
 from services.embed.backends import Backend
 from services.embed.main import load

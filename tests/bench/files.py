@@ -26,8 +26,9 @@ import apsw
 import trio
 
 from proto.operation import Params
-from proto.ops.files.reading import Navigate
-from proto.ops.files.resources import (
+from services.files.main import open_service
+from services.files.operations.reading import Navigate
+from services.files.operations.resources import (
     ResourceFuzzyMatch,
     ResourceIs,
     ResourceMetricRange,
@@ -37,8 +38,7 @@ from proto.ops.files.resources import (
     TextField,
     TextMode,
 )
-from proto.ops.files.space import SpaceSummaryOf, TopFiles
-from services.files.main import open_service
+from services.files.operations.space import SpaceSummaryOf, TopFiles
 from services.files.query import sets
 from services.files.store import schema
 from services.files.store.database import open_database

@@ -24,13 +24,13 @@ from collections.abc import Callable
 
 import torch
 
-from proto import extras
 from proto.control.client import Client
-from proto.gpu import GPU
-from proto.machine import usable_cores
+from proto.host import extras
+from proto.host.gpu import GPU
+from proto.host.machine import usable_cores
 from services.embed.backends import Backend
 from services.embed.weights import resolve
-from services.runtime.models.gpu import opened
+from services.shared.models.gpu import opened
 from tests.bench.embed_peers import CALLS, SentenceTransformers, corpus, kernel_with, mixed, through_the_service
 from tests.system.running import RunningKernel
 

@@ -28,8 +28,8 @@ import msgspec
 from kernel import VERSION
 from kernel.cli import Failed
 from kernel.cli.terminal import complain, duration, show_json, show_table, size
-from proto import extras, models
 from proto.control.client import Client, ControlError
+from proto.host import extras, models
 from proto.json_types import JsonObject
 from proto.names import module
 

@@ -21,10 +21,10 @@ import numpy as np
 from proto import ops
 from proto.operation import Operation
 from proto.ops.embed import TextKind
-from proto.surfaces.describe import about
-from proto.surfaces.finding import Index
-from proto.surfaces.steps import Steps
 from services.embed.weights import PACKAGED
+from services.front.surfaces.describe import about
+from services.front.surfaces.finding import Index
+from services.front.surfaces.steps import Steps
 
 FIRST = 3
 SHARE = 0.95

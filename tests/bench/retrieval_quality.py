@@ -38,12 +38,12 @@ from services.knowledge.notes.files import Place
 from services.knowledge.notes.markdown import parse
 from services.retrieve.local_collection import LocalCollection
 from services.retrieve.open_collections import RetrieveSettings
-from services.retrieve.queries import Patience
-from services.retrieve.reranking import LateReranker, Pace, Reranker
-from services.retrieve.search import search
+from services.retrieve.ranking.queries import Patience
+from services.retrieve.ranking.reranking import LateReranker, Pace, Reranker
+from services.retrieve.ranking.search import search
 from services.retrieve.vector_outbox import VectorFeed
-from services.runtime.models.device import Precision
-from services.runtime.models.measure import measure as measure_of
+from services.shared.models.device import Precision
+from services.shared.models.measure import measure as measure_of
 from tests.bench import _code_set
 from tests.bench._models import InProcessEmbedder, InProcessRerankers
 from tests.bench._trials import RARE_WORDS, TWICE_WORDS, Calibration, words_of

@@ -39,10 +39,10 @@ from proto.control.client import CallFailed
 from proto.ops.embed import TextKind
 from services.embed.main import load
 from services.embed.serving import EmbedSettings, Loaded
-from services.retrieve import fusion
-from services.retrieve.lexical import Fts5
+from services.retrieve.index.lexical import Fts5
+from services.retrieve.index.vectors import Matrix
 from services.retrieve.local_collection import LocalCollection
-from services.retrieve.vectors import Matrix
+from services.retrieve.ranking import fusion
 from tests.bench._collections import DIMENSIONS, Corpus, fill_knowledge, fill_retrieve, notes_of
 from tests.bench._wire import Http
 from tests.system.running import HTTP, RunningKernel, running

@@ -29,23 +29,24 @@ from dataclasses import dataclass, field
 import trio
 import trio.testing
 
-from kernel.ports import ServiceState
+from kernel.configure.spec import ServiceSpec
 from kernel.router.instance import Limits
+from kernel.router.ports import ServiceState
 from kernel.router.router import Router
 from kernel.supervisor.placement import Exit, Running
 from kernel.supervisor.processes import Activity
 from kernel.supervisor.spawn import SpawnError
-from kernel.supervisor.spec import ServiceSpec
 from kernel.supervisor.supervisor import Supervisor
 from kernel.supervisor.zygote import ZygoteReport
-from proto import frames, ops
-from proto.channel import Channel
+from proto import ops
 from proto.errors import LinckiaError
-from proto.frames import AnyFrame, Bye, ByeAck, Call, Drain, Hello, Ping, Pong, Ready, Return
-from proto.launch import LaunchConfig
-from proto.link import Link, LinkClosed
 from proto.operation import operation_of
 from proto.ops.observation import TimelineEvent
+from proto.wire import frames
+from proto.wire.channel import Channel
+from proto.wire.frames import AnyFrame, Bye, ByeAck, Call, Drain, Hello, Ping, Pong, Ready, Return
+from proto.wire.launch import LaunchConfig
+from proto.wire.link import Link, LinkClosed
 from tests.bench._kernel_costs import POOL, instances, policy_cost_us, router_cost_us
 from tests.memory_link import memory_link
 from tests.unit.router.ops import Said, Say, Write

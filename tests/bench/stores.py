@@ -27,11 +27,11 @@ import trio
 from proto.ops.retrieve import Filter, Group
 from services.retrieve.collection import Collection
 from services.retrieve.engine import Engine, LocalEngine
+from services.retrieve.index.vectors import Matrix
 from services.retrieve.item_store import ItemWithVector
 from services.retrieve.open_collections import RetrieveSettings
 from services.retrieve.postgres.engine import PostgresEngine
 from services.retrieve.postgres.server import Server
-from services.retrieve.vectors import Matrix
 from services.runtime.database import Kind
 from tests.bench.vectors import clustered
 from tests.postgres import PostgresServer, postgres

@@ -19,7 +19,7 @@ from typing import Any
 
 from proto import ops
 from proto.operation import SURFACES
-from proto.surfaces.surface import Surface
+from services.front.surfaces.surface import Surface
 from tests.bench._wire import Stdio, checked
 from tests.system.running import running
 

@@ -28,8 +28,8 @@ import numpy as np
 import trio
 
 from services.retrieve import vector_store
+from services.retrieve.index.vectors import Matrix
 from services.retrieve.local_collection import LocalCollection
-from services.retrieve.vectors import Matrix
 from tests.bench._collections import open_database
 
 _CHUNK = 50_000

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from proto.ops.yaml import SetEdit
 from services.runtime.roots import Roots
-from services.yaml.operations import YamlFiles
 from services.yaml.syntax.parser import parse
+from services.yaml.yaml_files import YamlFiles
 
 SIZE = 1_000_000
 

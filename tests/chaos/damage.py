@@ -18,7 +18,7 @@ from pathlib import Path
 
 import trio
 
-from kernel import manifests
+from kernel.configure import manifests
 from proto.control.client import CallFailed, Client, ControlError
 from proto.manifest import Keep
 from tests.chaos.record import Record

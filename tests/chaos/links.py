@@ -16,13 +16,13 @@ from typing import Annotated, Any, Final, Literal
 import trio
 from msgspec import Meta
 
-from kernel.ports import Known, LocalHandler
-from proto import frames
-from proto.channel import BACKLOG_BYTES, Channel
-from proto.frames import AnyFrame
-from proto.link import Link, LinkClosed
+from kernel.router.ports import Known, LocalHandler
 from proto.operation import Params
 from proto.ops.kernel import Done, ServiceName, operator
+from proto.wire import frames
+from proto.wire.channel import BACKLOG_BYTES, Channel
+from proto.wire.frames import AnyFrame
+from proto.wire.link import Link, LinkClosed
 
 LINKS: Final = {"LINCKIA_CHAOS": "true", "LINCKIA_CHAOS_MODULE": __name__}
 """The environment of a kernel in which faults can be injected; it must be able to import `tests`."""
@@ -52,7 +52,7 @@ class _Planned:
 
 
 class Injector:
-    """The planned faults of one kernel (`kernel.ports.Injector`)."""
+    """The planned faults of one kernel (`kernel.router.ports.Injector`)."""
 
     def __init__(self) -> None:
         self._planned: list[_Planned] = []

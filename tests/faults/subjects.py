@@ -19,29 +19,29 @@ from proto.ops.approvals import ApprovalListParams, ApprovalWait
 from proto.ops.documents.change import DocumentsAdd
 from proto.ops.documents.reading import DocumentsGet, DocumentsList
 from proto.ops.events import EventAdd, EventKind, EventsRead
-from proto.ops.files.sets import ResourceSetCreate, ResourceSetList
 from proto.ops.graph import GraphNeighbors, GraphNodes, GraphPut, NodeState, Outgoing
-from proto.ops.knowledge import KnowledgeIngest, ListDirectoryStructure
 from proto.ops.media import MediaInspect
 from proto.ops.memory import ListMemories, Remember
 from proto.ops.retrieve import Group, Item, RetrieveGroups, RetrievePut, RetrieveSearch
 from proto.ops.tasks import TaskListParams, TaskStart
-from proto.ops.transcripts import TranscriptHistories
-from proto.ops.transcripts_intake import TranscriptIngest
 from proto.ops.watch import WatchStatus, WatchSubscribe
 from services.approvals.main import open_service as open_approvals
 from services.decode.main import open_service as open_decode
 from services.documents.main import open_service as open_documents
 from services.events.main import open_service as open_events
 from services.files.main import open_service as open_files
+from services.files.operations.sets import ResourceSetCreate, ResourceSetList
 from services.graph.main import open_service as open_graph
 from services.knowledge.main import open_service as open_knowledge
+from services.knowledge.operations.notes import KnowledgeIngest, ListDirectoryStructure
 from services.media.main import open_service as open_media
 from services.memory.main import open_service as open_memory
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.handlers import OpenService
 from services.tasks.main import open_service as open_tasks
 from services.transcripts.main import open_service as open_transcripts
+from services.transcripts.operations.conversations import TranscriptHistories
+from services.transcripts.operations.intake import TranscriptIngest
 from services.watch.main import open_service as open_watch
 from tests.in_process import Bench
 from tests.unit.files.planning import Kernel

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from services.mounts.canonical import Parsed, parse
-from services.mounts.store import Kept, Store
+from services.mounts.offers.canonical import Parsed, parse
+from services.mounts.offers.store import Kept, Store
 
 KILLED, PASSED = 9, 0
 OLD, NEW = ([{"name": name, "description": "d" * 5_000}] for name in ("old", "new"))

@@ -27,9 +27,9 @@ from pathlib import Path
 import trio
 import trio.lowlevel
 
-from proto.ops.files.index import ListJobs
 from services.files.changes.writing import Writing
 from services.files.index.tree import Invalidations, Tree
+from services.files.operations.index import ListJobs
 from services.files.paths import FileRoots
 from services.files.store.database import open_database
 from services.runtime.roots import Roots

@@ -16,13 +16,14 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from kernel.ports import Known, LocalHandler
-from proto import errors, frames
-from proto.channel import BACKLOG_BYTES, Channel
-from proto.frames import AnyFrame, Call, Fault, Return
-from proto.link import Link
+from kernel.router.ports import Known, LocalHandler
+from proto import errors
 from proto.operation import Params
 from proto.ops.kernel import Done, ServiceName, operator
+from proto.wire import frames
+from proto.wire.channel import BACKLOG_BYTES, Channel
+from proto.wire.frames import AnyFrame, Call, Fault, Return
+from proto.wire.link import Link
 
 IMPLANT: Final = {"LINCKIA_CHAOS": "true", "LINCKIA_CHAOS_MODULE": __name__}
 """The environment of a kernel with this module; it must be able to import `tests`."""
@@ -58,7 +59,7 @@ class _Forged:
 
 
 class Injector:
-    """The attackers of one kernel (`kernel.ports.Injector`)."""
+    """The attackers of one kernel (`kernel.router.ports.Injector`)."""
 
     def __init__(self) -> None:
         self._waiting: list[_Forged] = []

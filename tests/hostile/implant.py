@@ -17,8 +17,9 @@ from typing import Final
 
 import trio
 
-from proto import frames, ops
-from proto.frames import ASK_CLIENT, Event, Log, Part, Pong
+from proto import ops
+from proto.wire import frames
+from proto.wire.frames import ASK_CLIENT, Event, Log, Part, Pong
 from services.runtime.handlers import Environment, Handlers
 from tests.fuzz.frames.hostile import VIOLATIONS, Hostile, call, message
 

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from proto import frames
 from proto.errors import LinckiaError
+from proto.wire import frames
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from tests.fuzz.frames.hostile import VIOLATIONS, Hostile
 from tests.hostile import attacks

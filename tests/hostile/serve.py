@@ -19,9 +19,10 @@ from pathlib import Path
 import trio
 from msgspec import structs
 
-from kernel import catalog, operations
 from kernel.cli.__main__ import main
-from kernel.operations import Lateness
+from kernel.configure import catalog
+from kernel.control import operations
+from kernel.control.operations import Lateness
 from tests.hostile.implant import MODULE, SEED
 from tests.system import subset
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 import tomlkit
 
-from kernel.generation import MAX_HELD_BYTES
+from kernel.router.generation import MAX_HELD_BYTES
 from proto.control.client import ControlError
 from tests.hostile import mounts
 from tests.system.running import HTTP, RunningKernel, running

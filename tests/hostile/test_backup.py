@@ -16,8 +16,8 @@ import pytest
 
 from kernel.cli.findings import Verdict
 from kernel.cli.repair import repaired
-from proto import zstd
 from proto.backup import Made
+from services.shared import zstd
 from tests.system.running import RunningKernel
 from tests.system.test_hostile import attack, kernel
 from tests.unit.backup import writing

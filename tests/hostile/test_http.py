@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from proto.front import Http
+from proto.wire.front import Http
 from services.front.transport.fair_limits import FairLimits
 from services.front.transport.request import Body
 from tests.unit.front.httpwire import ACCEPT, served

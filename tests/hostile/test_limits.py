@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel import catalog
+from kernel.configure import catalog
 from proto.control.client import CallFailed
 from proto.manifest import THREADS_A_CORE
 from tests.system.running import RunningKernel, wait_until

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernel.audit import AuditEntry, entries, files_of
+from kernel.chronicle.audit import AuditEntry, entries, files_of
 from proto import ops
 from proto.control.client import CallFailed
 from proto.operation import CLIENT

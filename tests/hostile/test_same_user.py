@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kernel import catalog
-from kernel.config import Config
-from kernel.launch import LaunchConfigs, RootFolders
-from proto import models, ops
+from kernel.configure import catalog
+from kernel.configure.config import Config
+from kernel.configure.launch import LaunchConfigs, RootFolders
+from proto import ops
+from proto.host import models
 from proto.manifest import Roots
 from tests.system.running import RunningKernel
 from tests.system.test_hostile import WALLS, assert_refused, attack, kernel

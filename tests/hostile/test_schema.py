@@ -16,7 +16,7 @@ from services.runtime.roots import Roots
 from services.yaml import schema as checking
 from services.yaml.errors import Code, YamlError
 from services.yaml.main import CHECKS, open_service
-from services.yaml.operations import YamlFiles
+from services.yaml.yaml_files import YamlFiles
 from tests.in_process import services_in_process
 
 DEPTH = 40

@@ -13,8 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from proto.front import Http
 from proto.grants import Token
+from proto.wire.front import Http
 from services.front.transport.access import Tokens
 from tests.unit.front.httpwire import HttpWire, served
 from tests.unit.front.inprocess import InProcess

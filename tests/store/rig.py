@@ -13,9 +13,9 @@ import trio
 
 from services.retrieve.collection import Collection
 from services.retrieve.engine import Engine, LocalEngine
+from services.retrieve.index.segment import VectorLimits
 from services.retrieve.postgres.engine import PostgresEngine
 from services.retrieve.postgres.server import Server
-from services.retrieve.segment import VectorLimits
 from services.runtime.database import Kind
 from tests.postgres import PostgresServer
 

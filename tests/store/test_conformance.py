@@ -16,12 +16,12 @@ import trio
 from proto.errors import InvalidParams, OperationError
 from proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch, Scrubbed, Value
 from services.retrieve.collection import Collection
+from services.retrieve.index.vectors import Matrix
 from services.retrieve.item_store import ItemWithVector
-from services.retrieve.neighbours import GroupNeighbours
 from services.retrieve.postgres import collection as postgres_collection
 from services.retrieve.postgres import snapshot
+from services.retrieve.ranking.neighbours import GroupNeighbours
 from services.retrieve.store import Snapshot, Transaction
-from services.retrieve.vectors import Matrix
 from tests.postgres import PostgresServer
 from tests.store.rig import FLAT, LocalStore, ServerStore, Store, indexed, opened
 from tests.unit.retrieve.rig import DIMENSIONS, WordEmbedder, ask, drained, embedded, group, outbox_of, vector, worked

@@ -17,13 +17,13 @@ from proto.errors import LinckiaError, OperationError, Unavailable
 from proto.ops.retrieve import RetrieveSearch
 from services.retrieve import client_collections, migration
 from services.retrieve.engine import NAMES, LocalEngine
+from services.retrieve.index.segment import VectorLimits
 from services.retrieve.local_collection import LocalCollection
 from services.retrieve.migration import Migration
 from services.retrieve.open_collections import Collections, RetrieveSettings
 from services.retrieve.places import Places
 from services.retrieve.postgres.engine import PostgresEngine
 from services.retrieve.postgres.server import Server
-from services.retrieve.segment import VectorLimits
 from services.runtime.database import Kind
 from tests.postgres import PostgresServer
 from tests.store.rig import FLAT

@@ -10,7 +10,9 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams, LinckiaError
-from proto.ops.collections import (
+from proto.ops.retrieve import RetrieveMigrate
+from services.retrieve.main import open_service
+from services.retrieve.operations import (
     CollectionCount,
     CollectionCreate,
     CollectionDrop,
@@ -18,8 +20,6 @@ from proto.ops.collections import (
     CollectionUpsert,
     Document,
 )
-from proto.ops.retrieve import RetrieveMigrate
-from services.retrieve.main import open_service
 from tests.in_process import Bench, services_in_process
 from tests.postgres import PostgresServer
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import trio
 
-from services.runtime.text.cutting import embedded_text
+from services.shared.text.cutting import embedded_text
 from tests.system.running import RunningKernel, connection, wait_until
 
 VICTIMS = ("knowledge", "retrieve", "embed", "graph")

@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 import msgspec
 import trio
 
-from kernel import users
-from proto import frames
+from kernel.configure import users
 from proto.control.address import socket_path
 from proto.control.client import Client, ControlError
+from proto.wire import frames
 
 T = TypeVar("T")
 

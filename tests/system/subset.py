@@ -14,10 +14,10 @@ import sys
 
 from msgspec import structs
 
-from kernel import catalog
 from kernel.cli import stdio
 from kernel.cli.__main__ import main
-from proto.front import SERVICE as FRONT
+from kernel.configure import catalog
+from proto.wire.front import SERVICE as FRONT
 
 
 def run() -> None:

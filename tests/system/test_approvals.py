@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import tomlkit
 
-from kernel.audit import AuditEntry, entries, files_of
+from kernel.chronicle.audit import AuditEntry, entries, files_of
 from proto.control.client import CallFailed
 from tests.system.cli.clients import StdioClient, command, data_directory, linckia, stdio_client
 from tests.system.mounting import small

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kernel.audit import AuditEntry, entries, files_of, path_of
+from kernel.chronicle.audit import AuditEntry, entries, files_of, path_of
 from tests.system.cli.clients import command, data_directory, stdio_client
 from tests.system.mounting import small, write
 from tests.system.running import RunningKernel, running, wait_until

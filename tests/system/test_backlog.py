@@ -15,7 +15,7 @@ import pytest
 
 from kernel.cli import status
 from services.embed import weights
-from services.retrieve.queries import Patience
+from services.retrieve.ranking.queries import Patience
 from tests.system.running import HTTP, RunningKernel, running, wait_until
 
 pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")

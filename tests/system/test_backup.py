@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import trio
 
-from kernel.data_format import program
+from kernel.configure.data_format import program
 from proto.control.client import CallFailed
 from tests.system.cli.clients import command as in_this_process
 from tests.system.running import REPOSITORY, Connection, RunningKernel, connection, running, wait_until

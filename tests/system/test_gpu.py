@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from proto import extras
 from proto.control.client import CallFailed, Client
-from proto.gpu import GpuFigures
+from proto.host import extras
+from proto.host.gpu import GpuFigures
 from proto.ops.embed import TextKind
 from services.embed.encoder import Vectors
 from services.embed.projection import projected
 from services.embed.tokens import TextTokenizer
 from services.embed.weights import ModelFiles, resolve
-from services.runtime.models.device import GIB, Precision
+from services.shared.models.device import GIB, Precision
 from tests.system.running import RunningKernel, polls, running, wait_until
 from tests.unit.embed.families import EMBEDDING_GEMMA, MODERN_BERT, QWEN3, save_family
 
@@ -41,7 +41,7 @@ POISON = "quokka wombat numbat"
 
 KERNEL = """
 from msgspec import structs
-from kernel import catalog
+from kernel.configure import catalog
 from tests.system.subset import run
 catalog.ENTRIES = tuple(
     structs.replace(each, spec=structs.replace(each.spec, climb_after_s=2.0)) for each in catalog.ENTRIES

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from kernel.audit import path_of
+from kernel.chronicle.audit import path_of
 from kernel.control.peers import ancestry
 from proto.control.address import socket_path
 from proto.control.client import CallFailed

@@ -279,7 +279,7 @@ def test_a_flood_of_long_bodies_costs_neither_the_front_nor_anothers_answers(one
 
 
 def test_a_key_that_is_no_key_is_made_again(tmp_path: Path) -> None:
-    from kernel.launch import session_key
+    from kernel.configure.launch import session_key
 
     (tmp_path / "session.key").write_text("short")
     made = session_key(tmp_path)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import trio
 
-from kernel.data_format import program
+from kernel.configure.data_format import program
 from proto.control.client import CallFailed
 from proto.manifest import Keep
 from tests.chaos.comparison import turns_of

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from proto.control.client import CallFailed
-from services.mounts.guardian import has_scopes
+from services.mounts.process.guardian import has_scopes
 from tests.system.cli.clients import stdio_client
 from tests.system.mounting import SERVER, call, mounted, small, write
 from tests.system.running import RunningKernel, wait_until

@@ -18,7 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl
 
-from kernel.audit import AuditEntry, entries, files_of
+from kernel.chronicle.audit import AuditEntry, entries, files_of
 from tests.issuer import AUDIENCE, Issuer
 from tests.system.cli.clients import command, data_directory
 from tests.system.running import HTTP, RunningKernel, running, wait_until

@@ -16,9 +16,9 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from kernel import VERSION
-from proto.openapi import document
 from proto.ops import load
 from services.front.web import metrics, routes
+from services.front.web.openapi import document
 from tests.system.running import RunningKernel, running
 
 BODIES: dict[str, Any] = {

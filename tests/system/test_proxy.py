@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import brotli  # type: ignore[import-untyped]  # it ships neither types nor stubs
 import pytest
 
-from proto.zstd import zstd
+from services.shared.zstd import zstd
 from tests.system.running import REPOSITORY, RunningKernel, running, wait_until
 
 if TYPE_CHECKING:

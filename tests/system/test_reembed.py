@@ -19,7 +19,7 @@ import pytest
 
 from kernel.cli import EXIT_INTERRUPTED
 from services.embed import weights
-from services.runtime.text.cutting import embedded_text
+from services.shared.text.cutting import embedded_text
 from tests.system.ray_nodes import RayNodes, ray_nodes, settings
 from tests.system.running import RunningKernel, running, wait_until
 

@@ -11,9 +11,9 @@ from urllib.parse import quote, unquote
 import pytest
 
 from proto import ops
-from proto.front import SERVICE as FRONT
 from proto.grants import Grant
 from proto.operation import CLIENT, Operation
+from proto.wire.front import SERVICE as FRONT
 from tests.system import token_walk
 from tests.system.running import HTTP, RunningKernel, running, wait_until
 from tests.system.tokens import Answer, HttpClient, create, token_command

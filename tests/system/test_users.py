@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel import users
+from kernel.configure import users
 from services.runtime import privileges
 from tests.system.running import RunningKernel, command_for_others, reachable_interpreter, running
 

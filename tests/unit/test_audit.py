@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import trio
 
-from kernel.audit import Audit, AuditEntry, entries, files_of, now, path_of
+from kernel.chronicle.audit import Audit, AuditEntry, entries, files_of, now, path_of
 from kernel.cli import doctor
 from kernel.cli.__main__ import main
 from kernel.cli.audit import in_words
-from kernel.settings import AuditSettings
+from kernel.configure.settings import AuditSettings
 from tests.waiting import until
 
 

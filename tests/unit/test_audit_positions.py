@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from kernel.audit import Audit, AuditEntry, files_of, now, path_of
-from kernel.audit_positions import read_after
+from kernel.chronicle.audit import Audit, AuditEntry, files_of, now, path_of
+from kernel.chronicle.audit_positions import read_after
 
 
 class Writer:

@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
-from kernel import catalog
 from kernel.cli.tools import callers
-from proto.front import SERVICE as FRONT
+from kernel.configure import catalog
 from proto.operation import CLIENT, OPERATOR, Access, Operation, Params, Role, operation, operation_of
 from proto.ops import load
+from proto.wire.front import SERVICE as FRONT
 
 ROOT = Path()
 KERNEL = "kernel"
@@ -77,7 +77,7 @@ def made(module: str) -> list[Operation[object]]:
     """The operations whose parameters the module makes."""
     tree = source(module)
     assert tree is not None
-    names = {here: (base, name) for base, name, here in imports(module) if base.startswith("proto")}
+    names = {here: (base, name) for base, name, here in imports(module) if base.startswith(("proto", "services"))}
     return [
         operation
         for node in ast.walk(tree)

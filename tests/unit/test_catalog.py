@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kernel import catalog, manifests
-from kernel.settings import ConfigError
-from kernel.supervisor.spec import check
-from proto import extras, ops
+from kernel.configure import catalog, manifests
+from kernel.configure.settings import ConfigError
+from kernel.configure.spec import check
+from proto import ops
+from proto.host import extras
 
 
 def served(settings: Mapping[str, Mapping[str, object]], rest_after_s: float = 60) -> tuple[catalog.ServiceEntry, ...]:

@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from proto import frames
-from proto.channel import Channel
-from proto.frames import AnyFrame, Ping, Pong, Return
+from proto.wire import frames
+from proto.wire.channel import Channel
+from proto.wire.frames import AnyFrame, Ping, Pong, Return
 from tests.chaos.links import Injector, KernelChaos
 from tests.memory_link import memory_link
 

@@ -12,7 +12,7 @@ import pytest
 
 from kernel.cli.parser import build_parser
 from proto import ops
-from proto.surfaces.steps import Steps
+from services.front.surfaces.steps import Steps
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = sorted((REPOSITORY / "docs" / "coming-from").glob("*.md"))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from kernel import history
-from kernel.history import Point, Recorder
+from kernel.chronicle import history
+from kernel.chronicle.history import Point, Recorder
 from proto.ops.observation import TimelineEvent
 
 POINT = Point(0.5, 1024, 2.0, 0, 1, 3.0, 9.0)

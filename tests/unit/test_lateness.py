@@ -7,7 +7,7 @@ import time
 import trio
 import trio.lowlevel
 
-from kernel.operations import LATE_S, SAMPLE_S, Lateness
+from kernel.control.operations import LATE_S, SAMPLE_S, Lateness
 
 
 async def test_turn_that_computes_is_late_and_one_that_waits_is_not() -> None:

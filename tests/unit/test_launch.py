@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernel.catalog import ENTRIES, pools
-from kernel.config import Config
-from kernel.launch import LaunchConfigs, RootFolders
+from kernel.configure.catalog import ENTRIES, pools
+from kernel.configure.config import Config
+from kernel.configure.launch import LaunchConfigs, RootFolders
 from proto import ops
 
 

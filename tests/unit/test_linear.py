@@ -19,12 +19,12 @@ from services.knowledge.notes.tags import tagged
 from services.knowledge.search.passages import _pattern
 from services.knowledge.search.words import count_words
 from services.llm.prompts import _object
-from services.retrieve.terms import terms
-from services.runtime import ignore_files, literals
+from services.retrieve.index.terms import terms
 from services.runtime.gitignore import gitignore
-from services.runtime.models.measure import ROUGH
-from services.runtime.text.html import plain
-from services.runtime.text.markdown import outline
+from services.shared import ignore_files, literals
+from services.shared.models.measure import ROUGH
+from services.shared.text.html import plain
+from services.shared.text.markdown import outline
 from services.transcripts.messages import Stripper
 from services.transcripts.redaction import Redactor
 from services.yaml import schema

@@ -11,19 +11,19 @@ import tomlkit
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kernel import mounts
-from kernel.config import load
-from kernel.mounts import LiveMounts
-from kernel.ports import ServiceState
+from kernel.configure.config import load
+from kernel.configure.settings import ConfigError, Flags
+from kernel.control import mounts
+from kernel.control.mounts import LiveMounts
 from kernel.router.instance import Limits
+from kernel.router.ports import ServiceState
 from kernel.router.router import Router
-from kernel.settings import ConfigError, Flags
 from kernel.supervisor.supervisor import Supervisor
 from proto import ops
-from proto.front import SERVICE as FRONT
 from proto.mounts import MountRequest, MountTable, operations_of
 from proto.ops import Table
 from proto.ops.kernel import MountsReloaded
+from proto.wire.front import SERVICE as FRONT
 from tests.unit.supervisor.stage import Stage, launch_config_of
 from tests.unit.supervisor.world import service
 

@@ -6,12 +6,12 @@ import base64
 
 import pytest
 
-from kernel.mandates import Mandate, Mandates
-from proto import frames
+from kernel.router.mandates import Mandate, Mandates
 from proto.errors import Forbidden
 from proto.grants import Grant, Token
 from proto.later import LaterCall
 from proto.ops.tasks import TaskStart
+from proto.wire import frames
 
 ASKED = TaskStart(operation="mcp_echo", arguments={"message": "x"})
 CALL = LaterCall("mcp_echo", {"message": "x"})

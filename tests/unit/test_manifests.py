@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kernel import data_format, manifests
-from kernel.manifests import PackagedManifest
-from proto.front import SERVICE as FRONT
+from kernel.configure import data_format, manifests
+from kernel.configure.manifests import PackagedManifest
 from proto.manifest import Keep
+from proto.wire.front import SERVICE as FRONT
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

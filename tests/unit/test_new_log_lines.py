@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kernel import observation
-from kernel.observation import new_lines
+from kernel.control import observation
+from kernel.control.observation import new_lines
 
 
 def test_each_line_is_read_once_from_the_first_look_on(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from kernel import trends
+from kernel.chronicle import trends
+from kernel.chronicle.trends import INTERVAL_S, Line, Trends, daily
 from kernel.cli.status import trend
-from kernel.trends import INTERVAL_S, Line, Trends, daily
 
 DAY_S = 86_400.0
 NOW = 1_800_000_000.0

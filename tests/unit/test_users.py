@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel import users
+from kernel.configure import users
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another group")
 

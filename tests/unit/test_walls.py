@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kernel import catalog, users
-from kernel.config import Flags, load
-from kernel.launch import LaunchConfigs, RootFolders
+from kernel.configure import catalog, users
+from kernel.configure.config import Flags, load
+from kernel.configure.launch import LaunchConfigs, RootFolders
 from proto import ops
-from proto.launch import LaunchConfig
 from proto.manifest import Roots
+from proto.wire.launch import LaunchConfig
 
 BY_NAME = {entry.spec.name: entry for entry in catalog.ENTRIES}
 

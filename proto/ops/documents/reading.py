@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Meta
 
 from proto.errors import InvalidParams
-from proto.front import SERVICE as FRONT
 from proto.operation import CLIENT, OPERATOR, Family, Params, Role
 from proto.ops.completing import Completing
+from proto.wire.front import SERVICE as FRONT
 
 SERVICE = "documents"
 SURFACES = ("documents",)

@@ -17,7 +17,7 @@ from proto.ops.decode import DOCUMENT_TYPES, DecodedText
 from services.decode.results import TOO_LARGE, Enough, NotDecoded, Writer
 from services.decode.text import mail, office, sheets
 from services.decode.text.pdf import pdf
-from services.runtime.text.html import plain
+from services.shared.text.html import plain
 
 _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 """Magic number of office documents before 2007, and of encrypted later ones."""

@@ -11,8 +11,8 @@ from email.message import Message
 from typing import Final
 
 from services.decode.results import Writer
-from services.runtime.text.charsets import charset_of, codec_of
-from services.runtime.text.html import plain
+from services.shared.text.charsets import charset_of, codec_of
+from services.shared.text.html import plain
 
 _HEADS: Final = ("From", "To", "Cc", "Date")
 _MAX_HEAD: Final = 4000

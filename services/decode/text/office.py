@@ -14,8 +14,8 @@ from typing import Final
 
 from services.decode.results import NotDecoded, Writer
 from services.decode.text.markup import Attributes, Dialect, XmlConverter, elements
-from services.runtime.text.charsets import charset_of
-from services.runtime.text.html import plain
+from services.shared.text.charsets import charset_of
+from services.shared.text.html import plain
 
 MAX_UNFOLDED_BYTES: Final = 192 * 1024**2
 """Decompressed size of all members together."""

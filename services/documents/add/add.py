@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from proto.errors import Executed, LinckiaError, OperationError, from_failure
-from proto.machine import usable_cores
+from proto.host.machine import usable_cores
 from proto.ops.documents.change import AddResult
 from services.documents.add import intake
 from services.documents.add.folders import Walk

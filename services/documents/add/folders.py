@@ -13,9 +13,9 @@ from pathlib import Path
 
 from proto.errors import InvalidParams, OperationError
 from services.documents.store import globs
-from services.runtime.ignore_files import GENERATED, IGNORE_FILES, VERSION_CONTROL, IgnoreRules, rules_in
 from services.runtime.roots import Roots, is_text_name, printable
-from services.runtime.walking import Folder, walk
+from services.shared.ignore_files import GENERATED, IGNORE_FILES, VERSION_CONTROL, IgnoreRules, rules_in
+from services.shared.walking import Folder, walk
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from services.documents.code.relations import AMBIGUOUS, Relations
 from services.documents.store import tables
 from services.documents.store.databases import Store
 from services.runtime.handlers import Environment
-from services.runtime.outbox import pages
+from services.shared.outbox import pages
 
 BATCH = 64
 BATCH_NODES = 2000
@@ -45,7 +45,7 @@ class Due:
 
 
 class GraphFeed:
-    """A feed for `services.runtime.outbox` that parses code before delivering it."""
+    """A feed for `services.shared.outbox` that parses code before delivering it."""
 
     def __init__(self, env: Environment, store: Store, parsing: Parsing, adding: Adding) -> None:
         self._adding = adding

@@ -12,10 +12,10 @@ import apsw
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.decode import CALLS
-from proto.ops.documents.find import DocumentsGraph, GraphAnswer
 from proto.ops.documents.reading import GraphEdge, GraphNode
 from services.documents.code.nodes import Edge, Node, file_node, symbol_node
 from services.documents.code.relations import RELATIONS, RESOLVED, Relations
+from services.documents.operations.find import DocumentsGraph, GraphAnswer
 from services.documents.store import rows
 
 FAN_OUT = 1000

@@ -10,7 +10,7 @@ import functools
 import hashlib
 from threading import get_ident
 
-from proto import zstd
+from services.shared import zstd
 
 LEVEL = 3
 DICTIONARY_FOR_BYTES = 64 * 1024

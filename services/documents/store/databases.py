@@ -15,7 +15,7 @@ import apsw
 import trio
 
 from proto.errors import LinckiaError, Unavailable
-from proto.machine import give_memory_back
+from proto.host.machine import give_memory_back
 from services.documents.store import globs, tables
 from services.documents.store.compress import Codec
 from services.runtime.database import Database, Kind

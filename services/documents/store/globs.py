@@ -13,7 +13,7 @@ from typing import Any
 
 import re2  # type: ignore[import-untyped]  # it ships neither types nor stubs
 
-from services.runtime import linear
+from services.shared import linear
 
 Matcher = Callable[[str], bool]
 

@@ -9,7 +9,7 @@ import msgspec
 
 from proto.ops.decode import DOCUMENT_TYPES, TEXTUAL_TYPES
 from services.documents.store.tables import TEXT_NONE, TEXT_OWN, TEXT_WAITING
-from services.runtime.text.charsets import charset_of
+from services.shared.text.charsets import charset_of
 
 SNIFF_BYTES = 8192
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 import apsw
 import msgspec
 
-from proto import zstd
 from proto.errors import OperationError
 from proto.ops.documents.reading import Snapshot, SnapshotDifference, SnapshotFile, Version
 from proto.suggestions import did_you_mean
 from services.documents.store import tables
 from services.documents.store.rows import instant
+from services.shared import zstd
 
 
 class SnapshotEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -16,7 +16,7 @@ from services.documents.store import objects, tables
 from services.documents.store.compress import DamagedContent
 from services.documents.store.objects import Stored
 from services.documents.store.tables import TEXT_EXTRACTED, TEXT_OWN
-from services.runtime.text.charsets import charset_of
+from services.shared.text.charsets import charset_of
 
 WHOLE_BYTES = 16 * 1024 * 1024
 """Longer texts are not indexed, and are searched in windows."""

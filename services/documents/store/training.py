@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import trio
 
-from proto import zstd
 from services.documents.store.compress import DICTIONARY_FOR_BYTES
 from services.documents.store.databases import Store
+from services.shared import zstd
 
 DICTIONARY_BYTES = 96 * 1024
 TRAIN_FROM_BYTES = 1024 * 1024

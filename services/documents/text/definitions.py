@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from services.runtime.text.cutting import Block
+from services.shared.text.cutting import Block
 
 _BEFORE = (
     r"(?:(?:export|default|declare|public|private|protected|internal|static|final|abstract|sealed|open|override|virtual"

@@ -22,10 +22,10 @@ from services.documents.store.databases import Store
 from services.documents.text.file_names import tells
 from services.documents.text.passages import MAX_TEXT_CHARS, VERSION, embedded, passages
 from services.runtime.handlers import Environment
-from services.runtime.models.measure import Measure, measure
-from services.runtime.search_feed import Due, SearchFeed
 from services.runtime.storage import Damaged
-from services.runtime.text import cutting
+from services.shared.models.measure import Measure, measure
+from services.shared.search_feed import Due, SearchFeed
+from services.shared.text import cutting
 
 BATCH = 64
 BATCH_BYTES = 512 * 1024

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import apsw
 
 from proto.errors import InvalidParams
-from proto.ops.documents.find import DocumentsGrep, FileCount, GrepMatch, GrepResult
+from services.documents.operations.find import DocumentsGrep, FileCount, GrepMatch, GrepResult
 from services.documents.store import rows, texts
 from services.documents.store.compress import DamagedContent
 from services.documents.store.databases import is_complete
@@ -24,7 +24,7 @@ from services.documents.store.objects import Stored
 from services.documents.store.tables import TEXT_OWN
 from services.documents.text import trigram_index
 from services.documents.text.lines import Line, TookTooLong, compiled
-from services.runtime import literals
+from services.shared import literals
 
 TIME_LIMIT_S = 20.0
 MAX_ANSWER_BYTES = 8 * 1024 * 1024

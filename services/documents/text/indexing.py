@@ -34,8 +34,8 @@ from services.documents.text import trigram_index
 from services.runtime.calls import Undecodable, decoded
 from services.runtime.handlers import Environment
 from services.runtime.storage import DiskFull
-from services.runtime.text.charsets import charset_of
-from services.runtime.text.html import plain
+from services.shared.text.charsets import charset_of
+from services.shared.text.html import plain
 
 INDEX_OBJECTS = 500
 INDEX_BYTES = 8 * 1024 * 1024

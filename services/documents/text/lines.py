@@ -11,7 +11,7 @@ import regex
 
 from proto.errors import InvalidParams
 from services.documents.store.texts import Window
-from services.runtime import linear
+from services.shared import linear
 
 MAX_LINE_CHARACTERS = 2000
 RE2_MEMORY_BYTES = 64 * 1024 * 1024

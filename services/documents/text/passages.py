@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from proto.ops.decode import DOCUMENT_TYPES
 from services.documents.store.kinds import PAGE_TYPES
 from services.documents.text import definitions
-from services.runtime.models.measure import Measure
-from services.runtime.text.cutting import PREFIX_CHARS, Block, Section, cut, without_data
-from services.runtime.text.markdown import outline
+from services.shared.models.measure import Measure
+from services.shared.text.cutting import PREFIX_CHARS, Block, Section, cut, without_data
+from services.shared.text.markdown import outline
 
 VERSION = 4
 """Increment if the same text would yield other passages or the search is fed other fields.  `cutting` has its own."""

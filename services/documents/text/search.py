@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import apsw
 
 from proto.errors import LinckiaError
-from proto.ops.documents.find import DocumentsSearch, Found, MatchedLine, SearchResult, SearchType
 from proto.ops.documents.reading import CORPUS
 from proto.ops.retrieve import Filter, Fusion, Hit, RetrieveSearch
 from proto.ops.retrieve import SearchResult as Retrieved
+from services.documents.operations.find import DocumentsSearch, Found, MatchedLine, SearchResult, SearchType
 from services.documents.store import globs, objects, rows, texts
 from services.documents.store.compress import DamagedContent
 from services.documents.store.databases import Store, is_complete
@@ -31,11 +31,11 @@ from services.documents.text import lines, trigram_index
 from services.documents.text.feed import ContentFeed
 from services.documents.text.indexing import WORD
 from services.documents.text.passages import MAX_TEXT_CHARS, passages
-from services.runtime import literals
 from services.runtime.handlers import Context
-from services.runtime.models.measure import ROUGH
-from services.runtime.text.cutting import Section
-from services.runtime.text.stop_words import STOP_WORDS
+from services.shared import literals
+from services.shared.models.measure import ROUGH
+from services.shared.text.cutting import Section
+from services.shared.text.stop_words import STOP_WORDS
 
 CANDIDATES = 100
 """Number of candidates per search stage."""

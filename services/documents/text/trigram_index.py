@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import apsw
 
-from services.runtime import literals
-from services.runtime.literals import Query
+from services.shared import literals
+from services.shared.literals import Query
 
 PIECE_BYTES = 2048
 MOST = 128

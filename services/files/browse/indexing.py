@@ -9,13 +9,13 @@ import trio
 from msgspec import structs
 
 from proto.errors import OperationError
-from proto.ops.files import index as ops
 from services.files import paths
 from services.files.core import Core
 from services.files.index.jobs import ACTIVE
 from services.files.index.listing import look
 from services.files.index.scan import Counts
 from services.files.index.tree import skip_reason, totals
+from services.files.operations import index as ops
 from services.files.query.entries import MAX_BYTES, fitting
 from services.files.store import schema
 from services.runtime import keyed
@@ -23,7 +23,7 @@ from services.runtime.handlers import Context, handles
 
 
 class IndexTools:
-    """The operations of `proto.ops.files.index`."""
+    """The operations of `services.files.operations.index`."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

@@ -15,20 +15,20 @@ import msgspec
 from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.http import CONTENT_PATH
 from proto.ops import media
-from proto.ops.files import reading as ops
 from proto.ops.kernel import KernelContentUrl
 from services.files import paths
 from services.files.core import Family, reads
 from services.files.index.tree import last_scan
+from services.files.operations import reading as ops
 from services.files.query.column_names import INSIDE
 from services.files.query.columns import Columns, is_large
 from services.files.query.entries import ENOUGH, FEW, MAX_BYTES, Order, find_indexed, fitting, node_uri
 from services.files.query.matching import EXTENSIONS
 from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_one, fetch_value, key
-from services.runtime import times
-from services.runtime.creation_time import created_ns
 from services.runtime.handlers import Context, handles
+from services.shared import times
+from services.shared.creation_time import created_ns
 
 STALE_S = 3600
 """Age at which `index` considers a scan stale by default."""
@@ -41,7 +41,7 @@ PICTURED = EXTENSIONS["image"] | EXTENSIONS["video"] | {"pdf"}
 
 
 class BrowseTools(Family):
-    """The operations of `proto.ops.files.reading`."""
+    """The operations of `services.files.operations.reading`."""
 
     @handles(ops.Navigate)
     async def navigate(self, params: ops.Navigate, ctx: Context) -> ops.NavigateResult:

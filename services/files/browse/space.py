@@ -16,13 +16,13 @@ import trio
 
 from proto.errors import InvalidParams
 from proto.mcp import Content, Image, Text
-from proto.ops.files import space as ops
 from services.files import paths
 from services.files.browse import treemap
 from services.files.changes.disk import Refused, open_at, opened
 from services.files.core import Family, reads
 from services.files.index.listing import holds_files, mounts
 from services.files.index.tree import Sizes, StoredEntry, below, scans_of, sizes_at, sizes_now, wholes
+from services.files.operations import space as ops
 from services.files.query.columns import LARGE, Columns
 from services.files.query.entries import (
     ENOUGH,
@@ -39,9 +39,9 @@ from services.files.query.entries import (
 from services.files.query.matching import Compare, Condition
 from services.files.store import schema
 from services.files.store.sql import Row, fetch_all, fetch_value
-from services.runtime import times
 from services.runtime.handlers import Context, handles
-from services.runtime.times import instant
+from services.shared import times
+from services.shared.times import instant
 
 SEQUENTIAL = 4
 """If at least one in this many entries is needed, the whole index is read sequentially."""
@@ -60,7 +60,7 @@ AGES = (
 
 
 class SpaceTools(Family):
-    """The operations of `proto.ops.files.space`."""
+    """The operations of `services.files.operations.space`."""
 
     @handles(ops.DiskTreemap)
     async def disk_treemap(self, params: ops.DiskTreemap, ctx: Context) -> Content:

@@ -11,15 +11,15 @@ import msgspec
 
 from proto.mcp import BlobContents, ResourceResult, TextContents
 from proto.ops.completing import NAMES_LIKE, Completing
-from proto.ops.files import uris as ops
-from proto.ops.files.index import Job, JobList, JobProgress, JobStatus
-from proto.ops.files.reading import Inspect, InspectResult
-from proto.ops.files.resources import Children, Metric, Parents, ResourceChildren, ResourceParent, SumResult
-from proto.ops.files.sets import ResourceSet
 from proto.ops.pages import JSON, Paged, place
 from services.files.browse.indexing import IndexTools
 from services.files.browse.navigation import BrowseTools, artifacts, thumbnail
 from services.files.core import Core, Family, Handler, reads
+from services.files.operations import uris as ops
+from services.files.operations.index import Job, JobList, JobProgress, JobStatus
+from services.files.operations.reading import Inspect, InspectResult
+from services.files.operations.resources import Children, Metric, Parents, ResourceChildren, ResourceParent, SumResult
+from services.files.operations.sets import ResourceSet
 from services.files.plans.executions import EXECUTION, execution_of
 from services.files.query import named, sets
 from services.files.query.columns import Columns
@@ -27,8 +27,8 @@ from services.files.query.entries import SELECTED, Select, entry_of, fitting
 from services.files.query.set_search import SetSearchTools, first_entries, sum_of
 from services.files.query.set_tools import all_sets, set_of
 from services.files.store.sql import Row, fetch_all, fetch_value
-from services.runtime import times
 from services.runtime.handlers import Context, handles
+from services.shared import times
 
 METRICS: tuple[Metric, ...] = ("size", "count", "files", "directories")
 
@@ -42,7 +42,7 @@ def _jobs(*statuses: JobStatus) -> Handler[Family, Paged, JobList]:
 
 
 class UriResources(Family):
-    """The operations of `proto.ops.files.uris`."""
+    """The operations of `services.files.operations.uris`."""
 
     def __init__(self, core: Core, indexing: IndexTools, reading: BrowseTools, searches: SetSearchTools) -> None:
         super().__init__(core)

@@ -21,8 +21,8 @@ import apsw
 import msgspec
 from msgspec.structs import astuple
 
-from proto import frames
 from proto.errors import LinckiaError
+from proto.wire import frames
 from services.files import paths
 from services.files.changes import disk, following
 from services.files.changes.copying import PREFIX, Copy

@@ -15,19 +15,20 @@ import trio
 from msgspec import structs
 
 from proto.errors import InvalidParams, LinckiaError
-from proto.ops.files import changes as ops
 from services.files import paths
 from services.files.changes import disk, following
 from services.files.changes.changes import Changes, take_up
 from services.files.changes.disk import Item, Refused, placed
 from services.files.core import Core, Family, reads
+from services.files.operations import changes as ops
 from services.files.paths import FileRoots
 from services.files.query import named
 from services.files.query.entries import MAX_BYTES, fitting
 from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_one, fetch_value
-from services.runtime import keyed, times
+from services.runtime import keyed
 from services.runtime.handlers import Context, handles
+from services.shared import times
 
 T = TypeVar("T", ops.Relocations, ops.Deletions)
 
@@ -38,7 +39,7 @@ MAX_NOTIFIED = 100
 
 
 class ChangeTools(Family):
-    """The operations of `proto.ops.files.changes`."""
+    """The operations of `services.files.operations.changes`."""
 
     def __init__(self, core: Core, changes: Changes, behind: Callable[[Sequence[str]], None]) -> None:
         super().__init__(core)

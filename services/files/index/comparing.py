@@ -22,11 +22,11 @@ import apsw
 import trio
 
 from proto.errors import LinckiaError, Unavailable
-from proto.ops.files.index import Compared, CompareFolders
-from proto.ops.files.text import GrepPart, GrepTexts
 from services.files import paths
 from services.files.index.listing import NOTHING, Ignored, ignore_rules, open_folder, read_folder
 from services.files.index.tree import below
+from services.files.operations.index import Compared, CompareFolders
+from services.files.operations.text import GrepPart, GrepTexts
 from services.files.store.sql import fetch_all
 from services.files.text.searching import search
 from services.runtime.handlers import Context, Environment, Handlers

@@ -11,11 +11,11 @@ import apsw
 import msgspec
 import trio
 
-from proto.ops.files.index import Job, JobStatus, Wholes
 from services.files.index.scan import Counts, Scan
+from services.files.operations.index import Job, JobStatus, Wholes
 from services.files.store.sql import Row, fetch_all, fetch_one
-from services.runtime import times
 from services.runtime.storage import DiskFull
+from services.shared import times
 
 
 @dataclass(eq=False, kw_only=True, slots=True)

@@ -18,7 +18,6 @@ import msgspec
 import trio
 
 from proto.errors import OperationError, Unavailable
-from proto.ops.files.index import Job
 from services.files import paths
 from services.files.index.comparing import CompareClient
 from services.files.index.job import JobOutcome, RunningJob, every_job, find_job
@@ -34,6 +33,7 @@ from services.files.index.tree import (
     totals,
     wholes,
 )
+from services.files.operations.index import Job
 from services.files.store.database import steadily
 from services.files.store.sql import Row, fetch_all, fetch_value
 from services.runtime.handlers import Environment

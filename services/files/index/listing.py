@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from services.files import paths
 from services.files.store import schema
-from services.runtime.ignore_files import Patterns
 from services.runtime.roots import Roots
+from services.shared.ignore_files import Patterns
 
 MAX_INT = 2**63 - 1
 

@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import apsw
 
-from proto.ops.files.index import Wholes
 from services.files import paths
 from services.files.index.listing import Ignored
+from services.files.operations.index import Wholes
 from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_one, fetch_value
-from services.runtime import times
 from services.runtime.database import Database
-from services.runtime.ignore_files import GENERATED, VERSION_CONTROL
+from services.shared import times
+from services.shared.ignore_files import GENERATED, VERSION_CONTROL
 
 
 class Totals(NamedTuple):

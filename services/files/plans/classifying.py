@@ -15,16 +15,16 @@ import msgspec
 import trio
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
-from proto.ops.files import classifier as ops
 from proto.ops.media import MediaInspect
 from services.files import paths
 from services.files.core import Core, Family, reads
+from services.files.operations import classifier as ops
 from services.files.query.entries import find_indexed
 from services.files.store import schema
 from services.files.store.database import steadily
 from services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
-from services.runtime import times
 from services.runtime.handlers import Context, handles
+from services.shared import times
 
 CLASSIFIERS: tuple[ops.Classifier, ...] = get_args(ops.Classifier)
 
@@ -33,7 +33,7 @@ KEPT_JOBS = 10_000
 
 
 class ClassifierTools(Family):
-    """The operations of `proto.ops.files.classifier`, and the worker. Methods run on trio's thread only."""
+    """The operations of `services.files.operations.classifier`, and the worker. Methods run on trio's thread only."""
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)

@@ -18,9 +18,9 @@ import msgspec
 import trio
 
 from proto.errors import LinckiaError
-from proto.ops.files.plans import Condition, ExecutionRecord, ExecutionStatus, Mode, Outcome, PlanSource
 from services.files.core import Core
 from services.files.index.listing import look
+from services.files.operations.plans import Condition, ExecutionRecord, ExecutionStatus, Mode, Outcome, PlanSource
 from services.files.plans import followers, outcomes, source_entries
 from services.files.plans.classifying import ClassifierTools
 from services.files.plans.followers import Followed, Followers, OnChange
@@ -29,7 +29,7 @@ from services.files.plans.source_entries import Batch, PlanEntry
 from services.files.query import named, sets
 from services.files.store.database import steadily
 from services.files.store.sql import Row, fetch_all
-from services.runtime import times
+from services.shared import times
 
 BATCH = 1_000
 

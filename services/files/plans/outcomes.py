@@ -17,18 +17,18 @@ from proto import grants, ops
 from proto.errors import Executed, Forbidden, InvalidParams, LinckiaError, Overloaded, Unavailable
 from proto.later import LaterCall, filled
 from proto.operation import CLIENT, Operation, Role
-from proto.ops.files import plans as ops_of_plans
-from proto.ops.files.plans import ChainedOutcome, ClassifierOutcome, Outcome, SelectionOutcome, ToolOutcome
 from proto.ops.kernel import SERVICE as KERNEL
 from proto.ops.kernel import KernelCall
 from services.files import paths
 from services.files.core import Core
+from services.files.operations import plans as ops_of_plans
+from services.files.operations.plans import ChainedOutcome, ClassifierOutcome, Outcome, SelectionOutcome, ToolOutcome
 from services.files.plans import classifying
 from services.files.plans.classifying import ClassifierTools
 from services.files.plans.source_entries import PlanEntry
 from services.files.query import sets
 from services.files.store import schema
-from services.runtime import times
+from services.shared import times
 
 MAX_DEPTH = 16
 

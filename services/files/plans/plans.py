@@ -12,17 +12,17 @@ from msgspec import structs
 
 from proto.errors import InvalidParams, OperationError
 from proto.later import MAX_LATER_CALLS
-from proto.ops.files import plans as ops
-from proto.ops.files.shared import Deleted
 from proto.ops.kernel import KernelMandate
 from services.files import paths
 from services.files.core import Core, Family, reads, writes
+from services.files.operations import plans as ops
+from services.files.operations.shared import Deleted
 from services.files.plans import executions, followers, outcomes, source_entries
 from services.files.plans.executions import EXECUTION, Executions, PlanDefinition, execution_of
 from services.files.query import conditions, named
 from services.files.store.sql import Row, fetch_all, fetch_value
-from services.runtime import times
 from services.runtime.handlers import Context, handles
+from services.shared import times
 
 _COLUMNS = (
     "name, definition, created, updated, status, (SELECT count(*) FROM execution WHERE plan = name),"
@@ -40,7 +40,7 @@ _STOPPED = "the plan was "
 
 
 class PlanTools(Family):
-    """The operations of `proto.ops.files.plans`."""
+    """The operations of `services.files.operations.plans`."""
 
     def __init__(self, core: Core, running: Executions) -> None:
         super().__init__(core)

@@ -9,9 +9,9 @@ import apsw
 import msgspec
 
 from proto.errors import InvalidParams
-from proto.ops.files.plans import Condition, PlanSource
 from services.files import paths
 from services.files.index.tree import below, find, find_shown
+from services.files.operations.plans import Condition, PlanSource
 from services.files.query import conditions, entries, matching, sets
 from services.files.query.entries import Select
 from services.files.query.queries import selection

@@ -16,21 +16,21 @@ import trio
 from msgspec import structs
 
 from proto.errors import InvalidParams
-from proto.ops.files import sources as ops
-from proto.ops.files.shared import Deleted
 from services.files import paths
 from services.files.core import Core
 from services.files.index.jobs import ACTIVE
 from services.files.index.listing import look
 from services.files.index.tree import below, find_shown, last_scan, rows_of_root
+from services.files.operations import sources as ops
+from services.files.operations.shared import Deleted
 from services.files.plans import followers
 from services.files.plans.followers import Followed, Followers
 from services.files.query import named
 from services.files.store import schema
 from services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
-from services.runtime import times
 from services.runtime.handlers import Context, handles
 from services.runtime.roots import is_text_name
+from services.shared import times
 
 
 class SourceDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class _Stored(NamedTuple):
 
 
 class SourceTools:
-    """The operations of `proto.ops.files.sources`."""
+    """The operations of `services.files.operations.sources`."""
 
     def __init__(self, core: Core, following: Followers) -> None:
         self._core = core

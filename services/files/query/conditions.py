@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from proto.errors import InvalidParams
-from proto.ops.files import plans as ops
-from proto.ops.files.resources import TextMode
+from services.files.operations import plans as ops
+from services.files.operations.resources import TextMode
 from services.files.query import matching
 from services.files.query.matching import EXTENSIONS, between
 from services.files.store import schema
 from services.files.store.sql import is_pattern
-from services.runtime.times import instant
+from services.shared.times import instant
 
 MAX_DEPTH = 32
 MAX_CONDITIONS = 1000

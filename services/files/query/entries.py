@@ -13,16 +13,16 @@ import apsw
 import msgspec
 
 from proto.errors import InvalidParams
-from proto.ops.files.shared import EntryPage, FileEntry, Filter
 from services.files import paths
 from services.files.index.tree import StoredEntry, find_scanned, find_shown
+from services.files.operations.shared import EntryPage, FileEntry, Filter
 from services.files.query.column_names import SET
 from services.files.query.columns import Columns, is_large
 from services.files.query.matching import COLUMNS, Compare, Condition, Contains, between, text_matches
 from services.files.store import schema
 from services.files.store.sql import Row, key
-from services.runtime import times
-from services.runtime.times import instant
+from services.shared import times
+from services.shared.times import instant
 
 T = TypeVar("T")
 

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import re2  # type: ignore[import-untyped]  # ships no types
 
 from proto.errors import InvalidParams
-from proto.ops.files.plans import MediaType
-from proto.ops.files.resources import TextMode
+from services.files.operations.plans import MediaType
+from services.files.operations.resources import TextMode
 from services.files.store.sql import key, searcher
-from services.runtime import literals
-from services.runtime.linear import BadPattern
+from services.shared import literals
+from services.shared.linear import BadPattern
 
 COLUMNS = {
     "path": "n.path",

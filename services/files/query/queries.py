@@ -9,13 +9,13 @@ import msgspec
 from msgspec import structs
 
 from proto.errors import InvalidParams
-from proto.ops.files import queries as ops
-from proto.ops.files.shared import Deleted, Filter
 from services.files.core import Family, reads, writes
+from services.files.operations import queries as ops
+from services.files.operations.shared import Deleted, Filter
 from services.files.query import named
 from services.files.query.entries import Order, Select, conditions, page
 from services.files.store.sql import Row, fetch_all
-from services.runtime import times
+from services.shared import times
 
 
 class QueryDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class QueryDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryTools(Family):
-    """The operations of `proto.ops.files.queries`."""
+    """The operations of `services.files.operations.queries`."""
 
     @writes(ops.QueryCreate)
     def create(self, db: apsw.Connection, params: ops.QueryCreate) -> ops.SavedQuery:

@@ -10,10 +10,10 @@ import msgspec
 from msgspec import structs
 
 from proto.errors import InvalidParams
-from proto.ops.files import resources as ops
-from proto.ops.files.shared import FileEntry
 from services.files import paths
 from services.files.core import Family, reads
+from services.files.operations import resources as ops
+from services.files.operations.shared import FileEntry
 from services.files.query import sets
 from services.files.query.columns import Columns
 from services.files.query.entries import (
@@ -32,7 +32,7 @@ from services.files.query.entries import (
 from services.files.query.matching import COLUMNS, Condition, between, compared, text_matches
 from services.files.store import schema
 from services.files.store.sql import fetch_one
-from services.runtime.times import instant
+from services.shared.times import instant
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ ENTRIES_OF_A_SET = 100
 
 
 class SetSearchTools(Family):
-    """The operations of `proto.ops.files.resources`."""
+    """The operations of `services.files.operations.resources`."""
 
     @reads(ops.ResourceChildren)
     def children(self, db: apsw.Connection, params: ops.ResourceChildren) -> ops.Children:

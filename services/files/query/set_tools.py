@@ -10,15 +10,15 @@ import apsw
 from msgspec import structs
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.files import sets as ops
-from proto.ops.files.shared import Deleted
 from services.files import paths
 from services.files.core import Family, reads, writes
 from services.files.index.tree import find_shown
+from services.files.operations import sets as ops
+from services.files.operations.shared import Deleted
 from services.files.query import named, sets
 from services.files.query.entries import BY_PATH, MAX_BYTES, Select, fitting, page
 from services.files.store.sql import Row, fetch_all, fetch_value
-from services.runtime import times
+from services.shared import times
 
 _COLUMNS = (
     "s.name, s.description, (SELECT count(*) FROM member WHERE set_id = s.id),"
@@ -30,7 +30,7 @@ EDGES = (ops.ResourceSetAddChild, ops.ResourceSetRemoveChild)
 
 
 class SetTools(Family):
-    """The operations of `proto.ops.files.sets`."""
+    """The operations of `services.files.operations.sets`."""
 
     def notify(self, params: ops.ResourceSetAddChild | ops.ResourceSetCreate) -> None:
         names = (params.parent, params.child) if isinstance(params, EDGES) else (params.name,)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import apsw
 import msgspec
 
-from proto.ops.files.resources import Metric
+from services.files.operations.resources import Metric
 from services.files.query import named
 from services.files.query.column_names import SET
 from services.files.query.columns import Columns, is_large

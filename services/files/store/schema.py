@@ -9,8 +9,8 @@ directory (`scanned` negative). Always serve clients from the view `node`, never
 
 from __future__ import annotations
 
-from proto.ops.files.shared import Kind
 from services.files.manifest import SCHEMA_VERSION
+from services.files.operations.shared import Kind
 
 VERSION = SCHEMA_VERSION
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import apsw
 
-from services.runtime import linear
+from services.shared import linear
 
 Row = tuple[Any, ...]
 

@@ -10,12 +10,12 @@ import msgspec
 from msgspec import structs
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.files.text import FileEdit, FileText
 from proto.suggestions import did_you_mean
+from services.files.operations.text import FileEdit, FileText
 from services.files.text.nearly import difference
 from services.runtime.rewrite import content_hash
-from services.runtime.text.lines import span
-from services.runtime.text.texts import Text
+from services.shared.text.lines import span
+from services.shared.text.texts import Text
 
 MAX_LINES = 2_000
 """Number of lines returned if no range is given."""

@@ -6,12 +6,12 @@ import base64
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.decode import DOCUMENT_TYPES, TEXTUAL_TYPES, DecodedText, DecodeText
-from proto.ops.files.text import FileSource, FileText
 from services.files import paths
+from services.files.operations.text import FileSource, FileText
 from services.runtime.calls import Undecodable, decoded
 from services.runtime.handlers import Context
 from services.runtime.rewrite import content_hash
-from services.runtime.text.texts import Text
+from services.shared.text.texts import Text
 
 ORIGINAL_BYTES = 300_000
 """Most bytes in one answer."""

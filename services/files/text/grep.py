@@ -17,9 +17,9 @@ import msgspec
 import trio
 
 from proto.errors import InvalidParams, LinckiaError
-from proto.ops.files.text import GrepFile, GrepFiles, GrepFound, GrepPart, GrepTexts, Piece
 from services.files import paths
 from services.files.core import Core
+from services.files.operations.text import GrepFile, GrepFiles, GrepFound, GrepPart, GrepTexts, Piece
 from services.files.paths import FileRoots
 from services.files.text.searching import pattern_of, search
 from services.files.text.walking import Globs, Walk

@@ -10,12 +10,12 @@ from typing import BinaryIO
 import msgspec
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.files.text import FileSource, FileText, ReadFile
+from services.files.operations.text import FileSource, FileText, ReadFile
 from services.files.text.editing import MAX_LINES, answered
 from services.files.text.extracting import ORIGINAL_BYTES, is_document
-from services.runtime.text.charsets import SAMPLE_BYTES, marked_charset
-from services.runtime.text.lines import span
-from services.runtime.text.texts import Text, codec, decode
+from services.shared.text.charsets import SAMPLE_BYTES, marked_charset
+from services.shared.text.lines import span
+from services.shared.text.texts import Text, codec, decode
 
 HELD_BYTES = 2 * 1024 * 1024
 """Most bytes of the requested part that are held; an answer has fewer."""

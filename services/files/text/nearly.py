@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from services.runtime.text.invisible import INVISIBLE, visible
+from services.shared.text.invisible import INVISIBLE, visible
 
 MOST = 10_000
 """Characters of a text that is looked for with other white space."""

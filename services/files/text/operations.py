@@ -1,4 +1,4 @@
-"""The operations of `proto.ops.files.text`."""
+"""The operations of `services.files.operations.text`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import trio
 from msgspec import structs
 
 from proto.errors import InvalidParams, OperationError
-from proto.frames import Written
-from proto.ops.files import text as ops
+from proto.wire.frames import Written
 from services.files import paths
 from services.files.changes.writing import Writing
 from services.files.core import Core, Family
+from services.files.operations import text as ops
 from services.files.query import named
 from services.files.text import large
 from services.files.text.editing import edited, part
@@ -30,8 +30,8 @@ from services.runtime.rewrite import (
     naming_errors,
     read_whole,
 )
-from services.runtime.text.lines import shortly
-from services.runtime.text.texts import Text, codec, decode, like, unencodable
+from services.shared.text.lines import shortly
+from services.shared.text.texts import Text, codec, decode, like, unencodable
 
 
 class TextTools(Family):

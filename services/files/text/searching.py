@@ -19,11 +19,11 @@ from typing import NamedTuple
 import re2  # type: ignore[import-untyped]  # it ships neither types nor stubs
 
 from proto.errors import InvalidParams
-from proto.ops.files.text import GrepFile, GrepFiles, GrepLine, GrepPart, Piece
 from services.files import paths
-from services.runtime import linear, literals
+from services.files.operations.text import GrepFile, GrepFiles, GrepLine, GrepPart, Piece
 from services.runtime.roots import OutsideRoots, Roots
-from services.runtime.text.charsets import charset_of
+from services.shared import linear, literals
+from services.shared.text.charsets import charset_of
 
 FIRST_READ = 1 << 17
 """Bytes read at first: enough for most files."""

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from proto.errors import InvalidParams
-from proto.ops.files.text import Piece
 from services.files import paths
 from services.files.index.listing import without_files
-from services.runtime.ignore_files import IgnoreRules, Patterns, rules_in
+from services.files.operations.text import Piece
 from services.runtime.roots import OutsideRoots, Roots
+from services.shared.ignore_files import IgnoreRules, Patterns, rules_in
 
 OWN_FILES = (".ignore", ".rgignore", ".linckiaignore")
 """In ascending order of precedence."""

@@ -18,8 +18,8 @@ from proto.errors import InvalidParams
 from proto.json_types import JsonObject
 from proto.lenient import converted
 from proto.operation import Operation, Params
-from proto.surfaces.steps import Category, Steps
 from proto.validation import respelled, validate
+from services.front.surfaces.steps import Category, Steps
 
 T = TypeVar("T")
 

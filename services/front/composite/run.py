@@ -13,23 +13,23 @@ from msgspec import Raw
 
 from proto import keys
 from proto.approvals import Rules
-from proto.dispatch import CallOptions, ClientRequests, Dispatcher
 from proto.errors import InvalidParams, LinckiaError, UnknownOperation
-from proto.frames import new_trace
-from proto.front import SERVICE
 from proto.json_types import JsonObject
 from proto.operation import CLIENT, Operation, Params
-from proto.ops.front import CallMounted, Describe, Execute, Query, Session
 from proto.outcomes import counted, per_item
 from proto.suggestions import did_you_mean
-from proto.surfaces.describe import describe
-from proto.surfaces.steps import DOCUMENTS, NAMES, Category, Steps
+from proto.wire.dispatch import CallOptions, ClientRequests, Dispatcher
+from proto.wire.frames import new_trace
+from proto.wire.front import SERVICE
 from services.front.composite.answer import Composed, as_json, composed, direct, failed, sized
 from services.front.composite.plan import Planned, check, plan
 from services.front.dispatcher import run_locally
 from services.front.excerpt import excerpt
+from services.front.operations.steps import CallMounted, Describe, Execute, Query, Session
 from services.front.protocol.failures import as_failure
 from services.front.protocol.session import current_idempotency_key, using_idempotency_key
+from services.front.surfaces.describe import describe
+from services.front.surfaces.steps import DOCUMENTS, NAMES, Category, Steps
 from services.front.tool_search import ToolSearches
 
 CallStep = Callable[[Operation[object], Params[object], ClientRequests | None], Awaitable[object]]
@@ -171,7 +171,8 @@ _HALF_WAY = 100.0
 
 
 class _StepRequests:
-    """`proto.dispatch.ClientRequests` for one step of several: each is one unit of the call's progress, in order."""
+    """`proto.wire.dispatch.ClientRequests` for one step of several: each is one unit of the call's progress, in
+    order."""
 
     def __init__(self, call: ClientRequests, index: int, count: int, name: str) -> None:
         self.log = call.log
@@ -199,7 +200,7 @@ def _step_count(params: object) -> int:
 
 
 class Composites:
-    """A `proto.dispatch.Dispatcher` that also runs the composite tools.
+    """A `proto.wire.dispatch.Dispatcher` that also runs the composite tools.
 
     Composite tools return `Composed`; with `plain` they return ordinary data, for the operator's command line.
     """
@@ -222,7 +223,7 @@ class Composites:
     async def call(
         self, operation: Operation[object], params: Params[object], **options: Unpack[CallOptions]
     ) -> object:
-        """See `proto.dispatch.Dispatcher.call`."""
+        """See `proto.wire.dispatch.Dispatcher.call`."""
         if operation.service != SERVICE or operation.name not in NAMES:
             return await self._dispatcher.call(operation, params, **options)
         caller = options.get("caller", CLIENT)

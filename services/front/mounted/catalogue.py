@@ -13,11 +13,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from proto import frames
-from proto.dispatch import Dispatcher
 from proto.errors import LinckiaError
-from proto.frames import Event
-from proto.front import SERVICE
 from proto.mounts import (
     CHANGED,
     READ,
@@ -36,6 +32,10 @@ from proto.mounts import (
 from proto.operation import Params, operation_of
 from proto.ops.kernel import KernelMounts
 from proto.ops.mounts import MountsName, MountsOffered
+from proto.wire import frames
+from proto.wire.dispatch import Dispatcher
+from proto.wire.frames import Event
+from proto.wire.front import SERVICE
 
 R = TypeVar("R")
 

@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Iterable
 import msgspec
 import trio
 
-from proto.dispatch import Dispatcher
 from proto.errors import LinckiaError
 from proto.mounts import READ, MountRequest, operations_of
+from proto.wire.dispatch import Dispatcher
 from services.front.protocol.session import current_session
 
 UNSUBSCRIBE_S = 5.0

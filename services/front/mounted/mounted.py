@@ -8,16 +8,16 @@ from typing import Literal
 
 import trio
 
-from proto.dispatch import Dispatcher
 from proto.mcp import ListChanged, ResourceUpdated
 from proto.mounts import Mount, MountNames, Offered, Wanted
 from proto.operation import ALL, CLIENT, CORE, REFERENCES, Operation
 from proto.ops import Table
-from proto.surfaces.surface import Surface
+from proto.wire.dispatch import Dispatcher
 from services.front.mounted.catalogue import Catalogue
 from services.front.mounted.listening import Listeners
 from services.front.mounted.names import RESOURCES, MountedNames
 from services.front.mounted.surface import MountSurface
+from services.front.surfaces.surface import Surface
 
 LISTS: tuple[Literal["tools", "resources", "prompts"], ...] = ("tools", "resources", "prompts")
 

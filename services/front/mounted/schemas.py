@@ -1,10 +1,10 @@
 """Input schemas of mounted tools in the form that all clients accept.
 
-Servers write any JSON Schema; some clients reject a whole list because of one schema (`proto.surfaces.schemas`). On the
-surfaces that list Linckia's own tools, schemas of mounted ones are therefore rewritten: references are resolved, every
-schema has a single `type` or is an `anyOf` without other keywords, every array has `items`, and the root is an object
-without combinators. The rewritten schema accepts whatever the original accepts. The server checks the arguments.
-"""
+Servers write any JSON Schema; some clients reject a whole list because of one schema
+(`services.front.surfaces.schemas`). On the surfaces that list Linckia's own tools, schemas of mounted ones are
+therefore rewritten: references are resolved, every schema has a single `type` or is an `anyOf` without other keywords,
+every array has `items`, and the root is an object without combinators. The rewritten schema accepts whatever the
+original accepts. The server checks the arguments."""
 
 from __future__ import annotations
 

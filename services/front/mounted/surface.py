@@ -10,9 +10,9 @@ from msgspec import Raw
 from proto.json_types import JsonObject
 from proto.mounts import Mount, Offered
 from proto.ops import Table
-from proto.surfaces.steps import Steps
-from proto.surfaces.surface import Surface
 from services.front.mounted.tools import MountedTool, named, tools_of
+from services.front.surfaces.steps import Steps
+from services.front.surfaces.surface import Surface
 
 _CHANGING = ("tools", "resources", "prompts")
 _SIMPLE = ("completions", "logging", "experimental", "extensions")

@@ -13,16 +13,14 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from proto.dispatch import Dispatcher
 from proto.errors import Failure, InvalidParams, LinckiaError
-from proto.front import SERVICE
 from proto.json_types import JsonObject
 from proto.mcp import MISSING_CAPABILITY
 from proto.operation import Operation, Params
 from proto.ops import Table
 from proto.suggestions import did_you_mean
-from proto.surfaces.steps import PLACE, Category
-from proto.surfaces.surface import Surface, caches
+from proto.wire.dispatch import Dispatcher
+from proto.wire.front import SERVICE
 from services.front.composite.answer import Composed
 from services.front.excerpt import Excerpt, excerpt
 from services.front.long_messages import turn
@@ -31,6 +29,8 @@ from services.front.protocol.failures import ProtocolError, as_data, code_of, me
 from services.front.protocol.messages import INTERNAL_ERROR, INVALID_PARAMS
 from services.front.protocol.session import using_idempotency_key
 from services.front.scratchpad import shortened
+from services.front.surfaces.steps import PLACE, Category
+from services.front.surfaces.surface import Surface, caches
 from services.front.tasks import META, TaskHandle, Wanted, wanting
 
 MAX_VALUES = 100

@@ -62,7 +62,7 @@ class InputRequired(Exception):
 
 
 class CallRequests:
-    """`proto.dispatch.ClientRequests` for one call.
+    """`proto.wire.dispatch.ClientRequests` for one call.
 
     Args:
         token: the client's progress token; None if it wants no progress.

@@ -16,18 +16,18 @@ import msgspec
 import trio
 from msgspec import UNSET, Raw, UnsetType
 
-from proto.front import SERVICE
 from proto.json_types import JsonObject
 from proto.keys import META
 from proto.names import module
 from proto.operation import Operation
-from proto.surfaces.steps import NAMES
+from proto.wire.front import SERVICE
 from services.front.protocol.calls import as_error, encoded_tool_result, may_be_written, perform
 from services.front.protocol.client_requests import CallClient, CallRequests
 from services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
 from services.front.protocol.handshake import MODERN_VERSIONS, SERVER_INFO, is_usual_envelope
 from services.front.protocol.messages import TOOLS_CALL, Answer, Envelope, RequestId, error_message
 from services.front.protocol.served import Served
+from services.front.surfaces.steps import NAMES
 from services.front.tasks import META as TASK_META
 from services.front.tasks import declares, is_long
 

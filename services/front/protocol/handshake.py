@@ -15,11 +15,11 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from proto.json_types import JsonObject
-from proto.surfaces.surface import Surface
 from services.front import skill_files
 from services.front.protocol.client_requests import LEVELS
 from services.front.protocol.messages import RequestId, result_message
 from services.front.protocol.session import McpSession
+from services.front.surfaces.surface import Surface
 from services.front.tasks import EXTENSION
 
 NAME = "linckia"

@@ -13,9 +13,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from proto import frames, mcp
-from proto.frames import Event
+from proto import mcp
 from proto.mcp import ListChanged, ResourceUpdated
+from proto.wire import frames
+from proto.wire.frames import Event
 from services.front.protocol.messages import notification
 from services.front.protocol.session import McpSession
 

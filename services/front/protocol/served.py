@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from proto.approvals import ApprovalSettings, Rules
-from proto.dispatch import Dispatcher
 from proto.json_types import JsonObject
-from proto.surfaces.surface import Surface
+from proto.wire.dispatch import Dispatcher
 from services.front.mounted.mounted import Mounted
 from services.front.prompts import SHOWN_ON, FilePrompts
 from services.front.protocol.handshake import Greeter, server_info
+from services.front.surfaces.surface import Surface
 
 
 @dataclass(eq=False)

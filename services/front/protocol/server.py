@@ -26,7 +26,6 @@ from proto.json_types import JsonObject
 from proto.keys import META
 from proto.operation import Operation, Params, Role
 from proto.ops import Table
-from proto.surfaces.steps import NAMES
 from services.front.mounted.surface import MountSurface
 from services.front.mounted.tools import MountedTool
 from services.front.protocol import calls, lists, skills, tasks
@@ -47,6 +46,7 @@ from services.front.protocol.sdk import (
 )
 from services.front.protocol.served import Served
 from services.front.scratchpad import Scratchpads
+from services.front.surfaces.steps import NAMES
 from services.front.tasks import META as TASK_META
 from services.front.tasks import TaskHandle, Wanted, declares, wanted_by
 

@@ -17,16 +17,16 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
-from proto.dispatch import Dispatcher
 from proto.errors import LinckiaError
 from proto.json_types import JsonObject
 from proto.mcp import MISSING_CAPABILITY
 from proto.operation import Operation, operation_of
 from proto.ops.tasks import Task, TaskCancel, TaskGet
-from proto.surfaces.surface import Surface
+from proto.wire.dispatch import Dispatcher
 from services.front.protocol import calls
 from services.front.protocol.failures import as_tool_result, is_protocol_error
 from services.front.protocol.sdk import Context, as_mcp_error, is_modern
+from services.front.surfaces.surface import Surface
 from services.front.tasks import EXTENSION, declares, failure_of, value_of
 
 POLL_MS = 1000

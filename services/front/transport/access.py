@@ -25,13 +25,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proto import grants
-from proto.dispatch import Dispatcher
 from proto.errors import LinckiaError
-from proto.front import OFF, SERVICE, Http, is_loopback
 from proto.grants import Token, TokenTable, parse_rate
 from proto.keys import HEADER
 from proto.operation import operation_of
 from proto.ops.kernel import KernelTokens
+from proto.wire.dispatch import Dispatcher
+from proto.wire.front import OFF, SERVICE, Http, is_loopback
 from services.front import rate, refusals
 from services.front.protocol.session import current_idempotency_key, current_key, current_peer
 from services.front.rate import Limits

@@ -21,7 +21,7 @@ import httptools
 import trio
 from starlette.types import ASGIApp, Message, Scope
 
-from proto.front import Http
+from proto.wire.front import Http
 from services.front.transport.http_message import WRITE_BYTES, Request, Response
 
 HEAD_BYTES = 64 * 1024

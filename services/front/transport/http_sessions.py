@@ -19,15 +19,16 @@ from typing import TypeAlias
 import msgspec
 import trio
 
-from proto import frames, grants
-from proto.dispatch import Dispatcher
+from proto import grants
 from proto.errors import LinckiaError
-from proto.frames import Event
-from proto.front import SERVICE
-from proto.front import TO_FRONTS as PREFIX
 from proto.json_types import JsonObject
 from proto.operation import Params, operation_of
 from proto.ops.kernel import KernelKeepSession, KernelKeptSession
+from proto.wire import frames
+from proto.wire.dispatch import Dispatcher
+from proto.wire.frames import Event
+from proto.wire.front import SERVICE
+from proto.wire.front import TO_FRONTS as PREFIX
 from services.front.dispatcher import Events
 from services.front.protocol.messages import NotJson, read_envelope
 from services.front.protocol.server import SurfaceServer

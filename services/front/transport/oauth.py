@@ -16,9 +16,9 @@ import msgspec
 import trio
 
 from proto.errors import LinckiaError
-from proto.front import OAuth
 from proto.grants import ISSUED, MAX_NAME_CHARS, Grant, Rate, issuer_id
 from proto.operation import ALL, SURFACES
+from proto.wire.front import OAuth
 
 if TYPE_CHECKING:
     from jwt import PyJWK

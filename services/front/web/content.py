@@ -18,10 +18,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from proto.dispatch import Dispatcher
 from proto.errors import LinckiaError
 from proto.http import FILE_CHUNK_BYTES, FileChunk
 from proto.operation import Operation
+from proto.wire.dispatch import Dispatcher
 
 _INLINE_TYPES = ("image/", "video/", "audio/", "application/pdf", "text/plain", "text/markdown", "text/csv")
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")

@@ -16,10 +16,10 @@ from starlette import routing
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from proto.dispatch import Dispatcher
 from proto.errors import InvalidParams, Kind, LinckiaError
 from proto.operation import Route, operation_of
 from proto.ops.events import MAX_LIMIT, STREAM, EventPage, EventsRead
+from proto.wire.dispatch import Dispatcher
 from services.front.web.routes import failed
 
 KEEP_ALIVE_S: Final = 25.0

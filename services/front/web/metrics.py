@@ -20,11 +20,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from proto.dispatch import Dispatcher
 from proto.errors import Kind, LinckiaError
-from proto.frames import Backlog
-from proto.front import SERVICE
-from proto.gpu import GpuFigures
+from proto.host.gpu import GpuFigures
 from proto.operation import Route, operation_of
 from proto.ops.kernel import (
     BUCKETS_S,
@@ -35,6 +32,9 @@ from proto.ops.kernel import (
     LaneFigures,
     ServiceFigures,
 )
+from proto.wire.dispatch import Dispatcher
+from proto.wire.frames import Backlog
+from proto.wire.front import SERVICE
 from services.front.web.routes import failed
 
 _ROUTE: Final = Route("GET", "/metrics")

@@ -22,13 +22,14 @@ from starlette import routing
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
-from proto import frames, grants
-from proto.dispatch import Dispatcher
+from proto import grants
 from proto.errors import Forbidden, Kind, LinckiaError
-from proto.front import SERVICE
 from proto.json_types import JsonObject
 from proto.operation import ALL, CLIENT, SURFACES, Operation, Role, Route, operation_of
 from proto.ops.observation import KernelOverview, KernelPageCall
+from proto.wire import frames
+from proto.wire.dispatch import Dispatcher
+from proto.wire.front import SERVICE
 from services.front.composite.run import Composites
 from services.front.gateway import Gateway
 from services.front.transport.access import OPEN_FOLDER

@@ -19,19 +19,20 @@ from starlette import routing
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from proto import keys, openapi
+from proto import keys
 from proto.bounds import exceeded
-from proto.dispatch import Dispatcher
 from proto.errors import InvalidParams, Kind, Unavailable
 from proto.http import Answer, Call, Endpoint, HttpError
 from proto.json_types import JsonObject
 from proto.operation import Operation, Params, Route, operation_of
 from proto.ops import Table
 from proto.validation import validate
+from proto.wire.dispatch import Dispatcher
 from services.front.protocol.failures import as_failure, message_of
 from services.front.protocol.session import current_idempotency_key, using_idempotency_key
 from services.front.transport.fair_limits import FairLimits
 from services.front.transport.request import Body, Refused, client_of
+from services.front.web import openapi
 from services.front.web.content import Content
 
 R = TypeVar("R")

@@ -22,11 +22,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proto import grants
 from proto.errors import LinckiaError
-from proto.front import SERVICE, FrontSettings, Http
 from proto.operation import ALL, SURFACES, operation_of
 from proto.ops import Table
 from proto.ops.fetch import IssuerKeys, IssuerKeySet
 from proto.ops.kernel import KernelReady
+from proto.wire.front import SERVICE, FrontSettings, Http
 from services.front.dispatcher import LinkDispatcher
 from services.front.gateway import Gateway
 from services.front.transport import http_server

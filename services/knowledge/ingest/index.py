@@ -28,11 +28,11 @@ from services.knowledge.notes.markdown import Note
 from services.runtime import storage
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
-from services.runtime.models.measure import Measure, measure
-from services.runtime.outbox import pages
 from services.runtime.roots import OutsideRoots, Roots
-from services.runtime.text import cutting
-from services.runtime.text.cutting import Section
+from services.shared.models.measure import Measure, measure
+from services.shared.outbox import pages
+from services.shared.text import cutting
+from services.shared.text.cutting import Section
 
 COLLECTION = "notes"
 BATCH_FILES = 64

@@ -25,10 +25,10 @@ from services.knowledge.ingest.note_walk import MARKER, Changes, Walk, compare, 
 from services.knowledge.notes.files import Place
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
-from services.runtime.ignore_files import IGNORE_FILES
 from services.runtime.roots import is_below
 from services.runtime.storage import FULL_PAUSE_S
-from services.runtime.text import cutting
+from services.shared.ignore_files import IGNORE_FILES
+from services.shared.text import cutting
 
 QUIET_S, DEBOUNCE_S = 0.25, 1.0
 """Debounce: a changed file is read after this much quiet, or at the latest this long after the first change."""

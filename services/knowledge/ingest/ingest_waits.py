@@ -13,7 +13,6 @@ import trio
 
 from proto import grants
 from proto.errors import InvalidParams, Kind, LinckiaError, OperationError, Unavailable
-from proto.ops.knowledge import KnowledgeIngest, KnowledgeIngestResult, Problem
 from proto.ops.retrieve import RetrieveStatus
 from proto.suggestions import did_you_mean
 from services.knowledge import nodes
@@ -21,6 +20,7 @@ from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import STARTUP_PATIENCE_S, Ingest
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.spelling import as_on_disk
+from services.knowledge.operations.notes import KnowledgeIngest, KnowledgeIngestResult, Problem
 from services.runtime.database import Database
 from services.runtime.handlers import Context
 from services.runtime.roots import Roots, is_below, printable

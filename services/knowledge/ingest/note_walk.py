@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from services.knowledge.nodes import Known
 from services.knowledge.notes.files import Place, Stamp
-from services.runtime.ignore_files import IGNORE_FILES, rules_in
 from services.runtime.roots import Roots, is_below, is_text_name, printable
-from services.runtime.walking import Folder, walk
+from services.shared.ignore_files import IGNORE_FILES, rules_in
+from services.shared.walking import Folder, walk
 
 SKIPPED_FOLDERS = frozenset({"node_modules", "bower_components", "__pycache__", "site-packages", "lost+found"})
 

@@ -6,11 +6,11 @@ import re
 from typing import NamedTuple
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.knowledge import NodeContent
 from proto.suggestions import did_you_mean
 from services.knowledge.notes import frontmatter, headings
 from services.knowledge.notes.headings import Heading
-from services.runtime.text.lines import span
+from services.knowledge.operations.notes import NodeContent
+from services.shared.text.lines import span
 
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 """A line with its line break, as counted by the line numbers of notes."""

@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from services.knowledge.notes.spelling import nfc
-from services.runtime.text.markdown import Outline, outline, plain
+from services.shared.text.markdown import Outline, outline, plain
 
 _MARKS = re.compile(r"\s*#{1,6}(?=\s)")
 _CLOSING = re.compile(r"(?:^|\s)#+\s*\Z")

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from services.knowledge.notes import frontmatter, headings
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.links import Reference, pointers
-from services.runtime.date_ranges import instant
-from services.runtime.models.measure import Measure
-from services.runtime.text.cutting import Part, Section, cut, without_data
-from services.runtime.text.markdown import Outline
+from services.shared.date_ranges import instant
+from services.shared.models.measure import Measure
+from services.shared.text.cutting import Part, Section, cut, without_data
+from services.shared.text.markdown import Outline
 
 VERSION = 8
 """Increment when the same text would yield a different note; all notes are then read again."""

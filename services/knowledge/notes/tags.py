@@ -14,7 +14,7 @@ from proto.errors import InvalidParams
 from services.knowledge.notes.links import entries, tag_comments
 from services.runtime.rewrite import Rewritten, rewrite
 from services.runtime.roots import Roots
-from services.runtime.text.markdown import outline
+from services.shared.text.markdown import outline
 
 _LINE_BREAK = re.compile(r"\r\n?|\n")
 _FENCE = re.compile(r"\s*(?:```+|~~~+)\s*\Z")

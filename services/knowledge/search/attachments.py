@@ -12,7 +12,7 @@ from services.knowledge.ingest.note_walk import enters
 from services.knowledge.notes.links import name_key
 from services.knowledge.notes.spelling import as_on_disk
 from services.runtime.roots import Roots
-from services.runtime.walking import Folder, walk
+from services.shared.walking import Folder, walk
 
 PATIENCE_S = 5.0
 """Time limit of the walk through all roots, since people wait for a status."""

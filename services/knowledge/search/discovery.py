@@ -9,7 +9,6 @@ import apsw
 import trio
 
 from proto.errors import InvalidParams, LinckiaError, Unavailable
-from proto.ops import knowledge as ops
 from proto.ops.embed import EmbedTexts
 from proto.ops.retrieve import UNLIKELY, Pair, RetrievePairs, RetrieveStatus
 from services.knowledge import nodes
@@ -17,6 +16,7 @@ from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import Ingest
 from services.knowledge.notes.files import text_if_readable
 from services.knowledge.notes.frontmatter import split
+from services.knowledge.operations import notes as ops
 from services.knowledge.search import duplicates, gaps, reading_suggestions, words
 from services.knowledge.search.refinement import Refiner
 from services.knowledge.search.search_operations import Search

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import apsw
 
-from proto.ops.knowledge import Gap
 from proto.ops.retrieve import Pair
 from services.knowledge.notes.files import Place, text_if_readable
 from services.knowledge.notes.markdown import parse
+from services.knowledge.operations.notes import Gap
 from services.knowledge.search.words import (
     Sentence,
     Vectors,
@@ -26,8 +26,8 @@ from services.knowledge.search.words import (
     shared,
     without_addresses,
 )
-from services.runtime.models.measure import ROUGH
 from services.runtime.roots import Roots
+from services.shared.models.measure import ROUGH
 
 _NUMBER = re.compile(r"\d+")
 _DATE = re.compile(r"\d{4}-?\d{2}-?\d{2}")

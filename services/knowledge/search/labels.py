@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from services.knowledge.search.words import telling, without_addresses
-from services.runtime.text.markdown import outline
+from services.shared.text.markdown import outline
 
 LABEL_TERMS = 3
 READ_CHARS = 20_000

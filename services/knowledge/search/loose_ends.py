@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import trio
 
-from proto.ops.knowledge import BrokenLink
 from proto.suggestions import close
 from services.knowledge import nodes
 from services.knowledge.ingest.ingest import Ingest
@@ -16,10 +15,11 @@ from services.knowledge.nodes import Node
 from services.knowledge.notes.files import text_if_readable
 from services.knowledge.notes.links import Reference, name_key
 from services.knowledge.notes.markdown import parse, stem
+from services.knowledge.operations.notes import BrokenLink
 from services.knowledge.search import attachments
 from services.runtime.database import Database
-from services.runtime.models.measure import ROUGH
 from services.runtime.roots import Roots, is_below
+from services.shared.models.measure import ROUGH
 
 _MEANT = 3
 _REST = 20

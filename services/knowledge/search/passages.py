@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import msgspec
 
 from proto.errors import InvalidParams
-from proto.ops.knowledge import SearchDocuments, SearchHit
 from proto.ops.retrieve import Filter, Hit
 from services.knowledge.notes.links import clean_tags
-from services.runtime.text.stop_words import STOP_WORDS
-from services.runtime.times import between
+from services.knowledge.operations.notes import SearchDocuments, SearchHit
+from services.shared.text.stop_words import STOP_WORDS
+from services.shared.times import between
 
 CANDIDATES = 50
 SNIPPET_CHARS = 300

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import apsw
 
-from proto.ops.knowledge import Reading, SearchHit
 from proto.ops.retrieve import UNLIKELY
 from services.knowledge import nodes
 from services.knowledge.nodes import Node
+from services.knowledge.operations.notes import Reading, SearchHit
 
 SHORT_CHARS = 200
 """For notes shorter than this, names, tags and links say more than the text."""

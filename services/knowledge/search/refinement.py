@@ -17,8 +17,8 @@ import trio
 from proto.errors import LinckiaError
 from proto.operation import Params
 from proto.ops import llm
-from proto.ops.knowledge import Gap, SearchHit, SearchMetadata
 from proto.ops.retrieve import Hit, Pair, SearchResult
+from services.knowledge.operations.notes import Gap, SearchHit, SearchMetadata
 from services.knowledge.search import passages
 from services.knowledge.search.gaps import Content
 from services.runtime.handlers import Context

@@ -7,16 +7,16 @@ import time
 import msgspec
 
 from proto.errors import InvalidParams
-from proto.ops import knowledge as ops
 from proto.ops.retrieve import RetrieveSearch
 from services.knowledge import nodes
 from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import Ingest
+from services.knowledge.operations import notes as ops
 from services.knowledge.search import passages
 from services.knowledge.search.refinement import Refiner
 from services.runtime.database import Database
-from services.runtime.date_ranges import date_range, range_in, rfc3339
 from services.runtime.handlers import Context, handles
+from services.shared.date_ranges import date_range, range_in, rfc3339
 
 
 class Search:

@@ -14,13 +14,13 @@ import apsw
 import trio
 
 from proto.errors import InvalidParams, Unavailable
-from proto.ops import knowledge as ops
 from proto.ops.retrieve import Clustering, Grouping, Pair, Pairs, RetrieveClusters, RetrievePairs
 from services.knowledge import nodes
 from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import Ingest
 from services.knowledge.notes.files import text_if_readable
 from services.knowledge.notes.frontmatter import split
+from services.knowledge.operations import notes as ops
 from services.knowledge.search import labels
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles

@@ -16,8 +16,8 @@ from itertools import product
 from typing import NamedTuple
 
 from proto.ops.embed import EmbedResult
-from services.runtime.text.cutting import Section
-from services.runtime.text.markdown import plain
+from services.shared.text.cutting import Section
+from services.shared.text.markdown import plain
 
 _WORD = re.compile(r"[^\W\d_][\w'’-]*[^\W_]")  # noqa: RUF001  # a typographic apostrophe
 _ADDRESS = re.compile(

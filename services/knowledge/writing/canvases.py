@@ -21,7 +21,7 @@ from services.knowledge.notes.files import Place
 from services.knowledge.writing import relinking
 from services.knowledge.writing.relinking import Changed, Move
 from services.runtime.roots import Roots
-from services.runtime.walking import Folder, walk
+from services.shared.walking import Folder, walk
 
 SUFFIX = ".canvas"
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.knowledge_writing import EditNote, Replacement, SectionText
 from services.knowledge.notes import frontmatter, headings
 from services.knowledge.notes.excerpts import LINE, parent_of, section_lines
+from services.knowledge.operations.writing import EditNote, Replacement, SectionText
 
 MARK = "\ufeff"
 

@@ -19,7 +19,7 @@ from services.knowledge.notes import frontmatter, links
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.properties import ATTRIBUTE, DESTINATION, WIKILINK, encoded, property_links
 from services.knowledge.writing.editing import MARK, flat
-from services.runtime.text.markdown import outline
+from services.shared.text.markdown import outline
 
 _PLAIN_YAML = re.compile(r"[^\W\d_][\w ./-]*(?<! )")
 _ENCODED = re.compile(r"[\s()<>%#?\\\[\]]")

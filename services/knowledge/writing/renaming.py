@@ -16,8 +16,8 @@ from typing import NamedTuple
 import apsw
 import msgspec
 
-from proto.durable import replace_file, sync_folder
 from proto.errors import LinckiaError
+from proto.host.durable import replace_file, sync_folder
 from services.knowledge import edges, ids
 from services.knowledge.nodes import Node
 from services.knowledge.notes.files import Place

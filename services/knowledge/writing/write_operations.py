@@ -14,8 +14,6 @@ import trio
 from msgspec import structs
 
 from proto.errors import InvalidParams, LinckiaError, OperationError, Unavailable
-from proto.ops import knowledge_writing as ops
-from proto.ops.knowledge_writing import NoteRenamed, NoteWritten
 from proto.ops.yaml import YamlMerge
 from services.knowledge.ingest.ingest import WRITER_PATIENCE_S, Ingest
 from services.knowledge.ingest.ingest_waits import NoteLookup
@@ -23,6 +21,8 @@ from services.knowledge.nodes import Node
 from services.knowledge.notes import files, markdown, tags
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.spelling import as_on_disk
+from services.knowledge.operations import writing as ops
+from services.knowledge.operations.writing import NoteRenamed, NoteWritten
 from services.knowledge.writing import canvases, relinking
 from services.knowledge.writing.editing import Merge, decoded, edited, with_front_matter
 from services.knowledge.writing.relinking import UNNAMEABLE, Move
@@ -42,8 +42,8 @@ from services.runtime.rewrite import (
     rewrite,
 )
 from services.runtime.roots import Denied, OutsideRoots, Roots
-from services.runtime.text.lines import MAX_CHARACTERS, shortly
-from services.runtime.text.texts import like
+from services.shared.text.lines import MAX_CHARACTERS, shortly
+from services.shared.text.texts import like
 
 _EXISTS = "the note already exists; give `if_match` (its hash is {}) or `overwrite: true`, or use edit_note"
 

@@ -17,17 +17,17 @@ from proto.errors import InvalidParams
 from proto.ops.retrieve import Filter, Group, GroupIds, Item
 from services.retrieve import item_store
 from services.retrieve.filters import filterable, storable
+from services.retrieve.index.lexical import Row
+from services.retrieve.index.terms import query_terms, spellings
+from services.retrieve.index.vectors import HalfMatrix, Matrix, Scored
 from services.retrieve.item_store import Change, ItemDetails, ItemWithVector, Metadata
-from services.retrieve.lexical import Row
 from services.retrieve.postgres import words
 from services.retrieve.postgres.schema import FIELD_CHARS, WORD_CHARS
 from services.retrieve.postgres.server import Connection, Gone, parts
 from services.retrieve.postgres.words import K1, WEIGHTS, B
 from services.retrieve.store import Content, FoundWords, GroupNumbers, Piece, SearchedVectors
-from services.retrieve.terms import query_terms, spellings
 from services.retrieve.vector_store import Model, Progress, Waiting
-from services.retrieve.vectors import HalfMatrix, Matrix, Scored
-from services.runtime.text.cutting import embedded_text
+from services.shared.text.cutting import embedded_text
 
 SMALL = 20_000
 """Up to this many items, words are counted at each search; beyond, they are taken from the server's statistics."""

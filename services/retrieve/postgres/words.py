@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import Stemmer  # type: ignore[import-not-found]  # has no types
 
-from services.retrieve.terms import indexed, spellings
+from services.retrieve.index.terms import indexed, spellings
 
 VERSION = "1"
 """Version of `words`.  Collections with another one are indexed again."""

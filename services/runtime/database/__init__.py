@@ -1,6 +1,6 @@
 """SQLite for services; see `database.Database`."""
 
-from proto.durable import sync_folder
+from proto.host.durable import sync_folder
 from services.runtime.database.database import Change, Database, Query
 from services.runtime.database.schema import Kind, Schema
 

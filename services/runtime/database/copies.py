@@ -18,7 +18,7 @@ from typing import Any
 
 import apsw
 
-from proto.durable import sync_folder
+from proto.host.durable import sync_folder
 
 RETENTION_S = 7 * 86_400
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import apsw
 import trio
 
-from proto.durable import sync_folder
 from proto.errors import OperationError, Unavailable
+from proto.host.durable import sync_folder
 from services.runtime import keyed
 from services.runtime.database import copies
 from services.runtime.database.schema import Kind, Schema, UnknownVersion

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import msgspec
 
-from services.runtime import date_ranges
+from services.shared import date_ranges
 from services.transcripts.messages import Call, Message, Title, TitleKind, Turn
 from services.transcripts.providers.wire import Json
 

@@ -13,9 +13,9 @@ from typing import ClassVar
 
 import msgspec
 
-from proto.ops.transcripts import Block
 from services.transcripts.layouts import Layout, Step, passed, said, seconds
 from services.transcripts.messages import ASSISTANT, Message, Title, TitleKind, image, text_block
+from services.transcripts.operations.conversations import Block
 from services.transcripts.providers import Rejected, TurnPayload, anthropic, gemini, ollama, openai, turn_of
 from services.transcripts.providers.wire import Json, Unreadable, child, items, records, text
 

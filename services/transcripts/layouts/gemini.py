@@ -11,7 +11,6 @@ from typing import ClassVar
 
 import msgspec
 
-from proto.ops.transcripts import Block
 from services.transcripts.layouts import Layout, Step, counted, said, seconds, titled
 from services.transcripts.messages import (
     ASSISTANT,
@@ -22,6 +21,7 @@ from services.transcripts.messages import (
     tool_result,
     tool_use,
 )
+from services.transcripts.operations.conversations import Block
 from services.transcripts.providers.gemini import NAME as PROVIDER
 from services.transcripts.providers.gemini import content, part_blocks
 from services.transcripts.providers.wire import Json, child, compact, count, records, text, usage

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from proto.ops.transcripts import Block
 from services.transcripts.messages import ASSISTANT, Message, Turn
+from services.transcripts.operations.conversations import Block
 from services.transcripts.providers import anthropic, gemini, ollama, openai, responses, wire
 from services.transcripts.providers.wire import (
     Json,

@@ -10,7 +10,6 @@ from typing import Any
 
 from msgspec import structs
 
-from proto.ops.transcripts import Block
 from services.transcripts.messages import (
     ASSISTANT,
     IMAGE,
@@ -23,6 +22,7 @@ from services.transcripts.messages import (
     tool_result,
     tool_use,
 )
+from services.transcripts.operations.conversations import Block
 from services.transcripts.providers import wire
 from services.transcripts.providers.wire import (
     Json,

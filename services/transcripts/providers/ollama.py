@@ -5,8 +5,8 @@ https://github.com/ollama/ollama/blob/main/docs/api.md
 
 from __future__ import annotations
 
-from proto.ops.transcripts import Block
 from services.transcripts.messages import ASSISTANT, Message, Turn, image, text_block, tool_result, tool_use
+from services.transcripts.operations.conversations import Block
 from services.transcripts.providers import wire
 from services.transcripts.providers.wire import (
     Json,

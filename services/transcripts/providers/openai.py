@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from proto.ops.transcripts import Block
 from services.transcripts.messages import (
     ASSISTANT,
     Message,
@@ -18,6 +17,7 @@ from services.transcripts.messages import (
     tool_use,
     without_empty_text,
 )
+from services.transcripts.operations.conversations import Block
 from services.transcripts.providers import wire
 from services.transcripts.providers.wire import (
     Json,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import trio
 
-from proto.end_signals import end_signals
+from proto.host.end_signals import end_signals
 from services.transcripts.proxy.recorder import Recorder, Spool
 from services.transcripts.proxy.relay import Relay, Upstream
 

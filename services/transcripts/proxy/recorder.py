@@ -17,7 +17,7 @@ from pathlib import Path
 import trio
 
 from proto.control.client import CallFailed, Client, ControlError
-from proto.durable import replace_file
+from proto.host.durable import replace_file
 from proto.json_types import JsonObject
 from services.transcripts.proxy.relay import Exchange
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import trio
 
-from proto.ops.documents.find import DocumentsGrep
+from services.documents.operations.find import DocumentsGrep
 from services.documents.store.databases import Store
 from services.documents.text import grep as grepping
 from tests.bench.documents.trees import children_s, kernel_alone, make_tree, sources

@@ -28,12 +28,12 @@ import trio
 
 from proto.ops.memory import Recall, Remember
 from proto.ops.retrieve import RetrieveStatus
-from proto.ops.transcripts import Corpus, SearchEverything
-from proto.ops.transcripts_intake import TranscriptRecord
 from services.embed import main as embed
 from services.memory import main as memory
 from services.retrieve import main as retrieve
 from services.transcripts import main as transcripts
+from services.transcripts.operations.conversations import Corpus, SearchEverything
+from services.transcripts.operations.intake import TranscriptRecord
 from tests.bench.long_memory.sessions import NOW, Fact, History, Question, Session, made
 from tests.in_process import Bench, services_in_process
 

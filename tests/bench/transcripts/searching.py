@@ -30,12 +30,12 @@ from proto.ops.embed import (
     pack,
 )
 from proto.ops.retrieve import RetrieveStatus
-from proto.ops.transcripts import TranscriptsSearch
-from proto.ops.transcripts_intake import TranscriptIngest
 from services.embed import main as embed
 from services.retrieve import main as retrieve
 from services.runtime.handlers import Context, Environment, Handlers
 from services.transcripts import main as transcripts
+from services.transcripts.operations.conversations import TranscriptsSearch
+from services.transcripts.operations.intake import TranscriptIngest
 from tests.in_process import Bench, services_in_process
 
 TURNS = 100_000

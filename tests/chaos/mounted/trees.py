@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from services.mounts import guardian
-from services.mounts.processes import MARKER
+from services.mounts.process import guardian
+from services.mounts.process.processes import MARKER
 from tests.chaos.mounted.servers import RUN
 
 

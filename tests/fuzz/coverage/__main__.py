@@ -38,7 +38,7 @@ MODULES = {
     "yaml": ("services.yaml",),
     "references": ("proto", "services.front.composite"),
     "uris": (
-        "proto.surfaces",
+        "services.front.surfaces",
         "proto.validation",
         "services.fetch",
         "services.front.transport.access",
@@ -50,8 +50,8 @@ MODULES = {
         "services.files.query",
         "services.yaml.schema",
     ),
-    "documents": ("services.decode.text", "services.runtime.text.html"),
-    "notes": ("services.knowledge.notes", "services.documents.text", "services.retrieve.terms"),
+    "documents": ("services.decode.text", "services.shared.text.html"),
+    "notes": ("services.knowledge.notes", "services.documents.text", "services.retrieve.index.terms"),
 }
 """What is instrumented, by target: it must be known before anything is imported."""
 

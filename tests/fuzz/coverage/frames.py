@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import msgspec
 
-from proto import frames, results
-from proto.channel import Channel, ProtocolViolation
 from proto.errors import Internal
-from proto.link import Link
 from proto.operation import operation_of
+from proto.wire import frames, results
+from proto.wire.channel import Channel, ProtocolViolation
+from proto.wire.link import Link
 from tests.fuzz.frames.hostile import VIOLATIONS, Hostile
 from tests.unit.router.ops import Say
 

@@ -8,7 +8,7 @@ from typing import cast
 import trio
 from starlette.types import Receive, Scope, Send
 
-from proto.front import Http
+from proto.wire.front import Http
 from services.front.transport.access import Guard, Tokens
 from services.front.transport.http_server import _Connection, _Server
 

@@ -8,7 +8,6 @@ import json
 
 from proto import ops
 from proto.errors import InvalidParams
-from proto.surfaces.surface import Surface
 from services.front.composite.run import Composites
 from services.front.mounted.mounted import Mounted
 from services.front.prompts import FilePrompts
@@ -26,6 +25,7 @@ from services.front.protocol.messages import (
 from services.front.protocol.notifier import Notifier
 from services.front.protocol.served import Served
 from services.front.protocol.session import McpSession
+from services.front.surfaces.surface import Surface
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.operations import TABLE
 from tests.unit.front.wire import META

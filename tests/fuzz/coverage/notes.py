@@ -7,10 +7,10 @@ from services.documents.text.passages import passages
 from services.knowledge.notes.files import Place, decode
 from services.knowledge.notes.markdown import parse
 from services.knowledge.notes.tags import checked, tagged
-from services.retrieve.terms import query_terms, terms
-from services.runtime.date_ranges import date_range
-from services.runtime.models.measure import ROUGH
-from services.runtime.text.html import plain
+from services.retrieve.index.terms import query_terms, terms
+from services.shared.date_ranges import date_range
+from services.shared.models.measure import ROUGH
+from services.shared.text.html import plain
 from services.transcripts.redaction import Redactor
 from tests.fuzz.coverage import parted
 

@@ -13,8 +13,8 @@ from services.documents.store import globs
 from services.documents.text import lines
 from services.documents.text.lines import TookTooLong
 from services.files.query import matching
-from services.runtime import ignore_files, linear, literals
-from services.runtime.literals import Query
+from services.shared import ignore_files, linear, literals
+from services.shared.literals import Query
 from services.yaml import schema
 from tests.fuzz.coverage import parted, text
 

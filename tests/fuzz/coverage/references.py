@@ -11,9 +11,9 @@ import msgspec
 from proto import ops
 from proto.bounds import exceeded
 from proto.errors import InvalidParams
-from proto.surfaces.describe import describe
-from proto.surfaces.steps import Category, Steps
 from services.front.composite.plan import plan, resolve
+from services.front.surfaces.describe import describe
+from services.front.surfaces.steps import Category, Steps
 from tests.fuzz.coverage import parted
 
 

@@ -9,12 +9,12 @@ from typing import cast
 
 import msgspec
 
-from proto.ops.transcripts_intake import TranscriptIngest, TranscriptRecord
 from services.runtime.database import Database
 from services.transcripts.importing import LAYOUTS, _layout, detect
 from services.transcripts.ingest import Ingest, _exchange, decoded
 from services.transcripts.layouts import Layout
 from services.transcripts.messages import Stripper
+from services.transcripts.operations.intake import TranscriptIngest, TranscriptRecord
 from services.transcripts.providers.wire import Unreadable, decode, objects
 from services.transcripts.redaction import Redactor
 from tests.fuzz.coverage import parted

@@ -8,11 +8,11 @@ import msgspec
 
 from proto import ops
 from proto.errors import Forbidden, InvalidParams, OperationError
-from proto.front import Http
-from proto.surfaces.surface import Surface
+from proto.wire.front import Http
 from services.decode.symbols import _markdown
 from services.fetch.client import _next, parse
 from services.fetch.main import name_of
+from services.front.surfaces.surface import Surface
 from services.front.transport.access import Guard, Tokens, _host_name
 from tests.fuzz.coverage import parted
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from proto import frames
+from proto.wire import frames
 
 _encode = msgspec.msgpack.Encoder().encode
 

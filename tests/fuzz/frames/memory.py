@@ -8,14 +8,15 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from kernel.ports import ServiceState
+from kernel.configure.spec import Backoff, ServiceSpec
 from kernel.router.instance import Limits
+from kernel.router.ports import ServiceState
 from kernel.router.router import Router
-from kernel.supervisor.spec import Backoff, ServiceSpec
 from kernel.supervisor.supervisor import ServiceReport, Supervisor
-from proto import frames, ops
+from proto import ops
 from proto.errors import Cancelled
-from proto.frames import Bye, ByeAck, Call, Cancel, Drain, Fault, Ping, Pong, Ready, Return
+from proto.wire import frames
+from proto.wire.frames import Bye, ByeAck, Call, Cancel, Drain, Fault, Ping, Pong, Ready, Return
 from tests.unit.router.ops import Said
 from tests.unit.supervisor.stage import MIB, Actor, Stage, launch_config_of
 from tests.unit.supervisor.world import service

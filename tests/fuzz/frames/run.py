@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import trio
 import trio.testing
 
-from kernel.ports import ServiceState
-from proto.link import LinkClosed
+from kernel.router.ports import ServiceState
 from proto.operation import operation_of
+from proto.wire.link import LinkClosed
 from tests.fuzz.frames.hostile import Hostile
 from tests.fuzz.frames.memory import POOL, Defects, Kernel, kernel
 from tests.unit.router.ops import Relay, Say

@@ -18,13 +18,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kernel.ports import ServiceState
 from kernel.router.instance import Limits
+from kernel.router.ports import ServiceState
 from proto.errors import LinckiaError, OperationError
-from proto.frames import Fault, read_body
 from proto.grants import Grant
-from proto.link import LinkClosed
 from proto.operation import Params, operation_of
+from proto.wire.frames import Fault, read_body
+from proto.wire.link import LinkClosed
 from tests.fuzz.frames.hostile import VIOLATIONS, Hostile, call
 from tests.fuzz.frames.memory import FRAIL_RETRY_S, MORE, POOL, Defects, Kernel, kernel, said
 from tests.fuzz.frames.test_violations import Client

@@ -6,10 +6,10 @@ import pytest
 import trio
 import trio.testing
 
-from kernel.ports import CauseKind
+from kernel.router.ports import CauseKind
 from proto.errors import Forbidden
-from proto.frames import Fault
 from proto.operation import operation_of
+from proto.wire.frames import Fault
 from tests.fuzz.frames.hostile import BROKEN_TEXT, DEEP, VIOLATIONS, call, message
 from tests.fuzz.frames.memory import Defects, Kernel, kernel
 from tests.fuzz.frames.run import fuzz

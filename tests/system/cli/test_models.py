@@ -13,7 +13,7 @@ import pytest
 
 from kernel.cli import Failed
 from kernel.cli.models import with_setting
-from proto.models import KNOWN, known
+from proto.host.models import KNOWN, known
 from tests.system.cli.clients import LINCKIA, TIMEOUT_S
 from tests.system.cli.hub import Hub, serving
 from tests.system.running import REPOSITORY, running, wait_until

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from kernel.ports import CauseKind, ServiceState
+from kernel.configure.spec import Backoff
+from kernel.router.ports import CauseKind, ServiceState
 from kernel.supervisor.local import LocalPlacement
 from kernel.supervisor.processes import memory_bytes
-from kernel.supervisor.spec import Backoff
-from proto.frames import Return
-from proto.launch import EXIT_OUT_OF_MEMORY
+from proto.wire.frames import Return
+from proto.wire.launch import EXIT_OUT_OF_MEMORY
 from tests.system.support.ops import Echo, Misbehave
 from tests.system.support.rig import exists, is_alive, supervised, trial
 from tests.waiting import until

@@ -9,7 +9,7 @@ from pathlib import Path
 import trio
 from msgspec import structs
 
-from kernel.supervisor.spec import ServiceSpec
+from kernel.configure.spec import ServiceSpec
 from tests.system.running import running, wait_until
 from tests.system.support.ops import Echo
 from tests.system.support.rig import Rig, exists, is_alive, supervised, trial

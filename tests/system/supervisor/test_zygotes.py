@@ -10,10 +10,10 @@ from typing import NamedTuple
 import pytest
 import trio
 
-from kernel.ports import ServiceState
-from kernel.supervisor.spec import ZygoteSpec
+from kernel.configure.spec import ZygoteSpec
+from kernel.router.ports import ServiceState
 from kernel.supervisor.zygote import ZygoteReport
-from proto.launch import HEAPS
+from proto.wire.launch import HEAPS
 from tests.system.support.ops import Echo, Misbehave
 from tests.system.support.rig import LIGHT, Rig, is_alive, supervised, trial
 from tests.waiting import until

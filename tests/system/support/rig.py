@@ -13,16 +13,16 @@ from typing import Any
 import msgspec
 import trio
 
-from kernel.generation import Generation
-from kernel.ports import Cause, ServiceState
+from kernel.configure.spec import ServiceSpec, ZygoteSpec
+from kernel.router.generation import Generation
+from kernel.router.ports import Cause, ServiceState
 from kernel.supervisor.local import LocalPlacement
-from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
 from kernel.supervisor.supervisor import ServiceReport, Supervisor
-from proto import frames
-from proto.channel import Channel
-from proto.frames import AnyFrame, Call, Fault, Return
-from proto.launch import LaunchConfig
 from proto.operation import Params, operation_of
+from proto.wire import frames
+from proto.wire.channel import Channel
+from proto.wire.frames import AnyFrame, Call, Fault, Return
+from proto.wire.launch import LaunchConfig
 from tests.system.support.ops import Echo, Misbehave
 
 OPERATIONS = tuple(sorted(operation_of(params).name for params in (Echo, Misbehave)))
@@ -41,7 +41,7 @@ def trial(name: str = "trial", **changes: Any) -> ServiceSpec:
 
 
 class Sink:
-    """`kernel.ports.GenerationSink`: records notifications, and makes calls."""
+    """`kernel.router.ports.GenerationSink`: records notifications, and makes calls."""
 
     def __init__(self) -> None:
         self.channels: dict[str, Channel] = {}

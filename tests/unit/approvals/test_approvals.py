@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import trio
 
-from proto import frames
 from proto.errors import InvalidParams, LinckiaError, OperationError, Overloaded
 from proto.mounts import MountRequest
 from proto.ops.approvals import Approval, ApprovalDecide, ApprovalListParams, ApprovalWait, Decision
+from proto.wire import frames
 from services.approvals import preview, store
 from services.approvals.main import open_service
 from tests.in_process import Bench, services_in_process

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kernel import data_format
 from kernel.cli.backup import restore_backup
-from proto import zstd
+from kernel.configure import data_format
 from proto.backup import BackupFailed, File, Manifest
 from services.backup import beneath, target
 from services.backup.beneath import is_normal, open_beneath
 from services.backup.target import CHUNK_BYTES, CHUNKS, ENDING, SNAPSHOTS, Damaged
+from services.shared import zstd
 from tests.unit.backup.writing import restore
 
 BLOCK = b"written by the backup"

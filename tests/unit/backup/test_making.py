@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kernel import data_format
-from kernel.schedule import Schedule
+from kernel.configure import data_format
+from kernel.control.schedule import Schedule
 from proto import backup as outcomes
-from proto import durable
 from proto.backup import BackupFailed, File, Manifest
 from proto.control.address import hold
+from proto.host import durable
 from proto.manifest import Keep
 from services.backup import target
 from services.backup.target import Folder, listed

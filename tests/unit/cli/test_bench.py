@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from proto import extras
+from proto.host import extras
 from tests.bench._programs import require
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kernel.client_files import mount_name, plain_json
-from kernel.config import Config, load
-from kernel.settings import ConfigError, Flags
+from kernel.configure.client_files import mount_name, plain_json
+from kernel.configure.config import Config, load
+from kernel.configure.settings import ConfigError, Flags
 
 CLAUDE = """{
   // Two servers.

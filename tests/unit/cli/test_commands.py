@@ -21,7 +21,7 @@ from kernel.cli.logs import Followed
 from kernel.cli.tools import markdown
 from proto.control.address import last_lines
 from proto.control.client import CallFailed
-from proto.log_lines import JsonLines
+from proto.host.log_lines import JsonLines
 from proto.operation import Role
 from proto.ops import load
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import kernel
-from kernel.config import Config, load
-from kernel.settings import ConfigError, Flags
+from kernel.configure.config import Config, load
+from kernel.configure.settings import ConfigError, Flags
 from proto import backup
 
 

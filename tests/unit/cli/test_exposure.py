@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kernel import config
 from kernel.cli.__main__ import main
-from kernel.settings import Flags
+from kernel.configure import config
+from kernel.configure.settings import Flags
 from tests.unit.backup import writing
 
 WRITERS = {

@@ -13,7 +13,7 @@ from kernel.cli.__main__ import main
 from kernel.cli.client_places import settings_file
 from kernel.cli.install_client import BACKUP_ENDING, FORMATS
 from kernel.cli.mcp_parser import CLIENTS
-from kernel.client_files import plain_json, servers_in
+from kernel.configure.client_files import plain_json, servers_in
 
 EARLIER = {
     ".json": '// mine\n{\n  "theme": "dark", // of course\n  "%s": {\n    "other": {"command": "x"},\n  },\n}\n',

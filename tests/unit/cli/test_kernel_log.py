@@ -40,7 +40,7 @@ from pathlib import Path
 
 import pytest
 from kernel.cli import kernel_log
-from kernel.ports import ROUTINE
+from kernel.router.ports import ROUTINE
 kernel_log.open_log(Path(sys.argv[1]), sys.argv[2], watched=True)
 log = logging.getLogger("linckia.supervisor")
 log.info("echo is starting", extra=ROUTINE)

@@ -14,7 +14,7 @@ from kernel.cli import mcp_test
 from kernel.cli.__main__ import main
 from kernel.cli.mcp_settings import mounts
 from kernel.cli.settings_file import REMOVED, edited
-from proto import log_lines
+from proto.host import log_lines
 
 
 @pytest.fixture(autouse=True)

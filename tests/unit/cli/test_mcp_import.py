@@ -17,7 +17,7 @@ from kernel.cli.__main__ import main
 from kernel.cli.client_places import places
 from kernel.cli.mcp_settings import mounts
 from proto.mounts import settings_of
-from services.mounts.environment import Secrets, command_of
+from services.mounts.process.environment import Secrets, command_of
 
 CASES = Path(__file__).parents[4] / "shared/cases/reports/second/cases.json"
 

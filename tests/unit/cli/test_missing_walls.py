@@ -9,7 +9,7 @@ import pytest
 
 from kernel.cli import doctor, mcp
 from kernel.cli.findings import Verdict
-from proto.launch import FREE_ATTRIBUTES, NO_ATTRIBUTES, NO_SIGNAL_SCOPE
+from proto.wire.launch import FREE_ATTRIBUTES, NO_ATTRIBUTES, NO_SIGNAL_SCOPE
 
 
 def test_a_landlock_without_a_scope_for_signals_is_noted() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kernel import manifests
-from kernel.config import Config, load
-from kernel.settings import ConfigError, Flags
+from kernel.configure import manifests
+from kernel.configure.config import Config, load
+from kernel.configure.settings import ConfigError, Flags
 
 
 @pytest.fixture

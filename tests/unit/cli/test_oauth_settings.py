@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kernel.config import Config, load
-from kernel.settings import ConfigError, Flags
+from kernel.configure.config import Config, load
+from kernel.configure.settings import ConfigError, Flags
 
 OAUTH = """
 [http.oauth]

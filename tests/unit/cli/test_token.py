@@ -12,11 +12,11 @@ import pytest
 import trio
 import trio.testing
 
-from kernel import tokens
 from kernel.cli import status
 from kernel.cli.__main__ import main
 from kernel.cli.doctor import examine
-from kernel.token_editing import expiry
+from kernel.configure import tokens
+from kernel.configure.token_editing import expiry
 from proto.grants import Token
 
 

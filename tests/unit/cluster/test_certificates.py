@@ -17,7 +17,7 @@ pytest.importorskip("cryptography", reason="certificates need linckia[ray]")
 from cryptography import x509
 from cryptography.exceptions import InvalidTag
 
-from proto.nng_link import Certificates, NngLink, stream_pair
+from proto.wire.nng_link import Certificates, NngLink, stream_pair
 from services.cluster import certificates
 from services.cluster.certificates import JOIN_LASTS, ROTATED_AFTER, Authority, kernel_name
 from services.cluster.relay import relay

@@ -12,7 +12,9 @@ from trio.testing import MockClock
 
 pytest.importorskip("cryptography", reason="certificates need linckia[ray]")
 
-from kernel.supervisor.cluster import (
+from kernel.configure.spec import ServiceSpec
+from kernel.supervisor.cluster.driver import DriverDown
+from kernel.supervisor.cluster.nodes import (
     AGAIN_S,
     AVOID_S,
     MOST_FAILURES,
@@ -22,11 +24,20 @@ from kernel.supervisor.cluster import (
     RemoteProcess,
     for_node,
 )
-from kernel.supervisor.driver import DriverDown
 from kernel.supervisor.placement import Running, cause_of
-from kernel.supervisor.spec import ServiceSpec
-from proto.cluster import Ended, Kill, Node, Nodes, Prepare, Prepared, Resources, Start, Started, ToDriver
-from proto.launch import Confinement
+from proto.wire.cluster import (
+    Ended,
+    Kill,
+    Node,
+    Nodes,
+    Prepare,
+    Prepared,
+    Resources,
+    Start,
+    Started,
+    ToDriver,
+)
+from proto.wire.launch import Confinement
 from services.cluster.certificates import Authority
 from tests.unit.supervisor.stage import Stage, launch_config_of
 from tests.unit.supervisor.world import service

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from proto.cluster import Resources
 from proto.ops.embed import TextKind
+from proto.wire.cluster import Resources
 from services.embed import weights
 from services.embed.bulk import BulkEmbedder
 from services.embed.main import load
 from services.embed.serving import EmbedSettings
-from services.runtime.models.checkpoint import Ids
+from services.shared.models.checkpoint import Ids
 
 WORKER = "services.embed.bulk"
 TEXTS = ["zebra", "a much longer text about okapis and rivers " * 60, "", "stone"] * 5

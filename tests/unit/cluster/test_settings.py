@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from kernel import catalog, config
 from kernel.cli import doctor, status
 from kernel.cli.findings import Verdict
-from kernel.settings import ClusterSettings, ConfigError, Flags
-from proto import extras
-from proto.cluster import Placed, Resources
+from kernel.configure import catalog, config
+from kernel.configure.settings import ClusterSettings, ConfigError, Flags
+from proto.host import extras
 from proto.ops.kernel import ClusterNode, ClusterStatus, KernelFigures
+from proto.wire.cluster import Placed, Resources
 from services.front.web.metrics import exposition
 
 STATE = {

@@ -6,8 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
-from proto.ops.documents.carry import ANSWER_BYTES, INLINE_BYTES, DocumentsExportContents
 from proto.ops.documents.change import DocumentsAdd
+from services.documents.operations.carry import ANSWER_BYTES, INLINE_BYTES, DocumentsExportContents
 from tests.unit.documents.rig import documents, tree
 
 

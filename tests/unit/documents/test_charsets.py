@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from proto.ops.documents.change import DocumentsAdd
-from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
 from proto.ops.documents.reading import DocumentsGet
 from services.decode.text.documents import text_of
+from services.documents.operations.find import DocumentsGrep, DocumentsSearch
 from services.documents.store.kinds import nature
 from services.documents.store.tables import TEXT_OWN
 from services.retrieve.main import open_service as open_retrieve
-from services.runtime.text.charsets import charset_of, codec_of
-from services.runtime.text.html import plain
+from services.shared.text.charsets import charset_of, codec_of
+from services.shared.text.html import plain
 from tests.unit.documents.rig import documents, tree
 from tests.unit.documents.test_imports import calls
 

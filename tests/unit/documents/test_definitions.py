@@ -7,7 +7,7 @@ import pytest
 from services.documents.text.definitions import outline
 from services.documents.text.file_names import tells
 from services.documents.text.passages import passages
-from services.runtime.models.measure import measure
+from services.shared.models.measure import measure
 
 SOURCES = {
     "text/x-python": (

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from proto.errors import LinckiaError
 from proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsRestore, DocumentsUpdate
-from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
 from proto.ops.documents.reading import DocumentsGet, DocumentsList
 from proto.ops.documents.sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
+from services.documents.operations.find import DocumentsGrep, DocumentsSearch
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, listed, tree
 

@@ -10,8 +10,8 @@ import apsw
 import pytest
 import trio
 
-from proto.ops.documents.find import DocumentsGrep
 from proto.ops.documents.reading import DocumentsStatus, DocumentsVerify
+from services.documents.operations.find import DocumentsGrep
 from services.documents.store.databases import Store
 from services.documents.text import trigram_index
 from services.documents.verify import unfindable

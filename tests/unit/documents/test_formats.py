@@ -17,18 +17,18 @@ from proto.errors import InvalidParams
 from proto.operation import operation_of
 from proto.ops.decode import DecodedText, DecodeText
 from proto.ops.documents.change import DocumentsAdd
-from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
 from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
 from services.decode import main as decode
 from services.decode import results
 from services.decode.text import office
 from services.decode.text.documents import text_of
+from services.documents.operations.find import DocumentsGrep, DocumentsSearch
 from services.documents.text.passages import passages
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.handlers import Context, Environment, Handlers
-from services.runtime.models.measure import ROUGH
-from services.runtime.text import cutting
-from services.runtime.text.html import plain
+from services.shared.models.measure import ROUGH
+from services.shared.text import cutting
+from services.shared.text.html import plain
 from tests.unit.documents import formats
 from tests.unit.documents.rig import documents, tree
 from tests.unit.documents.test_texts import pdf

@@ -13,12 +13,12 @@ import trio
 
 from proto.errors import InvalidParams
 from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
-from proto.ops.documents.find import DocumentsGrep, GrepResult
 from proto.ops.documents.reading import DocumentsStatus
+from services.documents.operations.find import DocumentsGrep, GrepResult
 from services.documents.store import tables
 from services.documents.text import trigram_index
 from services.documents.text.trigram_index import RAREST, terms, thinned
-from services.runtime.literals import trigrams_of
+from services.shared.literals import trigrams_of
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, tree
 

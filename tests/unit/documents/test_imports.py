@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from proto.ops.documents.change import DocumentsAdd
-from proto.ops.documents.find import DocumentsGraph
 from services.decode.bindings import unfolded
+from services.documents.operations.find import DocumentsGraph
 from tests.in_process import Bench
 from tests.unit.documents.rig import documents, tree
 from tests.unit.documents.test_graph import edges

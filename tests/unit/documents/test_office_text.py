@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from proto.ops.documents.change import DocumentsAdd
-from proto.ops.documents.find import DocumentsGrep
 from services.decode.text import sheets
 from services.decode.text.documents import text_of
+from services.documents.operations.find import DocumentsGrep
 from tests.unit.documents import formats
 from tests.unit.documents.formats import D, S, W
 from tests.unit.documents.rig import documents, tree

@@ -11,8 +11,8 @@ import pytest
 
 from proto.errors import OperationError
 from proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsRestore
-from proto.ops.documents.find import DocumentsGrep
 from proto.ops.documents.reading import DocumentsGet, DocumentsStatus, DocumentsVerify
+from services.documents.operations.find import DocumentsGrep
 from services.documents.store import tables
 from services.documents.store.databases import Store
 from services.documents.store.incoming import BATCH_CHUNKS, MAX_BYTES, Incoming

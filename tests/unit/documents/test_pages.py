@@ -10,8 +10,8 @@ import apsw
 import pytest
 
 from proto.ops.documents.change import DocumentsAdd
-from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
 from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
+from services.documents.operations.find import DocumentsGrep, DocumentsSearch
 from services.documents.store.kinds import nature
 from services.documents.store.tables import TEXT_OWN, TEXT_WAITING
 from services.retrieve.main import open_service as open_retrieve

@@ -13,8 +13,8 @@ import trio
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsRestore, DocumentsUpdate
-from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
 from proto.ops.documents.reading import DocumentsGet, DocumentsList, DocumentsStatus, DocumentsVerify
+from services.documents.operations.find import DocumentsGrep, DocumentsSearch
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, listed, tree
 

@@ -14,7 +14,6 @@ import trio
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
-from proto.ops.documents.find import DocumentsGrep, DocumentsSearch, SearchType
 from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
 from proto.ops.documents.sessions import SessionStart, SessionStop, SessionWatch
 from proto.ops.retrieve import RetrievePut
@@ -22,10 +21,11 @@ from services.decode.main import open_service as open_decode
 from services.documents import sessions
 from services.documents.add.add import Adding, add_changes
 from services.documents.add.folders import Walk
+from services.documents.operations.find import DocumentsGrep, DocumentsSearch, SearchType
 from services.documents.store.rows import DocumentAttributes
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.handlers import Context, Environment, Handlers
-from services.runtime.outbox import Outbox
+from services.shared.outbox import Outbox
 from services.watch.main import open_service as open_watch
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, listed, tree

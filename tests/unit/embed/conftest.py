@@ -8,7 +8,7 @@ from proto.ops.embed import TextKind
 from services.embed import weights
 from services.embed.tokens import TextTokenizer
 from services.embed.weights import ModelFiles, resolve
-from services.runtime.models.checkpoint import Ids
+from services.shared.models.checkpoint import Ids
 from tests.unit.embed.samples import TEXTS
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from services.embed.encoder import Vectors
 from services.embed.weights import ModelFiles, resolve
-from services.runtime.models.checkpoint import Ids
-from services.runtime.models.device import Precision
+from services.shared.models.checkpoint import Ids
+from services.shared.models.device import Precision
 
 if TYPE_CHECKING:
     from services.embed.torch_encoder import TorchEncoder

@@ -10,15 +10,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from proto.models import known
+from proto.host.models import known
 from proto.ops.embed import TextKind
 from services.embed import projection, weights
 from services.embed.encoder import Encoder, Vectors
 from services.embed.projection import projected
 from services.embed.tokens import TextTokenizer
 from services.embed.weights import ModelFiles, fingerprint, resolve
-from services.runtime.models.checkpoint import ModelMissing
-from services.runtime.models.device import Precision
+from services.shared.models.checkpoint import ModelMissing
+from services.shared.models.device import Precision
 from tests.unit.embed.families import EMBEDDING_GEMMA, MODERN_BERT, QWEN3, WORDS, XLM_R, save_family
 
 TEXTS = ["w1", "", *(" ".join(f"w{(7 * n + k) % 95}" for k in range(n)) for n in (2, 3, 9, 9, 30, 80))]

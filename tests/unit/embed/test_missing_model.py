@@ -14,8 +14,8 @@ from proto.ops.retrieve import Group, Item, RetrievePut, RetrieveSearch
 from services.embed import main as embed
 from services.embed.weights import ModelFiles
 from services.retrieve.main import open_service as open_retrieve
-from services.runtime.models import folders
-from services.runtime.models.folders import NotInstalled
+from services.shared.models import folders
+from services.shared.models.folders import NotInstalled
 from tests.in_process import services_in_process
 from tests.waiting import until
 

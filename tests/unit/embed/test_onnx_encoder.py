@@ -25,8 +25,8 @@ from services.embed.samples import COMPARED
 from services.embed.tensors import read_tensors
 from services.embed.tokens import TextTokenizer
 from services.embed.weights import ModelFiles, Pooling, fingerprint
-from services.runtime.models.checkpoint import Ids, ModelMissing
-from services.runtime.models.device import Precision, processor
+from services.shared.models.checkpoint import Ids, ModelMissing
+from services.shared.models.device import Precision, processor
 from tests.in_process import services_in_process
 from tests.unit.embed.samples import FAMILIES, TEXTS, batch, by_torch, small, worst_cosine
 

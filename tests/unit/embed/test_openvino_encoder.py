@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from proto import extras
 from proto.errors import OperationError
+from proto.host import extras
 from services.embed.backends import Backend, chosen, open_encoder
 from services.embed.openvino_encoder import OpenVinoEncoder
 from services.embed.weights import ModelFiles
-from services.runtime.models.checkpoint import Ids
-from services.runtime.models.device import Precision
+from services.shared.models.checkpoint import Ids
+from services.shared.models.device import Precision
 from tests.unit.embed.samples import FAMILIES, batch, by_torch, small, worst_cosine
 
 

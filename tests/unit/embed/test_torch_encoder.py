@@ -13,8 +13,8 @@ import pytest
 
 from services.embed.encoder import Vectors, pool, unit
 from services.embed.weights import ModelFiles, Pooling
-from services.runtime.models.checkpoint import Ids
-from services.runtime.models.device import Precision
+from services.shared.models.checkpoint import Ids
+from services.shared.models.device import Precision
 from tests.unit.embed.samples import worst_cosine
 
 if TYPE_CHECKING:

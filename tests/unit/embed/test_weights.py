@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from services.embed import weights
 from services.embed.weights import Pooling, fingerprint, resolve
-from services.runtime.models.checkpoint import ModelMissing
+from services.shared.models.checkpoint import ModelMissing
 
 TOKENIZER = b'{"model": {}}'
 

@@ -21,7 +21,7 @@ from services.events.event_database import Bounds, NewEvent
 from services.events.main import EventsSettings, open_service
 from services.events.reading import newest, page
 from services.runtime.roots import Roots
-from services.runtime.times import DAY_NS
+from services.shared.times import DAY_NS
 from services.watch.main import open_service as open_watch
 from tests.in_process import Bench, services_in_process
 

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import apsw
 
-from proto.ops.files.changes import (
-    Relocation,
-    RelocationOutcome,
-)
-from proto.ops.files.resources import ResourceSearch
 from services.files.index.tree import find
+from services.files.operations.changes import Relocation, RelocationOutcome
+from services.files.operations.resources import ResourceSearch
 from services.files.query import sets
 from tests.in_process import Bench
 

@@ -10,19 +10,15 @@ from pathlib import Path
 import msgspec
 import trio
 
-from proto import frames, ops
+from proto import ops
 from proto.errors import InvalidParams, OperationError
 from proto.later import LaterCall, filled
 from proto.operation import Params
-from proto.ops.files.plans import (
-    Execution,
-    PlanGet,
-    PlanSource,
-    SourceConfig,
-)
-from proto.ops.files.sets import ResourceSetGet
 from proto.ops.kernel import KernelCall, KernelCalled, KernelMandate
+from proto.wire import frames
 from services.files.main import open_service as open_files
+from services.files.operations.plans import Execution, PlanGet, PlanSource, SourceConfig
+from services.files.operations.sets import ResourceSetGet
 from services.files.plans.source_entries import PlanEntry
 from services.files.store import schema
 from services.runtime.handlers import Context, Environment, Handlers

@@ -12,8 +12,8 @@ from typing import Any
 
 import apsw
 
-from proto.ops.files.index import Index, IndexResult
 from services.files.main import open_service
+from services.files.operations.index import Index, IndexResult
 from services.files.paths import to_text
 from tests.in_process import Bench, services_in_process
 

@@ -10,17 +10,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-from proto.ops.files.changes import (
-    DeleteFiles,
-    ListTrash,
-    MoveFiles,
-    RenameFiles,
-    RestoreFiles,
-    RestoreItem,
-)
-from proto.ops.files.index import Index
 from services.files.changes import copying, disk
 from services.files.changes.disk import OpenPath
+from services.files.operations.changes import DeleteFiles, ListTrash, MoveFiles, RenameFiles, RestoreFiles, RestoreItem
+from services.files.operations.index import Index
 from services.runtime.replace import rename, rename_without_flag
 from tests.unit.files.changing import members, pairs, put_into_set, small_tree, statuses
 from tests.unit.files.rig import OnDisk, change_tree, differences, files_service, index, make_tree, stored

@@ -13,8 +13,8 @@ import apsw
 import pytest
 import trio
 
-from proto.ops.files.changes import DeleteFiles, ListTrash, MoveFiles, Relocation, RestoreFiles, RestoreItem
-from proto.ops.files.reading import DbDiagnose
+from services.files.operations.changes import DeleteFiles, ListTrash, MoveFiles, Relocation, RestoreFiles, RestoreItem
+from services.files.operations.reading import DbDiagnose
 from services.files.query import sets
 from tests.unit.files.rig import OnDisk, differences, files_service, index, make_tree
 

@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.files.classifier import ClassifierJobProgress, ListClassifierJobs, RerunClassifier
 from proto.validation import validate
+from services.files.operations.classifier import ClassifierJobProgress, ListClassifierJobs, RerunClassifier
 from tests.unit.files.rig import files_service, index
 
 PATIENCE_S = 20

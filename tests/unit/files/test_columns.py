@@ -13,10 +13,11 @@ import pytest
 import trio
 
 from proto.operation import Params
-from proto.ops.files.changes import MoveFiles, Relocation
-from proto.ops.files.queries import FoundEntries, QueryCreate, QueryExecute
-from proto.ops.files.reading import Navigate
-from proto.ops.files.resources import (
+from services.files.browse import space
+from services.files.operations.changes import MoveFiles, Relocation
+from services.files.operations.queries import FoundEntries, QueryCreate, QueryExecute
+from services.files.operations.reading import Navigate
+from services.files.operations.resources import (
     ResourceFuzzyMatch,
     ResourceIs,
     ResourceMetricRange,
@@ -25,10 +26,9 @@ from proto.ops.files.resources import (
     ResourceTimeRange,
     TextMode,
 )
-from proto.ops.files.sets import ResourceSetAddChild, ResourceSetCreate, ResourceSetDelete, ResourceSetModify
-from proto.ops.files.shared import Filter
-from proto.ops.files.space import SpaceSummaryOf, TopEntries, TopFiles
-from services.files.browse import space
+from services.files.operations.sets import ResourceSetAddChild, ResourceSetCreate, ResourceSetDelete, ResourceSetModify
+from services.files.operations.shared import Filter
+from services.files.operations.space import SpaceSummaryOf, TopEntries, TopFiles
 from services.files.query import arrays, columns
 from services.files.query.columns import Columns
 from tests.in_process import Bench

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import trio
 
-from proto.ops.files.index import Compared, CompareFolders
 from services.files.index import comparing
 from services.files.index.comparing import open_service as open_compare
 from services.files.index.listing import open_folder
 from services.files.main import open_service as open_files
+from services.files.operations.index import Compared, CompareFolders
 from services.runtime.handlers import Context, Environment, Handlers
 from tests.in_process import Bench, services_in_process
 from tests.unit.files.rig import OnDisk, change_tree, differences, files_service, index, make_tree, stored

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from proto.errors import InvalidParams
-from proto.ops.files.plans import (
+from services.files.operations.plans import (
     All,
     AnyOf,
     Condition,

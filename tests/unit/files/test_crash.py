@@ -14,9 +14,9 @@ import pytest
 import trio
 import trio.lowlevel
 
-from proto.ops.files.index import Index, JobProgress, ListJobs
-from proto.ops.files.reading import DbDiagnose
 from services.files.index import scan
+from services.files.operations.index import Index, JobProgress, ListJobs
+from services.files.operations.reading import DbDiagnose
 from tests.unit.files.rig import differences, files_service, make_tree, stored
 
 REPOSITORY = Path(__file__).parents[3]

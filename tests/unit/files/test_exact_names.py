@@ -12,15 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from proto.errors import LinckiaError
-from proto.ops.files.changes import (
-    DeleteFiles,
-    MoveFiles,
-    Relocation,
-    RenameFiles,
-    RestoreFiles,
-)
-from proto.ops.files.sets import ResourceSetCreate, ResourceSetDelete, ResourceSetList, ResourceSetModify
-from proto.ops.files.text import EditFile, FileEdit, GrepFiles, ReadFile, WriteFile
+from services.files.operations.changes import DeleteFiles, MoveFiles, Relocation, RenameFiles, RestoreFiles
+from services.files.operations.sets import ResourceSetCreate, ResourceSetDelete, ResourceSetList, ResourceSetModify
+from services.files.operations.text import EditFile, FileEdit, GrepFiles, ReadFile, WriteFile
 from tests.in_process import Bench
 from tests.unit.documents.test_exact_names import TWINS
 from tests.unit.files.rig import files_service, index

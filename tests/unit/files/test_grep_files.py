@@ -11,11 +11,11 @@ import pytest
 from msgspec import structs
 
 from proto.errors import InvalidParams
-from proto.ops.files.text import GrepFiles, GrepFound, GrepPart, Piece
 from services.files.index.comparing import open_service as open_compare
 from services.files.main import open_service
+from services.files.operations.text import GrepFiles, GrepFound, GrepPart, Piece
 from services.files.text import grep, searching, walking
-from services.runtime.ignore_files import rules_from
+from services.shared.ignore_files import rules_from
 from tests.in_process import Bench, services_in_process
 from tests.unit.files.rig import files_service
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.files.reading import Navigate
-from proto.ops.files.resources import ResourceChildren, ResourceSum
-from proto.ops.files.sets import (
+from proto.validation import validate
+from services.files.operations.reading import Navigate
+from services.files.operations.resources import ResourceChildren, ResourceSum
+from services.files.operations.sets import (
     ResourceSetAddChild,
     ResourceSetCreate,
     ResourceSetDelete,
@@ -18,7 +19,6 @@ from proto.ops.files.sets import (
     ResourceSetModify,
     ResourceSetRemoveChild,
 )
-from proto.validation import validate
 from tests.in_process import Bench
 from tests.unit.files.rig import files_service, index
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from proto.errors import LinckiaError
-from proto.ops.files.text import EditFile, FileEdit, FileText, ReadFile, WriteFile
+from services.files.operations.text import EditFile, FileEdit, FileText, ReadFile, WriteFile
 from services.files.text import large, operations
 from services.files.text.extracting import ORIGINAL_BYTES
 from services.runtime import rewrite

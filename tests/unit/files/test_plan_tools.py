@@ -11,7 +11,7 @@ import trio
 
 from proto.errors import OperationError
 from proto.later import filled
-from proto.ops.files.plans import (
+from services.files.operations.plans import (
     ChainedOutcome,
     MediaCondition,
     PlanCreate,

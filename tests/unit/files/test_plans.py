@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.files.plans import (
+from services.files.operations.plans import (
     All,
     ChainedOutcome,
     MediaCondition,
@@ -26,9 +26,9 @@ from proto.ops.files.plans import (
     SourceConfig,
     ToolOutcome,
 )
-from proto.ops.files.queries import QueryCreate
-from proto.ops.files.sets import ResourceSetAddChild, ResourceSetCreate, ResourceSetModify
-from proto.ops.files.shared import Filter
+from services.files.operations.queries import QueryCreate
+from services.files.operations.sets import ResourceSetAddChild, ResourceSetCreate, ResourceSetModify
+from services.files.operations.shared import Filter
 from tests.unit.files.planning import Kernel, ended, executions, folder, make, members, with_kernel
 from tests.unit.files.rig import files_service, followed, index
 from tests.waiting import until

@@ -9,9 +9,9 @@ import pytest
 
 from proto.errors import InvalidParams
 from proto.operation import Params
-from proto.ops.files.queries import QueryCreate, QueryDelete, QueryExecute, QueryGet, QueryList, QueryUpdate
-from proto.ops.files.shared import Filter
 from proto.validation import validate
+from services.files.operations.queries import QueryCreate, QueryDelete, QueryExecute, QueryGet, QueryList, QueryUpdate
+from services.files.operations.shared import Filter
 from tests.unit.files.rig import files_service, index
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.files.text import GrepFiles, ReadFile
 from services.decode.main import open_service as open_decode
 from services.files.main import open_service
+from services.files.operations.text import GrepFiles, ReadFile
 from services.files.text import extracting, searching
 from tests.in_process import services_in_process
 from tests.unit.documents import formats

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from proto.errors import InvalidParams
-from proto.ops.files.reading import DbDiagnose, Inspect, Navigate, SessionInfo, SessionSetPreferences
 from proto.validation import validate
+from services.files.operations.reading import DbDiagnose, Inspect, Navigate, SessionInfo, SessionSetPreferences
 from services.files.store.database import open_database
-from services.runtime.creation_time import created_ns
-from services.runtime.times import rfc3339
+from services.shared.creation_time import created_ns
+from services.shared.times import rfc3339
 from tests.unit.files.rig import files_service, index
 
 AT = 1_718_447_400

@@ -10,7 +10,9 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams
-from proto.ops.files.resources import (
+from proto.validation import validate
+from services.files.index.tree import find
+from services.files.operations.resources import (
     ExactField,
     ResourceChildren,
     ResourceFuzzyMatch,
@@ -24,9 +26,7 @@ from proto.ops.files.resources import (
     TextMode,
     TimeField,
 )
-from proto.ops.files.shared import EntryPage
-from proto.validation import validate
-from services.files.index.tree import find
+from services.files.operations.shared import EntryPage
 from services.files.query import sets
 from services.files.query.columns import Columns
 from services.files.query.entries import Order, Select

@@ -13,12 +13,12 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
-from proto.ops.files.index import CancelJob, Index, IndexResult, Job, JobProgress, ListJobs
-from proto.ops.files.reading import Navigate
 from proto.validation import validate
 from services.files.core import read_settings
 from services.files.index import comparing, scan
 from services.files.index.listing import open_folder
+from services.files.operations.index import CancelJob, Index, IndexResult, Job, JobProgress, ListJobs
+from services.files.operations.reading import Navigate
 from services.files.paths import to_text
 from tests.in_process import Bench
 from tests.unit.files.rig import OnDisk, change_tree, differences, files_service, index, make_tree, stored, write

@@ -15,10 +15,15 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams
-from proto.ops.files.index import ListJobs
-from proto.ops.files.reading import Navigate, SessionInfo
-from proto.ops.files.sets import ResourceSetCreate, ResourceSetGet, ResourceSetModify
-from proto.ops.files.sources import (
+from proto.ops.watch import WatchStatus, WatchStatusResult
+from proto.validation import validate
+from services.files.index.live import Hint, Live
+from services.files.index.tree import Invalidations, Tree
+from services.files.main import open_service as open_files
+from services.files.operations.index import ListJobs
+from services.files.operations.reading import Navigate, SessionInfo
+from services.files.operations.sets import ResourceSetCreate, ResourceSetGet, ResourceSetModify
+from services.files.operations.sources import (
     SourceCreate,
     SourceDelete,
     SourceGet,
@@ -28,11 +33,6 @@ from proto.ops.files.sources import (
     SourceStop,
     SourceType,
 )
-from proto.ops.watch import WatchStatus, WatchStatusResult
-from proto.validation import validate
-from services.files.index.live import Hint, Live
-from services.files.index.tree import Invalidations, Tree
-from services.files.main import open_service as open_files
 from services.files.store.database import open_database
 from services.runtime.handlers import Context, Environment, Handlers
 from services.watch.main import open_service as open_watch

@@ -14,8 +14,9 @@ from PIL import Image as Picture
 
 from proto.errors import InvalidParams
 from proto.mcp import Image
-from proto.ops.files.changes import DeleteFiles
-from proto.ops.files.space import (
+from services.files.browse import treemap
+from services.files.operations.changes import DeleteFiles
+from services.files.operations.space import (
     CompareScans,
     DiskFree,
     DiskTreemap,
@@ -24,7 +25,6 @@ from proto.ops.files.space import (
     TopDirectories,
     TopFiles,
 )
-from services.files.browse import treemap
 from tests.unit.files.rig import OnDisk, files_service, index, make_tree
 
 

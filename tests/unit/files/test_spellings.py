@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from proto.errors import LinckiaError, OperationError
-from proto.ops.files.changes import DeleteFiles, ListTrash, MoveFiles, Relocation, RenameFiles, RestoreFiles
-from proto.ops.files.reading import Inspect, Navigate
-from proto.ops.files.text import GrepFiles
 from services.files import paths
+from services.files.operations.changes import DeleteFiles, ListTrash, MoveFiles, Relocation, RenameFiles, RestoreFiles
+from services.files.operations.reading import Inspect, Navigate
+from services.files.operations.text import GrepFiles
 from tests.in_process import Bench
 from tests.unit.files.rig import files_service, index
 from tests.unit.files.test_text_files import edit, read, write

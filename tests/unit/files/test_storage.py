@@ -11,15 +11,15 @@ import pytest
 import trio
 
 from proto.errors import Executed, LinckiaError, OperationError
-from proto.ops.files.changes import DeleteFiles, EmptyTrash, ListTrash, MoveFiles, RestoreFiles
-from proto.ops.files.classifier import ListClassifierJobs, RerunClassifier
-from proto.ops.files.index import Index, JobProgress, ListJobs
-from proto.ops.files.plans import PlanList
-from proto.ops.files.queries import QueryList
-from proto.ops.files.reading import DbDiagnose
-from proto.ops.files.resources import ResourceSearch
-from proto.ops.files.sets import ResourceSetCreate, ResourceSetGet, ResourceSetModify
-from proto.ops.files.sources import SourceCreate, SourceList
+from services.files.operations.changes import DeleteFiles, EmptyTrash, ListTrash, MoveFiles, RestoreFiles
+from services.files.operations.classifier import ListClassifierJobs, RerunClassifier
+from services.files.operations.index import Index, JobProgress, ListJobs
+from services.files.operations.plans import PlanList
+from services.files.operations.queries import QueryList
+from services.files.operations.reading import DbDiagnose
+from services.files.operations.resources import ResourceSearch
+from services.files.operations.sets import ResourceSetCreate, ResourceSetGet, ResourceSetModify
+from services.files.operations.sources import SourceCreate, SourceList
 from services.files.store import schema
 from services.files.store.database import Note, loss, open_database, write_note
 from tests.in_process import Bench

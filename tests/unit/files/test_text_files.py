@@ -11,9 +11,9 @@ import apsw
 import pytest
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
-from proto.ops.files.changes import ListTrash, RestoreFiles, RestoreItem
-from proto.ops.files.reading import Inspect
-from proto.ops.files.text import Edited, EditFile, FileEdit, FileText, ReadFile, WriteFile, Written
+from services.files.operations.changes import ListTrash, RestoreFiles, RestoreItem
+from services.files.operations.reading import Inspect
+from services.files.operations.text import Edited, EditFile, FileEdit, FileText, ReadFile, WriteFile, Written
 from services.files.text import editing
 from services.runtime import rewrite
 from services.runtime.replace import ChangedMeanwhile, replace_file

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.errors import LinckiaError
-from proto.ops.files.text import Edited, EditFile, FileEdit, WriteFile, Written
+from services.files.operations.text import Edited, EditFile, FileEdit, WriteFile, Written
 from services.files.text.editing import edited
 from tests.in_process import Bench
 from tests.unit.files.rig import files_service

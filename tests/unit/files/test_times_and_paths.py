@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from proto.errors import InvalidParams
 from services.files import paths
 from services.files.query.matching import glob_to_regex
-from services.runtime import times
+from services.shared import times
 
 NOON = 1_718_452_800 * times.NS
 """2024-06-15T12:00:00Z"""

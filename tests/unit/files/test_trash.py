@@ -8,13 +8,7 @@ from pathlib import Path
 import apsw
 import trio
 
-from proto.ops.files.changes import (
-    DeleteFiles,
-    EmptyTrash,
-    ListTrash,
-    RestoreFiles,
-    RestoreItem,
-)
+from services.files.operations.changes import DeleteFiles, EmptyTrash, ListTrash, RestoreFiles, RestoreItem
 from tests.unit.files.changing import members, put_into_set, small_tree, statuses
 from tests.unit.files.rig import differences, files_service, index, stored
 

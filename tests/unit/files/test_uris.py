@@ -11,11 +11,11 @@ import pytest
 
 from proto import ops
 from proto.errors import InvalidParams, LinckiaError
-from proto.ops.files.index import Index
-from proto.ops.files.reading import Inspect
-from proto.surfaces.surface import Surface
 from services.files.index.tree import find
+from services.files.operations.index import Index
+from services.files.operations.reading import Inspect
 from services.files.query import sets
+from services.front.surfaces.surface import Surface
 from tests.in_process import Bench
 from tests.unit.files.rig import files_service, index
 

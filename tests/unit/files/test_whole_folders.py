@@ -11,11 +11,11 @@ import apsw
 import pytest
 
 from proto.errors import InvalidParams
-from proto.ops.files.changes import DeleteFiles, MoveFiles, RestoreFiles
-from proto.ops.files.index import Index, ListJobs
-from proto.ops.files.reading import Inspect, Navigate
-from proto.ops.files.sources import SourceCreate
-from proto.ops.files.space import FindDuplicates, SpaceSummaryOf, TopDirectories, TopFiles
+from services.files.operations.changes import DeleteFiles, MoveFiles, RestoreFiles
+from services.files.operations.index import Index, ListJobs
+from services.files.operations.reading import Inspect, Navigate
+from services.files.operations.sources import SourceCreate
+from services.files.operations.space import FindDuplicates, SpaceSummaryOf, TopDirectories, TopFiles
 from tests.in_process import Bench
 from tests.unit.files.changing import pairs
 from tests.unit.files.rig import OnDisk, differences, files_service, index, make_tree, stored

@@ -13,7 +13,7 @@ import trio
 from msgspec import structs
 from starlette.routing import BaseRoute
 
-from proto.front import OFF, Http
+from proto.wire.front import OFF, Http
 from services.front.gateway import Gateway
 from services.front.transport.access import Tokens
 from services.front.web.serving import serve_http

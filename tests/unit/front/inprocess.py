@@ -13,19 +13,19 @@ from typing import Any
 import msgspec
 import trio
 
-from kernel.handoff import SessionStates
-from proto.dispatch import ClientRequests, Outlasting
+from kernel.control.handoff import SessionStates
 from proto.errors import LinckiaError, Unavailable
-from proto.frames import Event, Level, pack_body
 from proto.operation import Operation, Params
 from proto.ops.kernel import KernelKeepSession, KernelKeptSession
+from proto.wire.dispatch import ClientRequests, Outlasting
+from proto.wire.frames import Event, Level, pack_body
 from services.front.protocol.session import current_session
 from services.runtime.handlers import Context, Environment, GiveBack, Handlers, OpenService
 from services.runtime.roots import Roots
 
 
 class InProcess:
-    """`proto.dispatch.Dispatcher` over handlers; `failing` makes an operation fail by name."""
+    """`proto.wire.dispatch.Dispatcher` over handlers; `failing` makes an operation fail by name."""
 
     def __init__(self) -> None:
         self.handlers = Handlers()

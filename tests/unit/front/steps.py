@@ -14,8 +14,9 @@ from msgspec import Meta
 from proto.errors import InvalidParams, MaybeExecuted, OperationError
 from proto.mcp import Content, Image, Text
 from proto.operation import Access, Operation, Params, Role, operation
-from proto.ops import Table, front
+from proto.ops import Table
 from proto.outcomes import PerItem
+from services.front.operations import steps as front
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from tests.unit.front import operations
 

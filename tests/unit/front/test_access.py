@@ -11,8 +11,8 @@ import trio.testing
 from starlette.types import Message, Receive, Scope, Send
 
 from proto import grants
-from proto.front import Http
 from proto.grants import Grant, Token
+from proto.wire.front import Http
 from services.front.protocol.session import current_key
 from services.front.transport.access import Guard, Tokens
 

@@ -13,9 +13,9 @@ import trio
 
 from proto import ops
 from proto.outcomes import per_item
-from proto.surfaces.steps import Steps
 from services.front.composite import answer
 from services.front.protocol.failures import FAILURE_META
+from services.front.surfaces.steps import Steps
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.steps import TABLE, open_service
 from tests.unit.front.wire import META, Wire, connected, gateway_in_process

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from proto import ops
 from proto.ops.documents.reading import DocumentsGet
-from proto.ops.front import ScratchpadRead
-from proto.ops.knowledge import ReadNodeContent
 from services.front import scratchpad
 from services.front.excerpt import Excerpt, excerpt
+from services.front.operations.steps import ScratchpadRead
 from services.front.scratchpad import Scratchpad, Scratchpads, _read
+from services.knowledge.operations.notes import ReadNodeContent
 
 TABLE = ops.load()
 SEARCH = TABLE["search"]

@@ -20,7 +20,6 @@ from mcp_types.jsonrpc import JSONRPCRequest, jsonrpc_message_adapter
 from kernel import VERSION
 from proto import mcp
 from proto.operation import SURFACES
-from proto.surfaces.surface import Surface
 from services.front import gateway as gateways
 from services.front.gateway import Gateway
 from services.front.prompts import FilePrompts
@@ -29,6 +28,7 @@ from services.front.protocol.client_requests import LEVELS
 from services.front.protocol.handshake import Greeter
 from services.front.protocol.lists import MEMBERS
 from services.front.protocol.session import McpSession
+from services.front.surfaces.surface import Surface
 from tests.unit.front.inprocess import InProcess, in_process
 from tests.unit.front.operations import TABLE, open_service
 from tests.unit.front.wire import META, connected, gateway_in_process

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from proto.front import Http
+from proto.wire.front import Http
 from services.front.protocol.fast_path import FastPath
 from services.front.transport import endpoint, exchange
 from tests.unit.front.httpwire import HttpWire, served

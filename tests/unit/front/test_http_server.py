@@ -12,7 +12,7 @@ import pytest
 import trio
 from starlette.types import Receive, Scope, Send
 
-from proto.front import Http
+from proto.wire.front import Http
 from services.front.transport import http_server
 
 

@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 import trio
 
-from proto import frames, ops
+from proto import ops
+from proto.wire import frames
 from services.front.dispatcher import LinkDispatcher
 from services.front.gateway import open_gateway
 from services.front.web.routes import routes

@@ -16,9 +16,9 @@ import pytest
 from proto import ops
 from proto.json_types import JsonObject
 from proto.operation import REFERENCES, SURFACES, Operation, Role
-from proto.surfaces import schemas
-from proto.surfaces.surface import Surface
 from proto.validation import json_schema
+from services.front.surfaces import schemas
+from services.front.surfaces.surface import Surface
 from tests.unit.front.operations import TABLE
 from tests.unit.front.wire import connected, gateway_in_process
 

@@ -9,14 +9,14 @@ import pytest
 
 from proto import grants
 from proto.approvals import ApprovalSettings, Rules
-from proto.dispatch import CallOptions
 from proto.errors import Executed, InvalidParams, LinckiaError, OperationError, Overloaded, Unavailable
 from proto.grants import Grant
 from proto.operation import Operation, Params, operation_of
-from proto.ops.echo import EchoParams
-from proto.ops.files.changes import DeleteFiles
 from proto.ops.kernel import KernelNameCall
 from proto.ops.tasks import Task, TaskAdopt, TaskStart
+from proto.wire.dispatch import CallOptions
+from services.echo.operations import EchoParams
+from services.files.operations.changes import DeleteFiles
 from services.front.tasks import SHORT_WAIT_S, LongCalls, TaskHandle, Wanted, wanted_by, wanting
 
 LONG = DeleteFiles(paths=["/a"])

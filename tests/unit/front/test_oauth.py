@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proto.errors import Unavailable
-from proto.front import OAuth, ScopeGrant
 from proto.grants import Grant, issuer_id
+from proto.wire.front import OAuth, ScopeGrant
 from services.front.transport.oauth import (
     MAX_TOKEN_CHARS,
     Bearer,

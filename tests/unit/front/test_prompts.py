@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from proto import ops
-from proto.front import PromptFolder
 from proto.operation import Role
-from proto.surfaces.steps import Category, Steps
+from proto.wire.front import PromptFolder
 from services.front import prompts
 from services.front.composite.plan import plan
 from services.front.gateway import open_gateway
+from services.front.operations.steps import Query
 from services.front.prompts import Folder, heading
+from services.front.surfaces.steps import Category, Steps
 from services.runtime.roots import Roots
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.wire import META, Wire, connected
@@ -124,7 +125,7 @@ async def test_each_example_of_a_prompt_is_a_call_that_can_run(
     assert len(calls) == examples
     for tool, given in calls:
         params = TABLE[tool].parse(given)
-        assert isinstance(params, ops.front.Query)
+        assert isinstance(params, Query)
         # Raises where a step cannot run: an unknown op or parameter, or a wrong value.
         for planned in plan(Category.QUERY, Steps(surface, TABLE), params.steps, "steps", chained=True):
             planned.params({})

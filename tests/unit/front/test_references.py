@@ -12,7 +12,7 @@ import pytest
 
 from proto import ops
 from proto.operation import CLIENT, REFERENCES
-from proto.surfaces.surface import Surface
+from services.front.surfaces.surface import Surface
 
 PAGES = Path(__file__).resolve().parents[4] / "shared" / "reference"
 TABLE = ops.load()

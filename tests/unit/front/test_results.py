@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from proto import ops
-from proto.surfaces.surface import Surface
 from services.front import scratchpad
 from services.front.protocol.calls import (
     encoded_tool_result,
@@ -18,6 +17,7 @@ from services.front.protocol.calls import (
     unknown_tool,
 )
 from services.front.scratchpad import Scratchpads
+from services.front.surfaces.surface import Surface
 
 
 def test_resource_whose_operation_names_a_text_field_is_that_text() -> None:

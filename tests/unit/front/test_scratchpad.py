@@ -12,14 +12,14 @@ import jsonschema
 import msgspec
 import pytest
 
-from kernel.config import Http
+from kernel.configure.config import Http
 from proto import grants
 from proto.grants import Grant
 from proto.operation import Access, Params, operation, operation_of
 from proto.ops import Table
-from proto.ops.front import ScratchpadContent, ScratchpadList, ScratchpadListing, ScratchpadRead
 from services.front import scratchpad
 from services.front.gateway import Gateway
+from services.front.operations.steps import ScratchpadContent, ScratchpadList, ScratchpadListing, ScratchpadRead
 from services.front.protocol.fast_path import FastPath
 from services.front.scratchpad import Scratchpads
 from services.front.transport.request import name_of

@@ -13,9 +13,9 @@ import pytest
 import trio
 import trio.testing
 
-from kernel.handoff import SessionStates
+from kernel.control.handoff import SessionStates
 from proto import mcp
-from proto.frames import Event, pack_body
+from proto.wire.frames import Event, pack_body
 from services.front.protocol.session import MAX_SUBSCRIPTIONS, SessionState, current_key, read_state
 from services.front.scratchpad import Scratchpads
 from services.front.transport import session_ids

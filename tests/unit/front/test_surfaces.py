@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from proto import ops
 from proto.errors import InvalidParams
 from proto.operation import SURFACES, Access
-from proto.surfaces.surface import Surface, template_pattern
+from services.front.surfaces.surface import Surface, template_pattern
 from tests.unit.front.operations import TABLE, PageOp
 from tests.unit.front.steps import TABLE as STEPS
 from tests.unit.front.wire import META, connected, gateway_in_process

@@ -19,14 +19,14 @@ from proto.errors import Unavailable
 from proto.mounts import Mount, Offered
 from proto.operation import Operation, operation_of
 from proto.ops.embed import Array, EmbedResult, EmbedTexts, TextKind
-from proto.ops.front import Describe
-from proto.surfaces.finding import Index
-from proto.surfaces.steps import Steps
-from proto.surfaces.surface import Surface
 from services.embed.main import open_service as open_embed
 from services.front import tool_search
 from services.front.composite.run import Composites
 from services.front.mounted.tools import tools_of
+from services.front.operations.steps import Describe
+from services.front.surfaces.finding import Index
+from services.front.surfaces.steps import Steps
+from services.front.surfaces.surface import Surface
 from services.front.tool_search import ToolSearch, ToolSearches, ToolVectors, embed_through, text_of
 from tests.in_process import services_in_process
 from tests.unit.mounts.real_tools import definitions, mounted, real_tools, tasks

@@ -12,14 +12,6 @@ import trio
 
 from proto.errors import LinckiaError
 from proto.operation import Params
-from proto.ops import collections
-from proto.ops.knowledge import (
-    ExploreLinks,
-    KnowledgeStatus,
-    KnowledgeStatusResult,
-    ReadNodeContent,
-    SearchDocuments,
-)
 from proto.ops.retrieve import (
     CollectionEpoch,
     CollectionStatus,
@@ -55,7 +47,15 @@ from proto.ops.retrieve import (
     Written,
 )
 from services.knowledge.main import open_service
+from services.knowledge.operations.notes import (
+    ExploreLinks,
+    KnowledgeStatus,
+    KnowledgeStatusResult,
+    ReadNodeContent,
+    SearchDocuments,
+)
 from services.llm.main import open_service as open_llm
+from services.retrieve import operations as collections
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.roots import Roots
 from services.yaml.main import open_service as open_yaml

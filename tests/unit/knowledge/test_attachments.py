@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from proto.ops.knowledge import KnowledgeStatusResult
+from services.knowledge.operations.notes import KnowledgeStatusResult
 from tests.unit.knowledge.rig import Bench, notes_service, settled, until, write
 
 

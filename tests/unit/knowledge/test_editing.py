@@ -7,7 +7,7 @@ import random
 import pytest
 
 from proto.errors import LinckiaError
-from proto.ops.knowledge_writing import EditNote, Replacement, SectionText
+from services.knowledge.operations.writing import EditNote, Replacement, SectionText
 from services.knowledge.writing.editing import edited, split, with_front_matter
 from services.yaml.merging import merge
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from proto.errors import LinckiaError
-from proto.ops.knowledge import ReadNodeContent
-from proto.ops.knowledge_writing import EditNote, InjectTags, RenameNote, WriteNote
+from services.knowledge.operations.notes import ReadNodeContent
+from services.knowledge.operations.writing import EditNote, InjectTags, RenameNote, WriteNote
 from tests.unit.documents.test_exact_names import TWINS
 from tests.unit.knowledge.rig import notes_service, settled
 

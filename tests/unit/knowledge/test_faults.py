@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from proto.errors import OperationError, Unavailable
-from proto.ops.knowledge import ExploreLinks, KnowledgeStatus, ReadNodeContent, SearchDocuments
 from services.knowledge import nodes
 from services.knowledge.note_database import open_database
+from services.knowledge.operations.notes import ExploreLinks, KnowledgeStatus, ReadNodeContent, SearchDocuments
 from services.runtime.storage import DiskFull
 from tests.unit.knowledge.rig import Bench, MemorySearch, notes_service, settled, until, write
 from tests.unit.runtime.faults import Disk, damage_page, disk, files_in, pages_of

@@ -13,12 +13,12 @@ import pytest
 import trio
 
 from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
-from proto.ops.knowledge import ExploreLinks, KnowledgeStatus, QueryByTags, SearchDocuments
-from proto.ops.knowledge_writing import InjectTags
 from proto.ops.retrieve import RetrieveGroups, RetrieveStatus
 from services.knowledge.ingest import ingest
 from services.knowledge.ingest.note_walk import Walk, look
 from services.knowledge.main import open_service as open_knowledge
+from services.knowledge.operations.notes import ExploreLinks, KnowledgeStatus, QueryByTags, SearchDocuments
+from services.knowledge.operations.writing import InjectTags
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.handlers import Context, Environment, Handlers
 from services.runtime.roots import Roots

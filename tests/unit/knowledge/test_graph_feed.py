@@ -20,7 +20,6 @@ import trio
 
 from proto.errors import Unavailable
 from proto.ops.graph import GraphNeighbors, GraphNodes, GraphStats
-from proto.ops.knowledge import ExploreLinks, ReadNodeContent
 from services.graph import tables as graph_tables
 from services.graph.main import open_service as open_graph
 from services.knowledge import graph_feed, nodes
@@ -29,8 +28,9 @@ from services.knowledge.nodes import Known, Update
 from services.knowledge.note_database import open_database
 from services.knowledge.notes import markdown
 from services.knowledge.notes.files import Place
+from services.knowledge.operations.notes import ExploreLinks, ReadNodeContent
 from services.llm.main import open_service as open_llm
-from services.runtime.models.measure import ROUGH
+from services.shared.models.measure import ROUGH
 from tests.in_process import services_in_process
 from tests.unit.graph.rig import state
 from tests.unit.knowledge.rig import Bench, MemorySearch, settled, until, write

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from proto.errors import LinckiaError
-from proto.ops.knowledge_writing import EditNote, SectionText
 from services.knowledge.notes.excerpts import part
+from services.knowledge.operations.writing import EditNote, SectionText
 from services.knowledge.writing.editing import edited
 
 

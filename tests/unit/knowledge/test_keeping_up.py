@@ -13,10 +13,8 @@ import pytest
 import trio
 
 from proto.errors import OperationError
-from proto.ops.knowledge import (
-    SearchDocuments,
-)
 from services.knowledge.main import open_service as open_knowledge
+from services.knowledge.operations.notes import SearchDocuments
 from services.retrieve.main import open_service as open_retrieve
 from tests.in_process import services_in_process
 from tests.unit.knowledge.rig import MemorySearch, found, links, notes_service, read, settled, until, write

@@ -7,7 +7,7 @@ import pytest
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.links import entries, slug, without_code
 from services.knowledge.notes.markdown import parse
-from services.runtime.models.measure import ROUGH
+from services.shared.models.measure import ROUGH
 from tests.processor_time import processor_time
 
 PLACE = Place("/notes", "guides/here.md")

@@ -8,11 +8,7 @@ import pytest
 
 from proto.errors import Unavailable
 from proto.ops.graph import Direction
-from proto.ops.knowledge import (
-    ExploreLinks,
-    KnowledgeStatsSummary,
-    NoteLink,
-)
+from services.knowledge.operations.notes import ExploreLinks, KnowledgeStatsSummary, NoteLink
 from tests.unit.knowledge.rig import MemorySearch, links, notes_service, settled, write
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from services.knowledge.notes import frontmatter
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.markdown import MAX_POINTERS, Note, parse
-from services.runtime.models.measure import Measure, measure
-from services.runtime.text.cutting import embedded_text
-from services.runtime.text.markdown import outline, plain
+from services.shared.models.measure import Measure, measure
+from services.shared.text.cutting import embedded_text
+from services.shared.text.markdown import outline, plain
 
 PLACE = Place("/notes", "guides/My File.md")
 MEASURE = measure({})

@@ -8,11 +8,11 @@ from pathlib import Path
 import apsw
 import pytest
 
-from proto.ops.knowledge import ExploreLinks
-from proto.ops.knowledge_writing import RenameNote
 from services.knowledge import edges
 from services.knowledge.note_database import SCHEMA, open_database
 from services.knowledge.notes.files import Place
+from services.knowledge.operations.notes import ExploreLinks
+from services.knowledge.operations.writing import RenameNote
 from services.knowledge.writing.renaming import Journal
 from services.runtime.database import Database, Kind, Schema
 from tests.unit.knowledge.rig import Bench, notes_service, settled, write

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from proto.ops.knowledge import QueryByTags, SearchDocuments
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.links import with_parents
 from services.knowledge.notes.markdown import parse
-from services.runtime.models.measure import ROUGH
+from services.knowledge.operations.notes import QueryByTags, SearchDocuments
+from services.shared.models.measure import ROUGH
 from tests.unit.knowledge.rig import notes_service, settled, write
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.knowledge import ReadNodeContent
 from services.knowledge.notes.excerpts import part
+from services.knowledge.operations.notes import ReadNodeContent
 from tests.unit.knowledge.rig import notes_service, settled, write
 
 NOTE = (

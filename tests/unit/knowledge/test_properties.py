@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from proto.ops.graph import Direction
-from proto.ops.knowledge import ExploreLinks
-from proto.ops.knowledge_writing import RenameNote
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.frontmatter import split
 from services.knowledge.notes.links import pointers
+from services.knowledge.operations.notes import ExploreLinks
+from services.knowledge.operations.writing import RenameNote
 from services.knowledge.writing.relinking import relinked, tokens
 from tests.unit.knowledge.rig import notes_service, settled, write
 

@@ -9,15 +9,12 @@ from pathlib import Path
 import pytest
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.knowledge import (
-    ListDirectoryStructure,
-    SearchDocuments,
-)
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.markdown import MAX_INDEXED_CHARS, Note
 from services.knowledge.notes.markdown import parse as true_parse
-from services.runtime.models.measure import Measure
+from services.knowledge.operations.notes import ListDirectoryStructure, SearchDocuments
 from services.runtime.rewrite import MAX_BYTES
+from services.shared.models.measure import Measure
 from tests.unit.knowledge.rig import found, notes_service, read, settled, until, write
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from proto.errors import LinckiaError
 from proto.ops.graph import Direction
-from proto.ops.knowledge import ExploreLinks, ReadNodeContent
-from proto.ops.knowledge_writing import RenameNote
 from services.knowledge.notes.files import Place
+from services.knowledge.operations.notes import ExploreLinks, ReadNodeContent
+from services.knowledge.operations.writing import RenameNote
 from services.knowledge.writing.relinking import Move, changed, relinked, tokens
 from services.knowledge.writing.renaming import Journal, Relink, Renaming, renaming_steps
 from services.runtime.rewrite import content_hash

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from proto.ops.knowledge import ExploreLinks, KnowledgeStatus
-from proto.ops.knowledge_writing import EditNote, RenameNote, SectionText, WriteNote
+from services.knowledge.operations.notes import ExploreLinks, KnowledgeStatus
+from services.knowledge.operations.writing import EditNote, RenameNote, SectionText, WriteNote
 from tests.unit.knowledge.rig import Bench, notes_service, settled, write
 
 CASES = Path(__file__).resolve().parents[4] / "shared" / "cases" / "reports"

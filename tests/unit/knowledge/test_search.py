@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from proto.errors import InvalidParams
-from proto.ops.knowledge import SearchDocuments, SearchHit
 from proto.ops.retrieve import Filter, Hit
 from services.knowledge.ingest.index import group_of
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.markdown import parse
+from services.knowledge.operations.notes import SearchDocuments, SearchHit
 from services.knowledge.search import passages
-from services.runtime.models.measure import ROUGH
+from services.shared.models.measure import ROUGH
 
 FILLER = "Nothing of note is said in this sentence at all. "
 

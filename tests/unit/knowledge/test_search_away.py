@@ -10,11 +10,7 @@ import pytest
 import trio
 
 from proto.errors import Internal, LinckiaError, Unavailable
-from proto.ops.knowledge import (
-    KnowledgeStatsSummary,
-    KnowledgeStatus,
-    SearchDocuments,
-)
+from services.knowledge.operations.notes import KnowledgeStatsSummary, KnowledgeStatus, SearchDocuments
 from tests.unit.knowledge.rig import MemorySearch, found, notes_service, read, settled, until, write
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import trio
 
-from proto.ops.knowledge import FindGaps, SearchDocuments, SearchDocumentsResult, SearchHit
 from proto.ops.llm import LlmModel, Placed, Refinement
 from services.knowledge.main import open_service
+from services.knowledge.operations.notes import FindGaps, SearchDocuments, SearchDocumentsResult, SearchHit
 from services.knowledge.search.refinement import ordered
 from services.llm.main import open_service as open_llm
 from tests.in_process import Bench, services_in_process

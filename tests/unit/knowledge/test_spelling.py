@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from proto.errors import LinckiaError
-from proto.ops.knowledge import ExploreLinks, QueryByTags, ReadNodeContent, SearchDocuments
-from proto.ops.knowledge_writing import EditNote, InjectTags, RenameNote, WriteNote
 from services.knowledge.notes.spelling import as_on_disk
+from services.knowledge.operations.notes import ExploreLinks, QueryByTags, ReadNodeContent, SearchDocuments
+from services.knowledge.operations.writing import EditNote, InjectTags, RenameNote, WriteNote
 from tests.unit.knowledge.rig import notes_service, settled, write
 
 FORMS = [("NFC", "NFD"), ("NFD", "NFC")]

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.knowledge import SearchDocuments
-from proto.ops.knowledge_writing import InjectTags
 from services.knowledge.notes.tags import checked, tagged
+from services.knowledge.operations.notes import SearchDocuments
+from services.knowledge.operations.writing import InjectTags
 from services.runtime.rewrite import rewrite
 from services.runtime.roots import OutsideRoots, Roots
 from tests.unit.knowledge.rig import notes_service, settled, write

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams, LinckiaError, Unavailable
-from proto.ops.knowledge import KnowledgeIngest, KnowledgeIngestResult, SearchDocuments
+from services.knowledge.operations.notes import KnowledgeIngest, KnowledgeIngestResult, SearchDocuments
 from tests.unit.knowledge.rig import MemorySearch, notes_service, settled, write
 
 

@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from proto.errors import Unavailable
-from proto.ops.knowledge import KnowledgeStatsSummary, SearchDocuments
 from proto.ops.retrieve import RetrieveGroups
 from services.knowledge.main import open_service as open_knowledge
+from services.knowledge.operations.notes import KnowledgeStatsSummary, SearchDocuments
 from services.llm.main import open_service as open_llm
 from services.retrieve.main import open_service as open_retrieve
 from tests.in_process import services_in_process

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from proto.errors import LinckiaError
-from proto.ops.knowledge import ReadNodeContent
-from proto.ops.knowledge_writing import EditNote, NoteWritten, Replacement, SectionText, WriteNote
+from services.knowledge.operations.notes import ReadNodeContent
+from services.knowledge.operations.writing import EditNote, NoteWritten, Replacement, SectionText, WriteNote
 from services.runtime.roots import Roots
 from tests.unit.knowledge.rig import Bench, found, notes_service, settled, write
 

@@ -17,8 +17,8 @@ import pypdfium2 as pdfium  # type: ignore[import-untyped]  # it has no types
 import pytest
 from PIL import Image
 
-from proto import extras
 from proto.errors import Forbidden, LinckiaError, OperationError, Quarantined, Unavailable
+from proto.host import extras
 from proto.ops.decode import (
     DecodeCode,
     Decoded,

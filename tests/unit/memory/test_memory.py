@@ -11,10 +11,10 @@ from proto.errors import InvalidParams, LinckiaError
 from proto.ops import memory as ops
 from proto.ops.memory import Forget, MemoryExport, MemoryImport, Remember, UpdateMemory
 from proto.ops.retrieve import RetrieveStatus
-from proto.ops.transcripts import SearchEverything
 from services.memory.memory_db import Row
 from services.memory.recall import arranged
 from services.transcripts import main as transcripts
+from services.transcripts.operations.conversations import SearchEverything
 from tests.in_process import Bench
 from tests.unit.memory.rig import listed, recalled, remembering, say, texts
 from tests.unit.transcripts.test_search import embedding

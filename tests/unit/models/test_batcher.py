@@ -14,8 +14,8 @@ import trio
 import trio.testing
 
 from proto.errors import OperationError, Overloaded
-from services.runtime.models import batcher as batching
-from services.runtime.models.batcher import (
+from services.shared.models import batcher as batching
+from services.shared.models.batcher import (
     MAX_PROMPT_BATCHES_IN_A_ROW,
     Batcher,
     BatchLimits,
@@ -24,7 +24,7 @@ from services.runtime.models.batcher import (
     Rows,
     watch_health,
 )
-from services.runtime.models.checkpoint import Ids
+from services.shared.models.checkpoint import Ids
 
 POISON, FATAL, INFINITE = 13, 666, 99
 

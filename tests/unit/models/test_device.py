@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from services.runtime.models.batcher import ModelLost, Rows, compute_isolating
-from services.runtime.models.device import survives
+from services.shared.models.batcher import ModelLost, Rows, compute_isolating
+from services.shared.models.device import survives
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ import trio
 
 from kernel.cli.status import _note
 from proto.errors import OperationError
-from proto.gpu import GPU, GpuFigures
+from proto.host.gpu import GPU, GpuFigures
 from services.runtime.handlers import Environment
-from services.runtime.models import gpu
-from services.runtime.models.checkpoint import parameters_of
-from services.runtime.models.device import GIB, Precision, bytes_of, fitting, needed_bytes, resolve_precision
+from services.shared.models import gpu
+from services.shared.models.checkpoint import parameters_of
+from services.shared.models.device import GIB, Precision, bytes_of, fitting, needed_bytes, resolve_precision
 
 FIGURES = GpuFigures(name="NVIDIA L4", number=1, used_bytes=3 * GIB, total_bytes=24 * GIB, utilization=0.57, celsius=61)
 

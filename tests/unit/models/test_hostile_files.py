@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from services.embed.tensors import read_tensors
-from services.runtime.models.checkpoint import open_tokenizer, parameters_of, read_checkpoint
-from services.runtime.models.folders import ModelMissing
+from services.shared.models.checkpoint import open_tokenizer, parameters_of, read_checkpoint
+from services.shared.models.folders import ModelMissing
 
 CONFIG = {"model_type": "bert", "max_position_embeddings": 512}
 

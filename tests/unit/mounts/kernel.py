@@ -10,15 +10,28 @@ from typing import Any
 import msgspec
 import trio
 
-from proto import frames
-from proto.channel import Channel
 from proto.errors import LinckiaError, Unavailable
-from proto.frames import Bye, ByeAck, Call, Drain, Event, Fault, Log, Pong, Progress, Ready, Return, Unfinished
-from proto.launch import LaunchConfig
-from proto.link import LinkClosed
 from proto.mounts import CHANGE, Definitions, MountReply, MountRequest, operations_of, service_of
 from proto.operation import operation_of
 from proto.ops.mounts import MountsPut, MountsStored
+from proto.wire import frames
+from proto.wire.channel import Channel
+from proto.wire.frames import (
+    Bye,
+    ByeAck,
+    Call,
+    Drain,
+    Event,
+    Fault,
+    Log,
+    Pong,
+    Progress,
+    Ready,
+    Return,
+    Unfinished,
+)
+from proto.wire.launch import LaunchConfig
+from proto.wire.link import LinkClosed
 from services.mounts.adapter import open_service
 from services.runtime.calls import Outgoing
 from services.runtime.loop import ServiceLoop
@@ -29,7 +42,7 @@ Ask = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class Client:
-    """`proto.dispatch.ClientRequests`: what reached the client of one call."""
+    """`proto.wire.dispatch.ClientRequests`: what reached the client of one call."""
 
     def __init__(self, ask: Ask | None) -> None:
         self.progressed: list[tuple[float, float | None, str | None]] = []

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from proto.mounts import MountSettings, settings_of
-from services.mounts.environment import Secrets, SettingProblem, environment_of, headers_of, url_of
 from services.mounts.manifest import adapter
+from services.mounts.process.environment import Secrets, SettingProblem, environment_of, headers_of, url_of
 
 
 def test_variables_of_several_lines_come_from_a_json_object(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from proto.mounts import Flag
-from services.mounts.canonical import parse
-from services.mounts.flags import MAX_FLAGS, flags_among, flags_of
-from services.mounts.hidden import found_in, visible
-from services.mounts.lookalikes import disguise_of, pairs, skeleton
+from services.mounts.offers.canonical import parse
+from services.mounts.offers.flags import MAX_FLAGS, flags_among, flags_of
+from services.mounts.offers.hidden import found_in, visible
+from services.mounts.offers.lookalikes import disguise_of, pairs, skeleton
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "mounts"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from services.mounts import guardian
-from services.mounts.child import Child, NotStarted, start_child
-from services.mounts.processes import MARKER, are_stopped, kill_leftovers, memory_bytes
+from services.mounts.process import guardian
+from services.mounts.process.child import Child, NotStarted, start_child
+from services.mounts.process.processes import MARKER, are_stopped, kill_leftovers, memory_bytes
 
 LIMIT_S = 30.0
 
@@ -87,7 +87,7 @@ async def test_the_rest_is_killed_when_the_guardian_is_killed(tmp_path: Path) ->
 
 SCRIPT = """
 import os, sys, trio
-from services.mounts.child import start_child
+from services.mounts.process.child import start_child
 
 async def main():
     child = await start_child(sys.argv[1:], cwd="/", environment=dict(os.environ))

@@ -15,7 +15,7 @@ import pytest
 import trio
 import trio.testing
 
-from services.mounts.child import write_log
+from services.mounts.process.child import write_log
 from tests.unit.mounts.kernel import adapter
 
 CASES = Path(__file__).parents[4] / "shared/cases/reports/second/mounts"

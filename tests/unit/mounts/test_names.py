@@ -6,8 +6,8 @@ from pathlib import Path
 
 from proto.mounts import Flag, Holder, MountNames, Taken, Wanted
 from proto.ops.mounts import MountsForget, MountsName
-from services.mounts import names
-from services.mounts.names import Names
+from services.mounts.offers import names
+from services.mounts.offers.names import Names
 from tests.in_process import Bench
 from tests.unit.mounts.test_registry import offered, put, registry, restart
 

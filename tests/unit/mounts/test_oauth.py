@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from services.mounts.oauth import Loopback
+from services.mounts.link.oauth import Loopback
 from tests.unit.mounts.kernel import LIMIT_S, adapter
 from tests.unit.mounts.test_http import free_port, server, url
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import trio
 
-from services.mounts import messages
-from services.mounts.messages import UNKNOWN, Message, NotJson
+from services.mounts.link import messages
+from services.mounts.link.messages import UNKNOWN, Message, NotJson
 from tests.unit.mounts.kernel import Client, adapter
 
 SERVER = r"""

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from proto import frames
 from proto.errors import Forbidden, InvalidParams, OperationError
 from proto.mounts import CHANGED, MountChanged, Offered
 from proto.ops.mounts import MountsApprove, MountsDiff, MountsForget, MountsOffered, MountsPut, MountsStored
-from services.mounts import store
+from proto.wire import frames
 from services.mounts.main import open_service
+from services.mounts.offers import store
 from tests.in_process import Bench, services_in_process
 
 TOOLS = [

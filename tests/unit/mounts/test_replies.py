@@ -12,8 +12,8 @@ from msgspec import UNSET, Raw
 
 from proto.errors import LinckiaError, MaybeExecuted, OperationError
 from proto.mounts import READ
-from services.mounts import messages
-from services.mounts.messages import NotJson, Unreadable
+from services.mounts.link import messages
+from services.mounts.link.messages import NotJson, Unreadable
 from tests.unit.mounts.kernel import Client, adapter
 from tests.unit.mounts.test_http import free_port, server, url
 

@@ -15,8 +15,8 @@ import trio
 from msgspec import Raw
 
 from proto.mounts import READ
-from services.mounts import shapes
-from services.mounts.canonical import checked
+from services.mounts.offers import shapes
+from services.mounts.offers.canonical import checked
 from tests.unit.mounts.kernel import Adapter, adapter
 from tests.unit.mounts.test_http import free_port, server, url
 

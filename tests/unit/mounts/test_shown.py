@@ -12,11 +12,11 @@ from msgspec import Raw
 
 from proto.mounts import Offered
 from proto.ops.mounts import MountsApprove, MountsDiff
-from services.mounts.canonical import parse, version_of
-from services.mounts.hidden import found_in, without
-from services.mounts.messages import Message, error_of
-from services.mounts.messages import parse as parsed_messages
-from services.mounts.shown import MAX_DESCRIPTION, cut, shown
+from services.mounts.link.messages import Message, error_of
+from services.mounts.link.messages import parse as parsed_messages
+from services.mounts.offers.canonical import parse, version_of
+from services.mounts.offers.hidden import found_in, without
+from services.mounts.offers.shown import MAX_DESCRIPTION, cut, shown
 from tests.unit.mounts.test_registry import offered, put, registry, seen
 from tests.unit.mounts.test_shapes import hostile
 

@@ -15,9 +15,9 @@ import pytest
 import trio
 import trio.testing
 
-from proto import frames
 from proto.errors import LinckiaError, Timeout, Unavailable
 from proto.mounts import ACTIVITY, READ, settings_of
+from proto.wire import frames
 from tests.unit.mounts.kernel import Adapter, Client, adapter
 from tests.unit.mounts.test_http import free_port, server, url
 
@@ -27,7 +27,7 @@ SERVER = Path(__file__).with_name("server.py")
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in {"QUIET_S": 0.3, "PING_S": 0.3, "DOUBT_S": 0.1, "BEHIND_S": 1.0, "LOOK_S": 0.05}.items():
-        monkeypatch.setattr(f"services.mounts.liveness.{name}", seconds)
+        monkeypatch.setattr(f"services.mounts.link.liveness.{name}", seconds)
     monkeypatch.setattr("services.mounts.instance.LOOK_S", 0.05)
 
 
@@ -135,7 +135,7 @@ async def test_a_call_that_waits_for_a_sign_of_life_is_sent_then(tmp_path: Path)
 async def test_a_call_that_the_server_has_not_read_is_answered_before_its_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.mounts.liveness.DOUBT_S", 60.0)
+    monkeypatch.setattr("services.mounts.link.liveness.DOUBT_S", 60.0)
     async with hand(tmp_path) as running, trio.open_nursery() as nursery:
         await block(running, nursery, tmp_path / "go")
         client = Client(None)

@@ -10,11 +10,11 @@ import pytest
 import trio
 import trio.testing
 
-from proto import frames
-from proto.channel import Channel, ProtocolViolation
-from proto.frames import AnyFrame, Call, Part, Ping, Progress, Return
-from proto.link import Link, LinkClosed, SocketLink, socket_pair
-from proto.nng_link import NngLink, stream_pair
+from proto.wire import frames
+from proto.wire.channel import Channel, ProtocolViolation
+from proto.wire.frames import AnyFrame, Call, Part, Ping, Progress, Return
+from proto.wire.link import Link, LinkClosed, SocketLink, socket_pair
+from proto.wire.nng_link import NngLink, stream_pair
 from tests.memory_link import memory_link
 
 Pair = Callable[[], tuple[Link, Link]]
@@ -326,9 +326,9 @@ async def test_cancelled_receives_lose_nothing(pair: Pair) -> None:
 
 _CHILD = """
 import sys, trio
-from proto.channel import Channel
-from proto.frames import Call, Return
-from proto.link import LinkClosed, SocketLink
+from proto.wire.channel import Channel
+from proto.wire.frames import Call, Return
+from proto.wire.link import LinkClosed, SocketLink
 
 async def main() -> None:
     link = SocketLink(int(sys.argv[1]), max_message_bytes=1 << 20)

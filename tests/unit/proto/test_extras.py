@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from proto import extras, models
+from proto.host import extras, models
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

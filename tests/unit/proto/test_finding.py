@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from proto import ops
-from proto.surfaces.describe import describe
-from proto.surfaces.finding import _SAID, _terms
-from proto.surfaces.steps import Steps
+from services.front.surfaces.describe import describe
+from services.front.surfaces.finding import _SAID, _terms
+from services.front.surfaces.steps import Steps
 
 CASES = Path(__file__).parents[4] / "shared/cases/reports/second/cases.json"
 TABLE = ops.load()

@@ -24,8 +24,8 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proto.link import LinkClosed
-from proto.nng_link import Certificates, NngLink, stream_pair
+from proto.wire.link import LinkClosed
+from proto.wire.nng_link import Certificates, NngLink, stream_pair
 
 LARGEST = 1 << 20
 HANDSHAKE = b"\x00SP\x00\x00\x11\x00\x00"
@@ -159,7 +159,7 @@ def test_no_bytes_of_a_peer_do_more_than_end_the_link(data: bytes) -> None:
 def test_nng_has_few_threads_and_none_before_the_first_link() -> None:
     code = """
 import os, trio
-from proto.nng_link import NngLink, stream_pair
+from proto.wire.nng_link import NngLink, stream_pair
 def threads(): return len(os.listdir("/proc/self/task"))
 async def main():
     print(threads())

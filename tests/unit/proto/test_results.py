@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from proto import frames, results
 from proto.errors import Executed, Internal
 from proto.operation import Access, Operation, Params, operation, operation_of
+from proto.wire import frames, results
 from tests.fuzz.frames.hostile import BROKEN_TEXT, DEEP
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proto import zstd
+from services.shared import zstd
 
 COMPRESSOR = zstd.Compressor(3, checksum=True)
 TEXT = b"A sea star grows back any arm that it loses. " * 50

@@ -14,7 +14,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from proto.ops.rerank import RerankModelParams, RerankPairs
 from services.rerank import main as rerank
 from services.rerank.checkpoint import resolve
-from services.runtime.models.checkpoint import Checkpoint, ModelMissing
+from services.shared.models.checkpoint import Checkpoint, ModelMissing
 from tests.in_process import services_in_process
 
 QUERY = "who purr"
@@ -78,7 +78,7 @@ def reference(files: Checkpoint, query: str, text: str) -> float:
 
 def test_scores_are_the_probability_of_yes(files: Checkpoint) -> None:
     from services.rerank.judge import Judge, JudgeTokenizer
-    from services.runtime.models.device import Precision
+    from services.shared.models.device import Precision
 
     pairs = JudgeTokenizer(files).encode(QUERY, TEXTS)
     assert (pairs.truncated, pairs.query_truncated) == ([4], False)

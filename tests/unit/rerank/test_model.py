@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from services.rerank.checkpoint import PairTokenizer, resolve
-from services.runtime.models.checkpoint import Checkpoint, ModelMissing
-from services.runtime.models.device import Precision
+from services.shared.models.checkpoint import Checkpoint, ModelMissing
+from services.shared.models.device import Precision
 from tests.unit.rerank.tiny import MAX_TOKENS, WORDS, save_cross_encoder
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from proto import extras
 from proto.errors import InvalidParams, OperationError, Unavailable
+from proto.host import extras
 from proto.ops.rerank import RerankModelParams, RerankPairs
 from services.rerank import main as rerank
 from services.rerank.checkpoint import Pair
-from services.runtime.models.batcher import Rows
+from services.shared.models.batcher import Rows
 from tests.in_process import services_in_process
 from tests.unit.rerank.tiny import WORDS, save_cross_encoder
 

@@ -19,12 +19,12 @@ from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedText
 from proto.ops.retrieve import Group, Item, RetrieveSearch, SearchResult, Value
 from services.retrieve.collection import Collection
 from services.retrieve.filters import Where, allowed_items
+from services.retrieve.index.segment import DEFAULT_LIMITS, VectorLimits
+from services.retrieve.index.vectors import Matrix, Scored
 from services.retrieve.local_collection import LocalCollection
-from services.retrieve.queries import Patience
-from services.retrieve.search import search
-from services.retrieve.segment import DEFAULT_LIMITS, VectorLimits
+from services.retrieve.ranking.queries import Patience
+from services.retrieve.ranking.search import search
 from services.retrieve.vector_outbox import EmbedCall, VectorFeed, run_outbox
-from services.retrieve.vectors import Matrix, Scored
 from tests.unit.runtime.environment import PlayedEnvironment
 
 DIMENSIONS = 64

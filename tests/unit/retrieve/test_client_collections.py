@@ -14,7 +14,9 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
-from proto.ops.collections import (
+from proto.ops.retrieve import Filter, Group, Item, RetrievePut, RetrieveSearch
+from services.retrieve.main import open_service
+from services.retrieve.operations import (
     CollectionCount,
     CollectionCreate,
     CollectionDelete,
@@ -25,8 +27,6 @@ from proto.ops.collections import (
     CollectionUpsert,
     Document,
 )
-from proto.ops.retrieve import Filter, Group, Item, RetrievePut, RetrieveSearch
-from services.retrieve.main import open_service
 from tests.in_process import Bench, services_in_process
 from tests.postgres import PostgresServer
 

@@ -11,8 +11,9 @@ import pytest
 
 from proto.errors import InvalidParams
 from proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch
-from services.retrieve import item_store, lexical
-from services.retrieve.lexical import WordsDamaged
+from services.retrieve import item_store
+from services.retrieve.index import lexical
+from services.retrieve.index.lexical import WordsDamaged
 from services.retrieve.local_collection import LocalCollection
 from services.runtime.database.copies import damaged_files
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, near, opened, vector

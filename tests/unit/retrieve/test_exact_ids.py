@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from proto.errors import LinckiaError
-from proto.ops.collections import (
+from proto.ops.retrieve import Filter
+from services.retrieve.operations import (
     CollectionCreate,
     CollectionDelete,
     CollectionDocuments,
@@ -16,7 +17,6 @@ from proto.ops.collections import (
     CollectionUpsert,
     Document,
 )
-from proto.ops.retrieve import Filter
 from tests.in_process import Bench
 from tests.unit.retrieve.test_client_collections import doc, retrieve, store
 

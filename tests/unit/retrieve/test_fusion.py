@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.retrieve.fusion import (
+from services.retrieve.ranking.fusion import (
     PROSE,
     fluency,
     normalised,

@@ -13,11 +13,11 @@ import pytest
 import trio
 
 from proto.ops.retrieve import Filter, Fusion, RetrieveSearch
-from services.retrieve import segment
 from services.retrieve.filters import compile_filters
-from services.retrieve.live_vectors import LiveVectors
+from services.retrieve.index import segment
+from services.retrieve.index.live_vectors import LiveVectors
+from services.retrieve.index.segment import VectorLimits
 from services.retrieve.local_collection import LocalCollection
-from services.retrieve.segment import VectorLimits
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, near, opened, vector
 from tests.unit.retrieve.vectors_rig import TINY, assert_searches_as_the_database_says, tended
 

@@ -11,10 +11,11 @@ import pytest
 import trio
 
 from proto.ops.retrieve import Clustering, RetrieveClusters, RetrievePairs, RetrieveSimilar
-from services.retrieve import local_store, neighbours
+from services.retrieve import local_store
+from services.retrieve.index.vectors import Matrix
 from services.retrieve.main import open_service
-from services.retrieve.neighbours import GroupNeighbours, best_pairs, nearest_pairs
-from services.retrieve.vectors import Matrix
+from services.retrieve.ranking import neighbours
+from services.retrieve.ranking.neighbours import GroupNeighbours, best_pairs, nearest_pairs
 from tests.in_process import services_in_process
 from tests.unit.retrieve.rig import WordEmbedder, embedded, group, opened, vector
 

@@ -10,12 +10,12 @@ import pytest
 import trio
 
 from proto.errors import Internal, LinckiaError, MaybeExecuted, OperationError, Overloaded, Unavailable
-from proto.frames import Backlog
 from proto.ops.embed import EmbedResult, EmbedTexts
+from proto.wire.frames import Backlog
 from services.retrieve.collection import MAX_PRIORITIZED
 from services.retrieve.local_collection import LocalCollection
 from services.retrieve.vector_outbox import BATCH
-from services.runtime.text.cutting import embedded_text
+from services.shared.text.cutting import embedded_text
 from tests.unit.retrieve.rig import (
     WordEmbedder,
     drained,

@@ -8,7 +8,7 @@ import trio.testing
 
 from proto.errors import Unavailable
 from proto.ops.embed import EmbedResult, EmbedTexts, TextKind
-from services.retrieve.queries import CACHED_QUERIES, QueryCall, QueryVectors
+from services.retrieve.ranking.queries import CACHED_QUERIES, QueryCall, QueryVectors
 from tests.unit.retrieve.rig import WordEmbedder
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proto.frames import Backlog
+from proto.wire.frames import Backlog
 from services.retrieve.rate import Rate
 
 

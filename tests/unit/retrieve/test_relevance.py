@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.ops.retrieve import DOUBTFUL, UNLIKELY, SearchResult
-from services.retrieve.relevance import non_increasing, relevance
+from services.retrieve.ranking.relevance import non_increasing, relevance
 
 MANY = 2000
 

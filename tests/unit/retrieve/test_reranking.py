@@ -15,9 +15,9 @@ from proto.ops.embed import EmbedMaxSim, MaxSimResult
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from proto.ops.retrieve import Fusion, RetrieveSearch, SearchResult
 from services.retrieve.local_collection import LocalCollection
-from services.retrieve.queries import Patience
-from services.retrieve.reranking import LateReranker, Pace, Reranker
-from services.retrieve.search import search
+from services.retrieve.ranking.queries import Patience
+from services.retrieve.ranking.reranking import LateReranker, Pace, Reranker
+from services.retrieve.ranking.search import search
 from tests.unit.retrieve.rig import WordEmbedder, embedded, group, opened
 
 CORPUS = [group(f"g{n}", f"cats number{n} " + "word " * n, title=f"T{n}") for n in range(12)]

@@ -13,10 +13,10 @@ import trio
 from proto.errors import Timeout, Unavailable
 from proto.ops.embed import EmbedResult, EmbedTexts
 from proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch
-from services.retrieve.lexical import Fts5, WordsDamaged
+from services.retrieve.index.lexical import Fts5, WordsDamaged
 from services.retrieve.local_collection import LocalCollection
-from services.retrieve.queries import Patience
-from services.retrieve.search import search
+from services.retrieve.ranking.queries import Patience
+from services.retrieve.ranking.search import search
 from services.retrieve.store import FoundWords, Snapshot
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, opened
 
@@ -328,7 +328,7 @@ async def test_where_it_cannot_be_known_how_much_of_the_query_a_note_holds_that_
 async def test_vectors_that_are_still_loading_are_said_and_words_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.retrieve.search._LOAD_WAIT_S", 0.01)
+    monkeypatch.setattr("services.retrieve.ranking.search._LOAD_WAIT_S", 0.01)
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         await filled(collection, embedder)

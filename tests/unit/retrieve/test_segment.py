@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.retrieve import segment
-from services.retrieve.segment import Segment, SegmentDamaged, SegmentRecord, VectorLimits
-from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix
+from services.retrieve.index import segment
+from services.retrieve.index.segment import Segment, SegmentDamaged, SegmentRecord, VectorLimits
+from services.retrieve.index.vectors import HalfMatrix, ItemIds, Matrix
 from tests.unit.retrieve.vectors_rig import assert_nearest, clustered, half, query
 
 ALL_BY_CODES = VectorLimits(overfetch=10_000, exact_rows=0)

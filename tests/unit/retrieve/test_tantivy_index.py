@@ -13,14 +13,14 @@ import pytest
 import trio
 
 from proto.ops.retrieve import Filter, Fusion, RetrieveSearch, SearchResult
-from services.retrieve import lexical
 from services.retrieve.filters import compile_filters
-from services.retrieve.lexical import Fts5
+from services.retrieve.index import lexical
+from services.retrieve.index.lexical import Fts5
+from services.retrieve.index.tantivy_index import TantivyIndex
+from services.retrieve.index.word_index import CHECK_WAIT_S
 from services.retrieve.local_collection import LocalCollection
-from services.retrieve.queries import Patience
-from services.retrieve.search import search
-from services.retrieve.tantivy_index import TantivyIndex
-from services.retrieve.word_index import CHECK_WAIT_S
+from services.retrieve.ranking.queries import Patience
+from services.retrieve.ranking.search import search
 from tests.unit.retrieve.rig import WordEmbedder, group
 from tests.waiting import until
 
@@ -156,7 +156,7 @@ async def test_the_switch_comes_with_the_size_and_nobody_notices(tmp_path: Path)
 async def test_a_filter_admits_all_that_it_should_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr("services.retrieve.tantivy_index.FEW", few)
+    monkeypatch.setattr("services.retrieve.index.tantivy_index.FEW", few)
     async with opened(tmp_path) as collection:
         await collection.put(
             [group(f"g{n}", f"zebra {'x ' * (n % 7)}", metadata={"colour": "red" if n % 10 == 0 else "blue"})

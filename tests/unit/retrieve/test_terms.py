@@ -6,15 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.retrieve.terms import (
-    MAX_QUERY_TERMS,
-    MAX_TERM,
-    indexed,
-    query_terms,
-    spellings,
-    terms,
-)
-from services.runtime.text.stop_words import STOP_WORDS
+from services.retrieve.index.terms import MAX_QUERY_TERMS, MAX_TERM, indexed, query_terms, spellings, terms
+from services.shared.text.stop_words import STOP_WORDS
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from tests.unit.retrieve.vectors_rig import TINY, assert_searches_as_the_databas
 CHILD = """
 import itertools, json, os, signal, sys, trio
 from pathlib import Path
-from services.retrieve import segment
-from services.retrieve.live_vectors import LiveVectors
+from services.retrieve.index import segment
+from services.retrieve.index.live_vectors import LiveVectors
 from services.retrieve.local_collection import LocalCollection
 from tests.unit.retrieve.rig import WordEmbedder, embedded, group
 from tests.unit.retrieve.vectors_rig import TINY, tended

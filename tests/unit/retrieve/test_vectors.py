@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.retrieve.vectors import FlatIndex, Matrix
+from services.retrieve.index.vectors import FlatIndex, Matrix
 
 D = 8
 

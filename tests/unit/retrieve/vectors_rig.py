@@ -5,9 +5,9 @@ from __future__ import annotations
 import apsw
 import numpy as np
 
+from services.retrieve.index.segment import VectorLimits
+from services.retrieve.index.vectors import HalfMatrix, ItemIds, Matrix, Scored
 from services.retrieve.local_collection import LocalCollection
-from services.retrieve.segment import VectorLimits
-from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, Scored
 from tests.unit.retrieve.rig import near, vector
 
 TINY = VectorLimits(flat_vectors=8, overfetch=1000, exact_rows=0, struck_share=0.25)

@@ -9,20 +9,21 @@ from typing import Any
 import msgspec
 import trio
 
-from kernel.generation import Generation, Undecoded
-from kernel.ports import Cause, CauseKind, ServiceState
+from kernel.router.generation import Generation, Undecoded
 from kernel.router.instance import Limits
+from kernel.router.ports import Cause, CauseKind, ServiceState
 from kernel.router.record import AuditLog
 from kernel.router.router import Router
-from proto import frames, ops
+from proto import ops
 from proto.approvals import Rules
-from proto.channel import Channel
 from proto.errors import OperationError
-from proto.frames import Hello, Written
 from proto.grants import Grant
-from proto.launch import LaunchConfig
-from proto.link import LinkClosed
 from proto.operation import Params, operation_of
+from proto.wire import frames
+from proto.wire.channel import Channel
+from proto.wire.frames import Hello, Written
+from proto.wire.launch import LaunchConfig
+from proto.wire.link import LinkClosed
 from services.runtime.calls import Outgoing
 from services.runtime.handlers import Context, Environment, Handlers, OpenService
 from services.runtime.loop import ServiceLoop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel.audit import AuditEntry
+from kernel.chronicle.audit import AuditEntry
 from proto.approvals import ApprovalSettings, Rules
 from proto.errors import Executed, Unavailable
 from tests.unit.router.ops import Say, Write

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 import trio
 
-from kernel.generation import RoutedCall
 from kernel.router import calls
 from kernel.router.calls import CallLog
+from kernel.router.generation import RoutedCall
 from proto.errors import Unavailable
-from proto.frames import new_trace, parent_span, trace_id
 from proto.operation import Params, operation_of
 from proto.ops.kernel import BUCKETS_S
 from proto.ops.observation import KernelCalls, KernelHistory
+from proto.wire.frames import new_trace, parent_span, trace_id
 from tests.unit.router.ops import Relay, Say
 
 CLIENTS_SPAN = "00f067aa0ba902b7"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kernel.generation import RoutedCall
+from kernel.router.generation import RoutedCall
 from kernel.router.router import _take_key
-from proto import frames
 from proto.errors import Forbidden
 from proto.grants import Grant
 from proto.operation import Params, operation_of
+from proto.wire import frames
 from tests.unit.router.ops import Put, Relay, Said, Say
 from tests.unit.router.rig import Rig, rig
 

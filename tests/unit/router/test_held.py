@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from kernel import generation
-from kernel.generation import Generation, HeldBytes, RoutedCall
-from proto import frames
-from proto.channel import Channel
+from kernel.router import generation
+from kernel.router.generation import Generation, HeldBytes, RoutedCall
 from proto.errors import Overloaded
-from proto.frames import Call, Fault, Part, Return
-from proto.link import Link
 from proto.operation import operation_of
+from proto.wire import frames
+from proto.wire.channel import Channel
+from proto.wire.frames import Call, Fault, Part, Return
+from proto.wire.link import Link
 from tests.memory_link import memory_link
 from tests.unit.router.ops import Put
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from kernel.generation import Generation
+from kernel.router.generation import Generation
 from kernel.router.instance import Instance
 from kernel.router.loads import Loads
 from tests.bench._kernel_costs import router_cost_us

@@ -7,10 +7,10 @@ import trio
 import trio.testing
 
 from kernel.router.leaving import OVER_S
-from proto import frames
-from proto.dispatch import Outlasting
 from proto.errors import Executed, InvalidParams, LinckiaError, OperationError, Timeout
 from proto.grants import Grant
+from proto.wire import frames
+from proto.wire.dispatch import Outlasting
 from tests.unit.router.ops import Say, Write
 from tests.unit.router.rig import Rig, call, rig
 

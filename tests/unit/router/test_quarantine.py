@@ -8,10 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-from kernel.generation import RoutedCall
-from kernel.ports import Cause
 from kernel.router import quarantine
+from kernel.router.generation import RoutedCall
 from kernel.router.lane import ALONE_S
+from kernel.router.ports import Cause
 from kernel.router.quarantine import QUARANTINE_S
 from proto.errors import (
     Executed,

@@ -10,11 +10,11 @@ import pytest
 import trio
 import trio.testing
 
-from kernel.audit import AuditEntry
-from proto import frames
+from kernel.chronicle.audit import AuditEntry
 from proto.errors import Forbidden, LinckiaError
 from proto.grants import Grant
 from proto.operation import OPERATOR, Params, operation_of
+from proto.wire import frames
 from tests.unit.router.ops import Put, Relay, Say, Secret, Write
 from tests.unit.router.rig import CRASHED, Rig, rig
 

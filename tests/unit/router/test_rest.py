@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kernel.ports import Cause, CauseKind, ServiceState
+from kernel.router.ports import Cause, CauseKind, ServiceState
 from proto.errors import Unavailable
 from tests.unit.router.ops import Relay, Say
 from tests.unit.router.rig import Rig, call, rig

@@ -9,9 +9,8 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from kernel.generation import RoutedCall
-from kernel.ports import Cause, CauseKind, ServiceState
-from proto import frames
+from kernel.router.generation import RoutedCall
+from kernel.router.ports import Cause, CauseKind, ServiceState
 from proto.errors import (
     Cancelled,
     Executed,
@@ -25,8 +24,9 @@ from proto.errors import (
     Timeout,
     Unavailable,
 )
-from proto.frames import Fault
 from proto.operation import operation_of
+from proto.wire import frames
+from proto.wire.frames import Fault
 from tests.unit.router.ops import Put, Relay, Say, Secret, Write
 from tests.unit.router.rig import CRASHED, call, rig
 

@@ -8,9 +8,9 @@ from typing import Any, TypeVar, cast
 
 import trio
 
-from proto.channel import Channel
-from proto.launch import LaunchConfig
 from proto.operation import Params
+from proto.wire.channel import Channel
+from proto.wire.launch import LaunchConfig
 from services.runtime.calls import Outgoing
 from services.runtime.handlers import Environment
 from tests.memory_link import memory_link

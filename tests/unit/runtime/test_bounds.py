@@ -9,13 +9,13 @@ import pytest
 import trio
 import trio.testing
 
-from proto import frames
-from proto.channel import Channel
-from proto.dispatch import ClientRequests
 from proto.errors import InvalidParams
-from proto.frames import Call, Cancel, Fault, Log, Pong, Progress
-from proto.launch import LaunchConfig
-from proto.link import Link
+from proto.wire import frames
+from proto.wire.channel import Channel
+from proto.wire.dispatch import ClientRequests
+from proto.wire.frames import Call, Cancel, Fault, Log, Pong, Progress
+from proto.wire.launch import LaunchConfig
+from proto.wire.link import Link
 from services.runtime.calls import Outgoing, _Pending
 from services.runtime.handlers import Context, Environment
 from tests.memory_link import memory_link

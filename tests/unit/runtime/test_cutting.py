@@ -15,9 +15,9 @@ from services.embed.tokens import TextTokenizer
 from services.embed.weights import resolve
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.markdown import parse
-from services.runtime.models.measure import Measure, estimate, measure
-from services.runtime.text.cutting import Section, embedded_text, without_data
-from services.runtime.text.html import plain
+from services.shared.models.measure import Measure, estimate, measure
+from services.shared.text.cutting import Section, embedded_text, without_data
+from services.shared.text.html import plain
 
 pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")
 

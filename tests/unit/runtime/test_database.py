@@ -13,8 +13,8 @@ import trio.testing
 from kernel.cli import doctor
 from proto import grants
 from proto.errors import Executed, OperationError, Unavailable
-from proto.frames import DAMAGE
 from proto.grants import Grant
+from proto.wire.frames import DAMAGE
 from services.runtime.database import Database, Kind, Schema
 from services.runtime.database.copies import damaged_files
 from services.runtime.database.file import KEPT_ASIDE

@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from services.runtime.date_ranges import date_range, range_in
+from services.shared.date_ranges import date_range, range_in
 
 NOW = datetime.datetime(2026, 3, 18, 15, 30, tzinfo=datetime.UTC)
 """A Wednesday."""

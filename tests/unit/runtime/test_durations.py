@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.runtime import times
+from services.shared import times
 
 FROM_NS = times.parse("2026-01-31T10:00:00Z")
 

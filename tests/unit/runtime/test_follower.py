@@ -21,8 +21,8 @@ from proto.ops.watch import (
     WatchSubscribe,
     WatchUnsubscribe,
 )
-from services.runtime.follower import Follower
 from services.runtime.storage import DiskFull
+from services.shared.follower import Follower
 from tests.unit.runtime.environment import PlayedEnvironment
 
 

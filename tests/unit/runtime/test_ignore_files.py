@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.runtime.ignore_files import rules_from
+from services.shared.ignore_files import rules_from
 from services.watch.trees import Rules
 
 ODD = "caf\udce9.log"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from services.memory.comparison import Relation, matched_by, relation
-from services.runtime.text.html import plain
-from services.runtime.text.invisible import visible, without_breaks
+from services.shared.text.html import plain
+from services.shared.text.invisible import visible, without_breaks
 
 
 @pytest.mark.parametrize("mark", ["\u00ad", "\u200b", "\u200d", "\u2060", "\ufeff", "\u200e", "\u2068"])

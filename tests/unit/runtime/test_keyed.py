@@ -11,9 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from proto import frames
 from proto.errors import InvalidParams, MaybeExecuted, OperationError
 from proto.keys import KEPT_S
+from proto.wire import frames
 from services.runtime import keyed
 from services.runtime.database import Database, Kind, Schema
 from services.runtime.key_store import KeyStore

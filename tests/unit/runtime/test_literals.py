@@ -9,7 +9,7 @@ import re2  # type: ignore[import-untyped]  # ships no types
 import regex
 
 from services.documents.text.trigram_index import thinned
-from services.runtime.literals import ANYTHING, Query, parts_of, parts_of_glob, trigrams_of
+from services.shared.literals import ANYTHING, Query, parts_of, parts_of_glob, trigrams_of
 
 
 def fulfils(query: Query, text: str) -> bool:

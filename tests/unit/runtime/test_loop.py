@@ -12,10 +12,11 @@ import pytest
 import trio
 import trio.testing
 
-from proto import frames
-from proto.channel import Channel
 from proto.errors import Executed, Kind, OperationError
-from proto.frames import (
+from proto.operation import Access, Params, operation
+from proto.wire import frames
+from proto.wire.channel import Channel
+from proto.wire.frames import (
     AnyFrame,
     Bye,
     ByeAck,
@@ -30,9 +31,8 @@ from proto.frames import (
     Return,
     Unfinished,
 )
-from proto.launch import LaunchConfig
-from proto.link import LinkClosed
-from proto.operation import Access, Params, operation
+from proto.wire.launch import LaunchConfig
+from proto.wire.link import LinkClosed
 from services.runtime.handlers import BACKGROUND_S, Context, Environment, Handlers, OpenService
 from services.runtime.loop import ServiceLoop
 from tests.fuzz.frames.hostile import BROKEN_TEXT, DEEP

@@ -6,9 +6,9 @@ import pytest
 import trio
 import trio.testing
 
-from proto import frames
-from proto.channel import Channel
 from proto.errors import LinckiaError, MaybeExecuted, Unavailable
+from proto.wire import frames
+from proto.wire.channel import Channel
 from services.runtime.calls import Outgoing
 from tests.memory_link import memory_link
 

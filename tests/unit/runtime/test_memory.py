@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from proto.machine import GROWN_BYTES, LOOK_EVERY_S, RESTS_S, WORTH_S, give_back_at_rest, resident_bytes
+from proto.host.machine import GROWN_BYTES, LOOK_EVERY_S, RESTS_S, WORTH_S, give_back_at_rest, resident_bytes
 
 
 async def given_after(worked: list[float], sizes: list[int] | None = None, freed: list[int] | None = None) -> list[int]:

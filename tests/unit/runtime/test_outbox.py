@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from proto.errors import OperationError, Unavailable
-from services.runtime.outbox import Outbox, pages
 from services.runtime.storage import DiskFull
+from services.shared.outbox import Outbox, pages
 from tests.unit.runtime.environment import PlayedEnvironment
 
 

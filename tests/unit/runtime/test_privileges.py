@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kernel import users
-from proto.launch import FilesOfOthers, User
+from kernel.configure import users
+from proto.wire.launch import FilesOfOthers, User
 from services.runtime import privileges
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has something to give up")
@@ -48,7 +48,7 @@ def after_giving_up(folder: Path, body: str, user: User | None, files: FilesOfOt
     code = f"""
 import os, signal
 from pathlib import Path
-from proto.launch import Confinement, User
+from proto.wire.launch import Confinement, User
 from services.runtime.sandbox import confine
 data, other = Path({str(data)!r}), Path({str(other)!r})
 said = confine({confinement}, data)

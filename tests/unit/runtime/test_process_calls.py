@@ -32,7 +32,7 @@ USER = 4711
 BODY = """
 import ctypes, errno, fcntl, os, platform, resource, signal, struct, sys, sysconfig
 from pathlib import Path
-from proto.launch import Confinement
+from proto.wire.launch import Confinement
 from services.runtime.process_calls import CALLS
 from services.runtime.sandbox import confine
 # The user may not be able to enter the interpreter's folder.

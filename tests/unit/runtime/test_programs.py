@@ -40,7 +40,7 @@ def refused(action):
     code = f"""
 import subprocess, sys
 from pathlib import Path
-from proto.launch import Confinement
+from proto.wire.launch import Confinement
 from services.runtime.sandbox import confine
 base = Path({str(tmp_path)!r})
 limits = Confinement(

@@ -26,7 +26,7 @@ USER = 4711
 CODE = """
 import ctypes, errno, fcntl, os, platform, struct, subprocess, sys, sysconfig
 from pathlib import Path
-from proto.launch import Confinement
+from proto.wire.launch import Confinement
 from services.runtime import read_only, sandbox
 base = Path(sys.argv[1])
 outside, root, data = (base / name for name in ("outside", "root", "data"))

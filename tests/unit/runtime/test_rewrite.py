@@ -10,17 +10,9 @@ import pytest
 
 from proto.errors import OperationError
 from services.runtime import replace
-from services.runtime.rewrite import (
-    Contended,
-    TooLarge,
-    content_hash,
-    create,
-    naming_errors,
-    read_whole,
-    rewrite,
-)
+from services.runtime.rewrite import Contended, TooLarge, content_hash, create, naming_errors, read_whole, rewrite
 from services.runtime.roots import Denied, OutsideRoots, Roots
-from services.runtime.text.lines import MAX_CHARACTERS, shortly, unified
+from services.shared.text.lines import MAX_CHARACTERS, shortly, unified
 
 NO_NAMES = pytest.mark.parametrize("unnamed", [True, False], indirect=True, ids=["unnamed files", "named ones"])
 

@@ -32,7 +32,7 @@ def confined(
     code = f"""
 import apsw, os, socket, sqlite3, subprocess, tempfile
 from pathlib import Path
-from proto.launch import Confinement
+from proto.wire.launch import Confinement
 from services.runtime.sandbox import confine
 base = Path({str(tmp_path)!r})
 data, folder, root, outside = (base / n for n in ("data", "folder", "root", "outside"))

@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from proto.errors import InvalidParams
-from services.runtime import times
+from services.shared import times
 
 NOW = datetime.datetime(2026, 3, 18, 15, 30, 0, 500_000, tzinfo=datetime.UTC)
 """A Wednesday."""

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from proto.errors import InvalidParams
-from proto.ops.files.resources import ResourceSearch
-from proto.ops.knowledge import SearchDocuments
 from proto.ops.memory import Recall
-from proto.ops.transcripts import TranscriptList, TranscriptsSearch
+from services.files.operations.resources import ResourceSearch
+from services.knowledge.operations.notes import SearchDocuments
+from services.transcripts.operations.conversations import TranscriptList, TranscriptsSearch
 from tests.unit.files.rig import files_service, index
 from tests.unit.files.test_resources import fill
 from tests.unit.knowledge.rig import notes_service, settled, write

@@ -10,19 +10,19 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from kernel.generation import Generation
-from kernel.ports import Cause, ServiceState
+from kernel.configure.spec import ServiceSpec
+from kernel.router.generation import Generation
+from kernel.router.ports import Cause, ServiceState
 from kernel.supervisor.placement import Exit, Running
 from kernel.supervisor.processes import Activity
 from kernel.supervisor.spawn import SpawnError
-from kernel.supervisor.spec import ServiceSpec
 from kernel.supervisor.supervisor import ServiceReport, Supervisor
 from kernel.supervisor.zygote import ZygoteReport
-from proto import frames
-from proto.channel import Channel
-from proto.frames import AnyFrame, Bye, ByeAck, Drain, Hello, Ping, Pong, Ready
-from proto.launch import LaunchConfig
-from proto.link import Link, LinkClosed
+from proto.wire import frames
+from proto.wire.channel import Channel
+from proto.wire.frames import AnyFrame, Bye, ByeAck, Drain, Hello, Ping, Pong, Ready
+from proto.wire.launch import LaunchConfig
+from proto.wire.link import Link, LinkClosed
 from tests.memory_link import memory_link
 
 MIB = 2**20
@@ -203,7 +203,7 @@ class Stage:
 
 
 class Record:
-    """`kernel.ports.GenerationSink`: a list of notifications."""
+    """`kernel.router.ports.GenerationSink`: a list of notifications."""
 
     def __init__(self) -> None:
         self.notifications: list[str] = []

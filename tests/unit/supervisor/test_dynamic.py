@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from kernel.ports import Cause, CauseKind, ServiceState
+from kernel.configure.spec import ServiceSpec
+from kernel.router.ports import Cause, CauseKind, ServiceState
 from kernel.supervisor.policy import (
     Added,
     Close,
@@ -21,7 +22,6 @@ from kernel.supervisor.policy import (
     StopAsked,
     Wanted,
 )
-from kernel.supervisor.spec import ServiceSpec
 from proto.errors import Unavailable
 from tests.unit.supervisor.stage import Actor, behave, staged
 from tests.unit.supervisor.world import CRASH, KILLED, STOPPED, World, service

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kernel.ports import Cause, CauseKind, ServiceState
+from kernel.configure.spec import Backoff, Restart, ServiceSpec
+from kernel.router.ports import Cause, CauseKind, ServiceState
 from kernel.supervisor.policy import Close, Died, Due, RestartAsked, StartAsked, StopAsked, delay_s
-from kernel.supervisor.spec import Backoff, Restart, ServiceSpec
 from tests.unit.supervisor.world import CRASH, KILLED, NORMAL, SEGFAULT, World, service
 
 P, T, X = Restart.PERMANENT, Restart.TRANSIENT, Restart.TEMPORARY

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel.ports import Cause, ServiceState
+from kernel.configure.spec import Restart, ServiceSpec
+from kernel.router.ports import Cause, ServiceState
 from kernel.supervisor.policy import Close, Due, Idle, RestartAsked, StartAsked, StopAsked, Wanted
-from kernel.supervisor.spec import Restart, ServiceSpec
 from tests.unit.supervisor.world import CRASH, KILLED, NORMAL, SEGFAULT, World, service
 
 NAMES = "abcd"

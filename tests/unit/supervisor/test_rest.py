@@ -9,9 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kernel.ports import CauseKind, ServiceState
+from kernel.configure.spec import ServiceSpec
+from kernel.router.ports import CauseKind, ServiceState
 from kernel.supervisor.policy import Close, Idle, RestartAsked, StartAsked, StopAsked, Wanted
-from kernel.supervisor.spec import ServiceSpec
 from tests.unit.supervisor.stage import Actor, Troupe, behave, staged
 from tests.unit.supervisor.world import CRASH, KILLED, RESTED, World, service
 

@@ -9,13 +9,13 @@ import pytest
 import trio
 import trio.testing
 
-from kernel.ports import CauseKind, ServiceState
+from kernel.configure.spec import Backoff, ServiceSpec
+from kernel.router.ports import CauseKind, ServiceState
 from kernel.supervisor.process import Liveness
-from kernel.supervisor.spec import Backoff, ServiceSpec
-from proto import frames
 from proto.errors import InvalidParams, Kind, Unavailable
-from proto.frames import Bye, Call, Drain, Fault, Pong, Ready, Return, Unfinished
-from proto.launch import LaunchConfig
+from proto.wire import frames
+from proto.wire.frames import Bye, Call, Drain, Fault, Pong, Ready, Return, Unfinished
+from proto.wire.launch import LaunchConfig
 from tests.unit.supervisor.stage import MIB, Actor, behave, launch_config_of, serve, staged
 from tests.unit.supervisor.world import service
 

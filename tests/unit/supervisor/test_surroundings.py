@@ -12,7 +12,7 @@ import trio
 
 from kernel.supervisor import processes
 from kernel.supervisor.service_log import ServiceLog
-from proto.environment import environment
+from proto.host.environment import environment
 
 MIB = 2**20
 

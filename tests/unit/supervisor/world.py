@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 
-from kernel.ports import Cause, CauseKind, ServiceState
+from kernel.configure.spec import ServiceSpec
+from kernel.router.ports import Cause, CauseKind, ServiceState
 from kernel.supervisor.policy import BecameReady, Boot, Child, Died, End, Event, Gone, Plan, Spawn, Wake, decide
-from kernel.supervisor.spec import ServiceSpec
 
 CRASH = Cause(CauseKind.EXIT, 1, "exit code 1")
 NORMAL = Cause(CauseKind.EXIT, 0, "exit code 0")

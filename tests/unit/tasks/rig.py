@@ -10,13 +10,13 @@ from typing import Any, TypeVar, cast
 import apsw
 import trio
 
-from proto import frames
-from proto.channel import Channel
-from proto.dispatch import ClientRequests
-from proto.frames import Call
 from proto.grants import Grant
 from proto.ops.kernel import KernelCall, KernelCalled, KernelMandate
 from proto.ops.tasks import Task, TaskGet, TaskStart
+from proto.wire import frames
+from proto.wire.channel import Channel
+from proto.wire.dispatch import ClientRequests
+from proto.wire.frames import Call
 from services.runtime.calls import Outgoing
 from services.runtime.database import Database, Kind
 from services.runtime.handlers import Context

@@ -10,9 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from proto.dispatch import ClientRequests
 from proto.errors import OperationError
 from proto.ops.tasks import Schedule, ScheduleCancel, TaskCancel, TaskStart
+from proto.wire.dispatch import ClientRequests
 from services.tasks import store
 from services.tasks.limits import Limits
 from services.tasks.owners import USER

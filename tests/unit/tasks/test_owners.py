@@ -12,8 +12,6 @@ import pytest
 import trio
 import trio.testing
 
-from proto import frames
-from proto.dispatch import ClientRequests
 from proto.errors import Forbidden, OperationError
 from proto.grants import Grant, Token
 from proto.later import NOT_VALID
@@ -27,6 +25,8 @@ from proto.ops.tasks import (
     TaskListParams,
     TaskWait,
 )
+from proto.wire import frames
+from proto.wire.dispatch import ClientRequests
 from services.runtime.database import Database, Kind
 from services.tasks import store
 from services.tasks.limits import Limits

@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from proto.dispatch import ClientRequests
 from proto.errors import Unavailable
+from proto.wire.dispatch import ClientRequests
 from services.tasks.turns import Turns
 from tests.unit.tasks.rig import tasks_with
 

@@ -11,9 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from proto.dispatch import ClientRequests
 from proto.errors import Overloaded, Unavailable
 from proto.ops.tasks import TaskListParams, TaskProgress, TaskWait
+from proto.wire.dispatch import ClientRequests
 from services.tasks import store
 from services.tasks.owners import USER
 from services.tasks.store import Unfinished

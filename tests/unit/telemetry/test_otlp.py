@@ -6,8 +6,8 @@ import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from proto import log_lines
 from proto.errors import InvalidParams
+from proto.host import log_lines
 from proto.ops.observation import CallRecord
 from services.telemetry import otlp
 from services.telemetry.main import TelemetrySettings, headers_of

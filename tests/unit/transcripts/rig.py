@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from proto.ops.transcripts_intake import IngestResult, TranscriptIngest
 from services.retrieve import main as retrieve
 from services.transcripts import main as transcripts
+from services.transcripts.operations.intake import IngestResult, TranscriptIngest
 from tests.in_process import Bench, services_in_process
 
 Json = dict[str, Any]

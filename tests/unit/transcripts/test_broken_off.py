@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from proto.ops.transcripts import TranscriptNode, TranscriptStats
-from proto.ops.transcripts_intake import IngestResult, TranscriptRecord
+from services.transcripts.operations.conversations import TranscriptNode, TranscriptStats
+from services.transcripts.operations.intake import IngestResult, TranscriptRecord
 from tests.in_process import Bench
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
 from tests.unit.transcripts.test_layouts import conversations

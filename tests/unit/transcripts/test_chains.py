@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from proto.ops.transcripts import TranscriptDelete, TranscriptList, TranscriptStats
-from proto.ops.transcripts_intake import TranscriptRecord
+from services.transcripts.operations.conversations import TranscriptDelete, TranscriptList, TranscriptStats
+from services.transcripts.operations.intake import TranscriptRecord
 from tests.in_process import Bench
 from tests.unit.transcripts.rig import Json, post, serving
 from tests.unit.transcripts.test_cases import turns

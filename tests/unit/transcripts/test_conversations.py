@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.transcripts import (
+from services.transcripts.operations.carry import TranscriptExport, TranscriptRestore
+from services.transcripts.operations.conversations import (
     Conversation,
     TranscriptDelete,
     TranscriptList,
@@ -17,7 +18,6 @@ from proto.ops.transcripts import (
     TranscriptsSearch,
     TranscriptStats,
 )
-from proto.ops.transcripts_carry import TranscriptExport, TranscriptRestore
 from tests.in_process import Bench
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
 from tests.unit.transcripts.test_layouts import claude, codex, spoken, take_in

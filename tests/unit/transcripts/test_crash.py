@@ -14,7 +14,7 @@ import pytest
 CHILD = """
 import json, sys, trio
 from pathlib import Path
-from proto.ops.transcripts_intake import TranscriptIngest
+from services.transcripts.operations.intake import TranscriptIngest
 from services.transcripts.ingest import Ingest
 from services.transcripts.messages import Stripper
 from services.transcripts.redaction import Redactor

@@ -12,10 +12,10 @@ import brotli  # type: ignore[import-untyped]  # it ships neither types nor stub
 import pytest
 
 from proto import bounds
-from proto.ops.transcripts import TranscriptHistories
-from proto.ops.transcripts_intake import Problem, TranscriptRecord
-from proto.zstd import zstd
+from services.shared.zstd import zstd
 from services.transcripts import ingest
+from services.transcripts.operations.conversations import TranscriptHistories
+from services.transcripts.operations.intake import Problem, TranscriptRecord
 from services.transcripts.providers.wire import MESSAGES, Unreadable, decode
 from tests.unit.transcripts.rig import payload, serving, user
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from proto.errors import LinckiaError
-from proto.ops.transcripts import TranscriptDelete, TranscriptHistories, TranscriptList
+from services.transcripts.operations.conversations import TranscriptDelete, TranscriptHistories, TranscriptList
 from tests.unit.transcripts.rig import payload, post, serving, user
 
 QUESTIONS = ["a*", "ab", "A", "a", "%", "[a]", "caf\u00e9", "cafe\u0301", "~", "-a", "a\\", "{a,b}", "?"]

@@ -11,7 +11,11 @@ import trio
 
 from proto.errors import Executed, OperationError
 from proto.ops.retrieve import RetrieveStatus
-from proto.ops.transcripts import (
+from services.runtime.storage import DiskFull
+from services.transcripts.database import open_database
+from services.transcripts.ingest import Ingest
+from services.transcripts.messages import Stripper
+from services.transcripts.operations.conversations import (
     SearchEverything,
     TranscriptCheckout,
     TranscriptDelete,
@@ -20,11 +24,7 @@ from proto.ops.transcripts import (
     TranscriptsSearch,
     TranscriptStats,
 )
-from proto.ops.transcripts_intake import TranscriptIngest
-from services.runtime.storage import DiskFull
-from services.transcripts.database import open_database
-from services.transcripts.ingest import Ingest
-from services.transcripts.messages import Stripper
+from services.transcripts.operations.intake import TranscriptIngest
 from tests.in_process import Bench
 from tests.unit.runtime.faults import damage_page, disk, page_count, pages_of
 from tests.unit.transcripts.rig import payload, post, serving, user

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from proto.errors import OperationError
-from proto.ops.transcripts import (
+from services.transcripts.operations.conversations import (
     Form,
     TranscriptCheckout,
     TranscriptDelete,

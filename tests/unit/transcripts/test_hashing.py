@@ -11,7 +11,6 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proto.ops.transcripts import Block
 from services.transcripts.messages import (
     OutOfRange,
     canonical,
@@ -23,6 +22,7 @@ from services.transcripts.messages import (
     tool_result,
     tool_use,
 )
+from services.transcripts.operations.conversations import Block
 from tests.unit.transcripts.rig import canonical as independent
 from tests.unit.transcripts.rig import name_of
 

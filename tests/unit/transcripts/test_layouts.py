@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from proto.ops.transcripts import (
+from services.transcripts.operations.conversations import (
     Histories,
     TranscriptCheckout,
     TranscriptHistories,
@@ -18,7 +18,7 @@ from proto.ops.transcripts import (
     TranscriptsSearch,
     TranscriptStats,
 )
-from proto.ops.transcripts_intake import ImportResult, ImportState, TranscriptImport, TranscriptImportState
+from services.transcripts.operations.intake import ImportResult, ImportState, TranscriptImport, TranscriptImportState
 from tests.in_process import Bench
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
 

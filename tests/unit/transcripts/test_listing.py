@@ -10,7 +10,13 @@ import apsw
 import pytest
 
 from proto.errors import InvalidParams
-from proto.ops.transcripts import Conversation, Form, TranscriptCheckout, TranscriptDelete, TranscriptList
+from services.transcripts.operations.conversations import (
+    Conversation,
+    Form,
+    TranscriptCheckout,
+    TranscriptDelete,
+    TranscriptList,
+)
 from services.transcripts.prices import Price, Prices, Tokens
 from tests.in_process import Bench
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user

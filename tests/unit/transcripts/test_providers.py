@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from proto.ops.transcripts import Block
 from services.transcripts.messages import Turn
+from services.transcripts.operations.conversations import Block
 from services.transcripts.providers import Rejected, TurnPayload, turn_of
 
 Json = dict[str, Any]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from proto.ops.transcripts import TranscriptDelete, TranscriptsSearch
-from proto.ops.transcripts_intake import TranscriptImport
+from services.transcripts.operations.conversations import TranscriptDelete, TranscriptsSearch
+from services.transcripts.operations.intake import TranscriptImport
 from tests.in_process import Bench
 from tests.unit.transcripts.rig import Json, serving
 from tests.unit.transcripts.test_cases import turns

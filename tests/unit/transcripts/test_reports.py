@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proto.ops.transcripts import TranscriptNode
+from services.transcripts.operations.conversations import TranscriptNode
 from tests.unit.transcripts.rig import Json, assistant, post, serving, user
 from tests.unit.transcripts.test_cases import turns
 from tests.unit.transcripts.test_layouts import CHATGPT, CLAUDE_AI, claude, codex, conversations, spoken, take_in

@@ -14,15 +14,10 @@ import pytest
 from proto.errors import InvalidParams, LinckiaError, Overloaded, Unavailable
 from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
 from proto.ops.retrieve import Group, Hit, Item, RetrievePut, RetrieveSearch, RetrieveStatus, SearchResult
-from proto.ops.transcripts import (
-    Corpus,
-    SearchEverything,
-    TranscriptHistory,
-    TranscriptsSearch,
-)
-from proto.ops.transcripts_intake import TranscriptRecord
 from services.retrieve import main as retrieve
 from services.runtime.handlers import Context, Environment, Handlers, OpenService
+from services.transcripts.operations.conversations import Corpus, SearchEverything, TranscriptHistory, TranscriptsSearch
+from services.transcripts.operations.intake import TranscriptRecord
 from services.transcripts.search import MOST_REPEATS, merged
 from tests.in_process import Bench
 from tests.unit.retrieve.rig import WordEmbedder

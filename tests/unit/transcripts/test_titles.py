@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from proto.ops.transcripts import TranscriptDelete, TranscriptList
-from proto.ops.transcripts_carry import TranscriptExport, TranscriptRestore
+from services.transcripts.operations.carry import TranscriptExport, TranscriptRestore
+from services.transcripts.operations.conversations import TranscriptDelete, TranscriptList
 from tests.in_process import Bench
 from tests.unit.transcripts.rig import Json, assistant, serving, user
 from tests.unit.transcripts.test_layouts import (

@@ -11,7 +11,9 @@ import pytest
 from msgspec.json import encode
 
 from proto.ops.retrieve import RetrieveStatus
-from proto.ops.transcripts import (
+from services.retrieve import main as retrieve
+from services.transcripts import main as transcripts
+from services.transcripts.operations.conversations import (
     TranscriptCheckout,
     TranscriptDelete,
     TranscriptHistories,
@@ -19,9 +21,7 @@ from proto.ops.transcripts import (
     TranscriptNode,
     TranscriptsSearch,
 )
-from proto.ops.transcripts_intake import TranscriptImport
-from services.retrieve import main as retrieve
-from services.transcripts import main as transcripts
+from services.transcripts.operations.intake import TranscriptImport
 from tests.in_process import services_in_process
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
 from tests.unit.transcripts.test_redaction import SECRETS

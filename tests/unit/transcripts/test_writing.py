@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from proto.ops.transcripts import Form, TranscriptCheckout, TranscriptHistory
+from services.transcripts.operations.conversations import Form, TranscriptCheckout, TranscriptHistory
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
 
 HARD = 'He said: "no", and wrote \\ and {"type":"text"}]\n\t\u2028 ü 🌟'

@@ -13,20 +13,19 @@ from pathlib import Path
 import apsw
 import pytest
 
-from kernel import VERSION, data_format
+from kernel import VERSION
+from kernel.configure import data_format
 from proto.control.address import CannotHold
 from proto.ops.decode import DOCUMENT_TYPES
 from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
-from proto.ops.documents.find import DocumentsGrep
 from proto.ops.documents.reading import DocumentsGet, DocumentsList
-from proto.ops.files.plans import PlanExecute, PlanList
-from proto.ops.files.queries import QueryList
-from proto.ops.files.sets import ResourceSetCreate, ResourceSetList
-from proto.ops.transcripts import TranscriptHistories, TranscriptList
-from proto.ops.transcripts_intake import TranscriptImport, TranscriptImportState
 from services.approvals.store import SCHEMA as APPROVALS
+from services.documents.operations.find import DocumentsGrep
 from services.documents.store import tables as documents_schema
 from services.events.event_database import SCHEMA as EVENTS
+from services.files.operations.plans import PlanExecute, PlanList
+from services.files.operations.queries import QueryList
+from services.files.operations.sets import ResourceSetCreate, ResourceSetList
 from services.files.store import schema as files_schema
 from services.files.store.database import open_database as open_files
 from services.graph import tables as graph
@@ -39,6 +38,8 @@ from services.runtime.database import Database, Kind, Schema, copies
 from services.runtime.database.schema import UnknownVersion
 from services.tasks.store import SCHEMA as TASKS
 from services.transcripts.database import SCHEMA as TRANSCRIPTS
+from services.transcripts.operations.conversations import TranscriptHistories, TranscriptList
+from services.transcripts.operations.intake import TranscriptImport, TranscriptImportState
 from services.watch.database import WatchDatabase as Watched
 from tests.unit.documents.pdfs import pdf_of
 from tests.unit.documents.rig import documents

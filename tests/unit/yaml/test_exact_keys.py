@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from proto.ops.yaml import DeleteEdit, RenameEdit, SetEdit
 from services.runtime.roots import Roots
 from services.yaml.merging import merge
-from services.yaml.operations import YamlFiles
 from services.yaml.path import Key, show_path
+from services.yaml.yaml_files import YamlFiles
 
 KEYS = st.text("a1.[]{}*?!\\-~%#:&\"' e\u0301\u00e9A<", max_size=5)
 

@@ -15,7 +15,7 @@ from services.runtime import replace as replace_module
 from services.runtime.replace import CannotReplace, hold, replace_file
 from services.runtime.roots import Roots
 from services.yaml.errors import Code, YamlError
-from services.yaml.operations import YamlFiles
+from services.yaml.yaml_files import YamlFiles
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -159,7 +159,7 @@ WRITER = """
 import sys
 from proto.ops.yaml import SetEdit
 from services.runtime.roots import Roots
-from services.yaml.operations import YamlFiles
+from services.yaml.yaml_files import YamlFiles
 yaml = YamlFiles(Roots((sys.argv[1],)))
 print("ready", flush=True)
 for n in range(int(sys.argv[3])):

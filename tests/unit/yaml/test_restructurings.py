@@ -10,7 +10,7 @@ import pytest
 from proto.ops.yaml import Edit
 from services.runtime.roots import Roots
 from services.yaml.errors import YamlError
-from services.yaml.operations import YamlFiles
+from services.yaml.yaml_files import YamlFiles
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "restructurings.json").read_text("utf-8"))
 REPORTS = Path(__file__).parents[4] / "shared/cases/reports/yaml"

@@ -14,7 +14,6 @@ from msgspec import Raw
 
 from kernel import VERSION
 from proto import ops
-from proto.dispatch import CallOptions
 from proto.errors import LinckiaError, OperationError, Unavailable
 from proto.mounts import (
     CHANGED,
@@ -30,8 +29,9 @@ from proto.operation import Operation, Params
 from proto.ops import Table
 from proto.ops.kernel import KernelMounts
 from proto.ops.mounts import MountsName, MountsOffered
+from proto.wire.dispatch import CallOptions
 from services.front.gateway import Gateway, open_gateway
-from services.mounts.names import Names
+from services.mounts.offers.names import Names
 from tests.unit.front.inprocess import InProcess, in_process
 from tests.unit.front.operations import TABLE, open_service
 

@@ -6,8 +6,7 @@ import re
 
 import msgspec
 
-from kernel.ports import CauseKind, ServiceState
-from proto.frames import Backlog
+from kernel.router.ports import CauseKind, ServiceState
 from proto.ops.kernel import (
     BackupStatus,
     KernelFigures,
@@ -16,6 +15,7 @@ from proto.ops.kernel import (
     ServiceFigures,
     ZygoteFigures,
 )
+from proto.wire.frames import Backlog
 from services.front.web.metrics import exposition
 
 LINE = re.compile(r'^(?P<name>[a-z_]+)(\{(?P<labels>([a-z_]+="([^"\\]|\\.)*",?)*)\})? (?P<value>[0-9.e+-]+)$')

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trio
 
-from kernel.config import Http
+from kernel.configure.config import Http
 from proto.errors import (
     Internal,
     InvalidParams,

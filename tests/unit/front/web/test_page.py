@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from proto.errors import Forbidden, UnknownOperation
-from proto.front import SERVICE, Http
 from proto.ops.observation import KernelPageCall
+from proto.wire.front import SERVICE, Http
 from services.front.gateway import Gateway
 from services.front.transport.fair_limits import FairLimits
 from services.front.web import page

@@ -11,15 +11,15 @@ from urllib.parse import quote
 
 import pytest
 
-from kernel.config import Http
-from proto import frames
-from proto.dispatch import ClientRequests, Outlasting
+from kernel.configure.config import Http
 from proto.errors import LinckiaError, OperationError, Unavailable
-from proto.frames import Event, pack_body
 from proto.operation import Operation, Params
 from proto.ops import load
-from proto.ops.transcripts import SERVICE
+from proto.wire import frames
+from proto.wire.dispatch import ClientRequests, Outlasting
+from proto.wire.frames import Event, pack_body
 from services.front.web.routes import routes
+from services.transcripts.operations.conversations import SERVICE
 from tests.in_process import Bench
 from tests.unit.front.httpwire import HttpWire, Reply, served
 from tests.unit.transcripts.rig import Json, assistant, payload, serving, user
@@ -32,7 +32,7 @@ TURN = payload(
 
 
 class OverBench:
-    """`kernel.ports.Dispatcher` over services in this process; `failing` makes every call fail."""
+    """`kernel.router.ports.Dispatcher` over services in this process; `failing` makes every call fail."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench

@@ -8,7 +8,8 @@ from typing import Literal
 import pytest
 
 from proto.errors import InvalidParams, Unavailable
-from proto.ops.knowledge import (
+from proto.ops.retrieve import Pair, Pairs, RetrievePairs
+from services.knowledge.operations.notes import (
     ClusterDocuments,
     ClusterMethod,
     FindDuplicateNotes,
@@ -18,7 +19,6 @@ from proto.ops.knowledge import (
     SuggestReading,
     TemporalSearch,
 )
-from proto.ops.retrieve import Pair, Pairs, RetrievePairs
 from services.knowledge.search import gaps
 from services.runtime.handlers import Context, handles
 from tests.unit.knowledge.rig import Bench, MemorySearch, notes_service, settled, write

@@ -16,7 +16,7 @@ from services.knowledge.notes.markdown import parse
 from services.knowledge.search import duplicates, gaps, labels
 from services.knowledge.search.topics import communities, joined
 from services.knowledge.search.words import Sentence, commonplaces, nearest, sentences, unpacked
-from services.runtime.models.measure import ROUGH
+from services.shared.models.measure import ROUGH
 
 NOTE = """---
 title: Pumps

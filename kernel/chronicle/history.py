@@ -1,0 +1,186 @@
+"""The last hour's figures of each service, and the timeline of deaths and recoveries; both outlive the kernel.
+
+Samples are taken every `INTERVAL_S` and appended to `history.jsonl` once a minute; a killed kernel loses a minute.
+Events are appended to `timeline.jsonl` as they happen, with numbers that ascend over all kernels. Both files are
+shortened when they exceed `MAX_BYTES`. Neither file is part of a backup.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import trio
+
+from kernel.chronicle.isolation import isolated
+from proto.host.durable import append, replace_file
+from proto.ops.observation import History, Series, TimelineEvent
+
+INTERVAL_S: Final = 15.0
+"""Four points a minute: fine enough for a chart of an hour, and an idle machine wakes rarely."""
+
+WINDOW_S: Final = 3600.0
+WRITE_S: Final = 60.0
+MAX_BYTES: Final = 1024 * 1024
+KEPT_EVENTS: Final = 1_000
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Point(msgspec.Struct, frozen=True, array_like=True):
+    """Figures of a service at one time; the fields are those of `Series`."""
+
+    cpu: float | None
+    memory_bytes: int | None
+    calls_per_s: float | None
+    failed: int | None
+    queued: int | None
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """All services at one time (Unix seconds)."""
+
+    at: float
+    services: dict[str, Point]
+
+
+class Recorder:
+    """Keeps history and timeline; `run` must be running. `measure` returns the current figures by service."""
+
+    def __init__(self, data_dir: Path, measure: Callable[[], Mapping[str, Point]]) -> None:
+        self._measure = measure
+        self._samples_file = data_dir / "history.jsonl"
+        self._events_file = data_dir / "timeline.jsonl"
+        self._samples: collections.deque[Sample] = collections.deque(maxlen=int(WINDOW_S / INTERVAL_S))
+        self._unwritten: list[Sample] = []
+        self._first = 0
+        self.events: collections.deque[TimelineEvent] = collections.deque(maxlen=KEPT_EVENTS)
+        self._unwritten_events: list[TimelineEvent] = []
+        self._news = trio.Event()
+        self.changed = trio.Event()
+        """Set at the next event, and then replaced."""
+
+    @property
+    def last(self) -> int:
+        """Number of the latest event; 0 if there is none."""
+        return self.events[-1].number if self.events else 0
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Read what earlier kernels left, then record until cancelled; then write the rest."""
+        before, events = await trio.to_thread.run_sync(self._read)
+        self._samples.extend(before)
+        for each in events:
+            self.events.append(msgspec.structs.replace(each, number=max(each.number, self.last + 1)))
+        # Readers keep numbers. An earlier kernel may have given some that it did not write before it was killed.
+        self._first = int(time.time() * 1000)
+        self.happened(TimelineEvent(service="kernel", kind="started"))
+        task_status.started()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write_events)
+                await self._take_samples()
+        finally:
+            with isolated("the history of the last minute"):
+                self._append()
+
+    def happened(self, event: TimelineEvent) -> None:
+        """Add an event, which gets its number and the time. Never blocks."""
+        event = msgspec.structs.replace(event, number=max(self._first, self.last + 1), at=time.time())
+        self.events.append(event)
+        self._unwritten_events.append(event)
+        self._news.set()
+        self.changed.set()
+        self.changed = trio.Event()
+
+    def since(self, number: int, limit: int) -> tuple[list[TimelineEvent], bool]:
+        """Return the events after one, oldest first, and whether some in between are no longer kept."""
+        found = [each for each in self.events if each.number > number]
+        is_lost = number > 0 and bool(self.events) and self.events[0].number > number and self._is_full
+        return found[:limit], is_lost
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.events) == self.events.maxlen
+
+    def history(self) -> History:
+        """Return the samples of the last hour as series."""
+        samples = [each for each in self._samples if each.at >= time.time() - WINDOW_S]
+        names = {name for each in samples for name in each.services}
+        return History(
+            at=[each.at for each in samples],
+            services={name: _series([each.services.get(name) for each in samples]) for name in sorted(names)},
+        )
+
+    async def _take_samples(self) -> None:
+        written_at = trio.current_time()
+        while True:
+            await trio.sleep(INTERVAL_S)
+            with isolated("a sample of the history"):
+                sample = Sample(round(time.time(), 1), dict(self._measure()))
+                self._samples.append(sample)
+                self._unwritten.append(sample)
+            if trio.current_time() - written_at >= WRITE_S:
+                written_at = trio.current_time()
+                with isolated("the history"):
+                    await trio.to_thread.run_sync(self._append)
+
+    async def _write_events(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news = trio.Event()
+            with isolated("the timeline"):
+                await trio.to_thread.run_sync(self._append)
+            # Deaths that come together are written together.
+            await trio.sleep(1)
+
+    def _append(self) -> None:
+        """Write what is not yet on disk. If that fails, it stays in memory only. Blocks."""
+        samples, self._unwritten = self._unwritten, []
+        events, self._unwritten_events = self._unwritten_events, []
+        with contextlib.suppress(OSError):
+            _write(self._samples_file, samples, self._samples)
+            _write(self._events_file, events, self.events)
+
+    def _read(self) -> tuple[list[Sample], list[TimelineEvent]]:
+        oldest = time.time() - WINDOW_S
+        samples = [each for each in _lines(self._samples_file, Sample) if each.at >= oldest]
+        return samples, _lines(self._events_file, TimelineEvent)[-KEPT_EVENTS:]
+
+
+def _write(file: Path, new: Iterable[msgspec.Struct], every: Iterable[msgspec.Struct]) -> None:
+    """Append the new lines; write `every` line instead if the file is too long."""
+    data = b"".join(msgspec.json.encode(each) + b"\n" for each in new)
+    if not data:
+        return
+    if file.exists() and file.stat().st_size + len(data) > MAX_BYTES:
+        replace_file(file, b"".join(msgspec.json.encode(each) + b"\n" for each in tuple(every)), sync=False)
+        return
+    append(file, data)
+
+
+def _lines(file: Path, tp: type[T]) -> list[T]:
+    found: list[T] = []
+    with contextlib.suppress(OSError):
+        for text in file.read_bytes().splitlines():
+            # The last line of a killed kernel may be incomplete.
+            with contextlib.suppress(msgspec.DecodeError):
+                found.append(msgspec.json.decode(text, type=tp))
+    return found
+
+
+def _series(points: list[Point | None]) -> Series:
+    names = Point.__struct_fields__
+    return Series(**{name: [None if each is None else getattr(each, name) for each in points] for name in names})
+
+
+def rounded(figure: float | None, digits: int = 2) -> float | None:
+    """Return the figure with this many decimals; None if it is unknown."""
+    return None if figure is None or math.isnan(figure) else round(figure, digits)

@@ -1,0 +1,95 @@
+"""Scheduled backups, each made by its own process, and the outcome of the latest one, from `backup.json`."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import trio
+
+from kernel.configure.settings import BackupSettings
+from proto.backup import Outcome, known
+from proto.names import module
+from proto.ops.kernel import BackupStatus
+
+AGAIN_S = 600.0
+"""Delay after a failure, unless the next backup is due earlier."""
+
+LOOK_S = 60.0
+"""Maximum sleep before the clock, which may have been set, is read again."""
+
+_log = logging.getLogger("linckia.kernel")
+
+
+class Schedule:
+    """Makes backups according to the settings."""
+
+    def __init__(self, data_dir: Path, settings: BackupSettings | None) -> None:
+        self._data_dir = data_dir
+        self._settings = settings
+        self._turn = trio.Lock()
+        self._unnoted: Outcome | None = None
+        """Outcome of a backup that could not record it itself."""
+
+    async def run(self) -> None:
+        """Make backups until cancelled; return at once if the settings name no destination."""
+        if self._settings is None:
+            return
+        while True:
+            if (left := self._due(await self.latest()) - time.time()) > 0:
+                await trio.sleep(min(left, LOOK_S))
+            else:
+                await self.now()
+
+    def _due(self, found: Outcome | None) -> float:
+        assert self._settings is not None
+        # If the clock was set back, the backup is due now.
+        if found is None or found.at > time.time():
+            return 0
+        return found.at + (min(AGAIN_S, self._settings.every_s) if found.error else self._settings.every_s)
+
+    async def status(self) -> BackupStatus | None:
+        """Return the latest backup's status for clients; None if there is no backup and none is scheduled."""
+        settings, found = self._settings, await self.latest()
+        every_s = None if settings is None else settings.every_s
+        if found is None:
+            return None if settings is None else BackupStatus(to=settings.to, every_s=every_s)
+        age_s = None if found.succeeded is None else max(0.0, time.time() - found.succeeded)
+        return BackupStatus(
+            to=found.to, every_s=every_s, snapshot=found.snapshot, age_s=age_s, error=found.error,
+            problems=found.problems,
+        )  # fmt: skip
+
+    async def now(self) -> Outcome | None:
+        """Make a backup once no other is running, and return its outcome; None if the settings name no destination."""
+        if self._settings is None:
+            return None
+        async with self._turn:
+            command = [sys.executable, "-P", "-m", module("kernel.cli"), "backup", self._settings.to, "--background"]
+            command += ["--keep", str(self._settings.keep), "--data", str(self._data_dir)]
+            began = time.time()
+            ended = await trio.run_process(command, capture_stderr=True, stdout=subprocess.DEVNULL, check=False)
+            found = await self.latest() or Outcome(to=self._settings.to, at=0)
+            if found.at < began:
+                # It was killed, or could not even record why it failed.
+                said = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+                why = said.removeprefix("linckia: ") or f"its process ended with {ended.returncode}"
+                found = self._unnoted = msgspec.structs.replace(found, at=began, error=why)
+            if found.error:
+                _log.error("no backup was made: %s", found.error)
+            else:
+                _log.info("backup %s to %s", found.snapshot, found.to)
+            return found
+
+    async def latest(self) -> Outcome | None:
+        """Return the outcome of the latest backup to the destination in the settings, or to any if none is set."""
+        found = await trio.to_thread.run_sync(known, self._data_dir)
+        # A destination without any successful backup is probably a typo, unless there is no other.
+        places = sorted(found.values(), key=lambda each: each.succeeded is not None)
+        latest = found.get(self._settings.to) if self._settings else places[-1] if places else None
+        unnoted = self._unnoted
+        return unnoted if unnoted is not None and (latest is None or latest.at < unnoted.at) else latest

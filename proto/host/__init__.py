@@ -1,0 +1,1 @@
+"""The machine and the installation: files, memory, processes, optional parts, models."""

@@ -1,0 +1,216 @@
+"""Messages between the kernel and its cluster driver, the process that speaks with Ray.
+
+They are msgpack on a SEQPACKET socket, one message per packet. The kernel imports nothing of Ray: if the driver or the
+cluster dies, the kernel only sees the driver's end.
+
+A service is placed on a node in two steps. `Prepare` reserves the resources and yields certificates for one link; the
+kernel then listens with them, and `Start` runs the service, which is connected to that address.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from proto.json_types import JsonObject
+from proto.wire.launch import LaunchConfig
+
+MAX_PACKET_BYTES = 1024 * 1024
+"""Maximum size of a message. Settings take a few kilobytes."""
+
+
+class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[cluster.services.NAME]`: what a process of the service reserves on its node."""
+
+    num_cpus: Annotated[float, Meta(ge=0)] = 1.0
+    """Processors."""
+    num_gpus: Annotated[float, Meta(ge=0)] = 0.0
+    """GPUs, or a fraction of one. With any, a service that can use CUDA does."""
+    memory_bytes: Annotated[int, Meta(ge=0)] = 0
+    """Memory; 0: not reserved."""
+    resources: dict[str, Annotated[float, Meta(gt=0)]] = {}
+    """Custom resources of the node."""
+    labels: dict[str, str] = {}
+    """Labels that the node must have."""
+
+
+class Placed(Resources, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[cluster.services.NAME]`: what each process of the service reserves, and how many there may be."""
+
+    min: Annotated[int, Meta(ge=0)] | None = None
+    """Processes that always run. With `max`; by default, all may rest."""
+    max: Annotated[int, Meta(ge=1)] | None = None
+    """Greatest number of processes: another one starts when calls wait for longer than a second. Instead of `workers`.
+    """
+
+    @property
+    def reserved(self) -> Resources:
+        """What a process reserves."""
+        return Resources(**{name: getattr(self, name) for name in Resources.__struct_fields__})
+
+
+class DriverConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Configuration of the driver: the cluster's address as Ray knows it, and the pid that must be its parent."""
+
+    address: str
+    parent_pid: int
+
+
+class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
+    """Reserve resources on a node, but none of those with the ids `avoid`, which Ray may still take for alive.
+
+    `name` is the name in the certificate of the service's end of the link.
+    """
+
+    id: int
+    name: str
+    resources: Resources
+    avoid: list[str] = []
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
+    """Run the service of a prepared id, connected to `url`, with `env` added to its environment."""
+
+    id: int
+    launch: LaunchConfig
+    env: dict[str, str]
+    url: str
+
+
+class Signal(msgspec.Struct, frozen=True, kw_only=True, tag="signal"):
+    """Send the service's process a signal."""
+
+    id: int
+    number: int
+
+
+class Kill(msgspec.Struct, frozen=True, kw_only=True, tag="kill"):
+    """End the service's process and release its resources. Never answered."""
+
+    id: int
+
+
+ToDriver: TypeAlias = Prepare | Start | Signal | Kill
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the cluster that is alive, with all its resources."""
+
+    id: str
+    address: str
+    num_cpus: float
+    num_gpus: float
+    memory_bytes: int
+
+
+class Nodes(msgspec.Struct, frozen=True, kw_only=True, tag="nodes"):
+    """The nodes that are alive; sent every second. `host` is this machine's address in the cluster."""
+
+    nodes: list[Node]
+    host: str
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag="prepared"):
+    """Resources are reserved on the node with the id `node`.
+
+    The rest is PEM: the kernel's certificate and key for this link, and the authority that signed both ends'
+    certificates.
+    """
+
+    id: int
+    node: str
+    certificate: str
+    key: str
+    authority: str
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
+    """The service runs as `pid` on its node, and its end of the link is connected."""
+
+    id: int
+    pid: int
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """The service could not be prepared or started; nothing of it is left."""
+
+    id: int
+    error: str
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
+    """A started service ended, by `code` or `signal`. Both are None if its node was lost."""
+
+    id: int
+    code: int | None = None
+    signal: int | None = None
+    last_words: str = ""
+
+
+class Lost(msgspec.Struct, frozen=True, kw_only=True, tag="lost"):
+    """The cluster cannot be reached; the driver ends."""
+
+    why: str
+
+
+FromDriver: TypeAlias = Nodes | Prepared | Started | Failed | Ended | Lost
+
+
+# `linckia reembed --cluster`: messages between the command and the process that feeds texts to Ray Data. They are
+# msgpack on two pipes, each after its length.
+
+LENGTH_BYTES = 4
+
+
+class Embedding(msgspec.Struct, frozen=True, kw_only=True, tag="embedding"):
+    """The first message: the cluster's address, how a node embeds, and what each process there reserves.
+
+    `worker` is the module with the class `BulkEmbedder`, `settings` are those of `embed`. All nodes must have the model
+    with this fingerprint.
+    """
+
+    address: str
+    worker: str
+    settings: JsonObject
+    fingerprint: str
+    resources: Resources
+    parent_pid: int
+
+
+class Texts(msgspec.Struct, frozen=True, kw_only=True, tag="texts"):
+    """Texts to embed; the next ones may follow once these are `Done`."""
+
+    texts: list[str]
+
+
+ToEmbedding: TypeAlias = Embedding | Texts
+
+
+class Connected(msgspec.Struct, frozen=True, kw_only=True, tag="connected"):
+    """The cluster is connected, and has room for so many processes."""
+
+    processes: int
+
+
+class Vectors(msgspec.Struct, frozen=True, kw_only=True, tag="vectors"):
+    """Vectors (float16, little-endian) of the texts with these indexes."""
+
+    indexes: list[int]
+    vectors: list[bytes]
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
+    """All vectors of the texts were sent, except for `failed` texts, on which the model failed."""
+
+    failed: int
+
+
+class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
+    """The process ends, because it cannot go on."""
+
+    why: str
+
+
+FromEmbedding: TypeAlias = Connected | Vectors | Done | Stopped

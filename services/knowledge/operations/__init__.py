@@ -1,0 +1,1 @@
+"""Operations of `knowledge`: notes, and changes to them."""

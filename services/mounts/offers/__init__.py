@@ -1,0 +1,1 @@
+"""What servers offer: their definitions, how they are checked, stored, named and shown."""

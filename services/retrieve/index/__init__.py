@@ -1,0 +1,1 @@
+"""The indexes of a collection: of words, and of vectors."""

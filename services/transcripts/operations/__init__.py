@@ -1,0 +1,1 @@
+"""Operations of `transcripts`, a module for each family."""
