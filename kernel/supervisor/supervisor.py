@@ -19,9 +19,10 @@ from kernel.chronicle.isolation import isolated, run_isolated
 from kernel.configure.spec import ServiceSpec, ZygoteSpec, check
 from kernel.router.generation import HeldBytes
 from kernel.router.ports import ROUTINE, Cause, CauseKind, GenerationSink, ServiceState
-from kernel.supervisor import policy, processes
+from kernel.supervisor import policy, policy_events, processes
 from kernel.supervisor.placement import Placement
-from kernel.supervisor.policy import Decision, Event, Plan
+from kernel.supervisor.policy import Plan
+from kernel.supervisor.policy_events import Decision, Event
 from kernel.supervisor.process import Ended, Life, channel_to
 from kernel.supervisor.zygote import ZygoteReport
 from proto.errors import InvalidParams, Unavailable
@@ -121,7 +122,7 @@ class Supervisor:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 await nursery.start(self._placement.run)
-                self._apply(policy.Boot())
+                self._apply(policy_events.Boot())
                 task_status.started()
                 while not self._state.closing or any(child.lives for child in self._state.children.values()):
                     await self._changed.park()
@@ -137,47 +138,47 @@ class Supervisor:
         Cancellation does not stop the shutdown.
         """
         if self._nursery is not None:
-            self._apply(policy.Close())
+            self._apply(policy_events.Close())
             await self._over.wait()
 
     def start(self, name: str) -> None:
         """Start a service that is stopped, failed or waiting; no effect if it runs. Raises InvalidParams, like `stop`,
         `restart` and `wanted`."""
-        self._apply(policy.StartAsked(self.known(name)))
+        self._apply(policy_events.StartAsked(self.known(name)))
 
     def stop(self, name: str) -> None:
         """End a service in order; it stays stopped until `start`."""
-        self._apply(policy.StopAsked(self.known(name)))
+        self._apply(policy_events.StopAsked(self.known(name)))
 
     def restart(self, name: str) -> None:
         """End a service in order and start it again now."""
-        self._apply(policy.RestartAsked(self.known(name)))
+        self._apply(policy_events.RestartAsked(self.known(name)))
 
     def add(self, spec: ServiceSpec) -> None:
         """Supervise another service. It starts now, or if it is lazy, when it is wanted. If a removed one of its name
         is still ending, it starts afterwards. Raises ValueError if the specs are then inconsistent."""
         if spec.name in self._state.children and not self._state.children[spec.name].removed:
             raise ValueError(f"there already is a service {spec.name!r}")
-        self.plan.after(policy.Added(spec.name, spec))
-        self._apply(policy.Added(spec.name, spec))
+        self.plan.after(policy_events.Added(spec.name, spec))
+        self._apply(policy_events.Added(spec.name, spec))
 
     def replace(self, spec: ServiceSpec) -> None:
         """Give a service another spec, or another launch configuration. It is restarted in order if it runs. Raises
         InvalidParams, ValueError."""
-        self.plan.after(policy.Replaced(self.known(spec.name), spec))
-        self._apply(policy.Replaced(spec.name, spec))
+        self.plan.after(policy_events.Replaced(self.known(spec.name), spec))
+        self._apply(policy_events.Replaced(spec.name, spec))
 
     def remove(self, name: str) -> None:
         """End a service in order and forget it; the sink is notified (`gone`) once its process has ended. Raises
         InvalidParams, and ValueError if others depend on it."""
         self.plan.without(self.known(name))
-        self._apply(policy.Removed(name))
+        self._apply(policy_events.Removed(name))
 
     def wanted(self, name: str) -> None:
         """Start this service because a call waits for it: wake it if it rests, or move it ahead of others at
         start-up."""
         self._placement.prioritize(self.known(name))
-        self._apply(policy.Wanted(name))
+        self._apply(policy_events.Wanted(name))
 
     def known(self, name: str) -> str:
         """Return `name` if it is a service. Raises InvalidParams if not."""
@@ -227,23 +228,23 @@ class Supervisor:
         if nursery is None:
             return
         match decision:
-            case policy.Spawn(name, number, mode):
+            case policy_events.Spawn(name, number, mode):
                 generation = Life(
                     self.plan.specs[name], number, mode, self._sink,
                     channel_to=self._channel_to,
                     on_ready=self._became_ready,
-                    on_idle=lambda idle: self._apply(policy.Idle(idle.service, idle.number)),
+                    on_idle=lambda idle: self._apply(policy_events.Idle(idle.service, idle.number)),
                     held=self._held,
                 )  # fmt: skip
                 self._generations[name] = generation
                 nursery.start_soon(run_isolated, f"the life of {name}", self._live, generation)
-            case policy.End(name, number, why, rests):
+            case policy_events.End(name, number, why, rests):
                 if self._generations[name].number == number:
                     kind = CauseKind.RESTED if rests else CauseKind.STOPPED
                     self._generations[name].end(Cause(kind, None, why))
-            case policy.Wake(at, event):
+            case policy_events.Wake(at, event):
                 nursery.start_soon(run_isolated, f"{event}", self._wake, at, event)
-            case policy.Notify(name, state, reason, retry_at):
+            case policy_events.Notify(name, state, reason, retry_at):
                 if state in (ServiceState.STOPPED, ServiceState.FAILED, ServiceState.RESTING):
                     self._placement.dismiss(name)
                 level = logging.ERROR if state is ServiceState.FAILED else logging.INFO
@@ -254,9 +255,9 @@ class Supervisor:
                 if state in (ServiceState.FAILED, ServiceState.STOPPED) and not self._state.closing:
                     self.witness(TimelineEvent(service=name, kind=state.value, text=reason))
                 self._sink.state(name, state, reason, retry_at)
-            case policy.Gone(name):
+            case policy_events.Gone(name):
                 self._forget(name)
-            case policy.Renewed(name):
+            case policy_events.Renewed(name):
                 self._placement.renew_log(name)
 
     def _forget(self, name: str) -> None:
@@ -303,7 +304,7 @@ class Supervisor:
                 self.witness(died)
                 self._dead.add(name)
             self._recoveries[name] = Recovery(noticed_at=ended.noticed_at, answered_ms=answered_ms)
-        self._apply(policy.Died(name, number, cause))
+        self._apply(policy_events.Died(name, number, cause))
 
     def _became_ready(self, generation: Life) -> None:
         name, running = generation.service, generation.running
@@ -319,7 +320,7 @@ class Supervisor:
                 self.witness(recovered)
         if running is not None and running.handoff is not None:
             self._handoff(name, running.handoff, generation.condemn)
-        self._apply(policy.BecameReady(name, generation.number))
+        self._apply(policy_events.BecameReady(name, generation.number))
 
     def status(self) -> Report:
         """Return the current state of everything; takes some 0.1 ms per service."""

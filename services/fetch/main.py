@@ -20,8 +20,9 @@ import trio
 from msgspec import Meta
 
 from proto.errors import Executed, Forbidden, LinckiaError, MaybeExecuted, OperationError, Timeout, Unavailable
-from proto.ops import fetch as ops
 from proto.ops.documents import change as documents
+from proto.ops.fetch import IssuerKeys, IssuerKeySet
+from services.fetch import operations as ops
 from services.fetch import partial as partials
 from services.fetch.client import Allowed, Client, parse
 from services.fetch.issuer import Issuer
@@ -80,8 +81,8 @@ class Fetch:
             return ops.DownloadAllowed(allowed=False, addresses=[], reason=str(error))
         return ops.DownloadAllowed(allowed=True, addresses=addresses)
 
-    @handles(ops.IssuerKeys)
-    async def issuer_keys(self, params: ops.IssuerKeys, context: Context) -> ops.IssuerKeySet:
+    @handles(IssuerKeys)
+    async def issuer_keys(self, params: IssuerKeys, context: Context) -> IssuerKeySet:
         settings = self._settings
         if not settings.issuer:
             raise OperationError("no issuer is configured; see [http.oauth]")

@@ -12,10 +12,11 @@ import msgspec
 from msgspec import Meta
 
 from proto.errors import LinckiaError
-from proto.ops.memory import COLLECTION, SESSION
+from proto.ops.memory import COLLECTION
 from proto.ops.retrieve import Group, Item
 from services.memory import memory_db
 from services.memory.memory_db import Row
+from services.memory.operations import SESSION
 from services.memory.recall import Recalling
 from services.memory.writing import Writing
 from services.runtime.database import Database, Kind

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import apsw
 from msgspec.structs import astuple
 
-from proto.ops import memory as ops
-from proto.ops.memory import CarriedSaid as Said
+from services.memory import operations as ops
 from services.memory.comparison import fold
 from services.memory.manifest import SCHEMA_VERSION
+from services.memory.operations import CarriedSaid as Said
 from services.runtime.database import Schema
 from services.shared import times
 

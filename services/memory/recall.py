@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 import apsw
 from msgspec.structs import asdict
 
-from proto.ops import memory as ops
+from proto.ops.memory import COLLECTION
 from proto.ops.retrieve import UNLIKELY, Filter, RetrieveSearch
 from services.memory import memory_db, scopes
+from services.memory import operations as ops
 from services.memory.comparison import fold, tells_apart
 from services.memory.memory_db import Place, Row
 from services.runtime.database import Database
@@ -51,7 +52,7 @@ class Recalling:
         if left := await self._feed.caught_up(FOUND_S):
             degraded.append(f"{left} memories are not indexed yet")
         asked = RetrieveSearch(
-            collection=ops.COLLECTION,
+            collection=COLLECTION,
             query=params.query,
             # More, because a later version of a memory may score just below the others.
             limit=min(MOST_ASKED, params.limit + FURTHER),

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from proto.errors import InvalidParams, LinckiaError, UnknownOperation
 from proto.ops.documents.sessions import SessionBound
-from proto.ops.memory import PROJECT, SESSION, USER, found_by
+from proto.ops.memory import found_by
 from proto.ops.retrieve import Filter
 from services.memory.memory_db import Place
+from services.memory.operations import PROJECT, SESSION, USER
 from services.runtime.handlers import Context
 
 LABEL_WAIT_S = 5.0

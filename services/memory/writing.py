@@ -13,9 +13,10 @@ import apsw
 from msgspec.structs import replace
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
-from proto.ops import memory as ops
+from proto.ops.memory import COLLECTION
 from proto.ops.retrieve import Filter, RetrieveSearch
 from services.memory import memory_db, scopes
+from services.memory import operations as ops
 from services.memory.comparison import Relation, closeness, fold, has_words, matched_by, relation
 from services.memory.memory_db import Place, Row
 from services.runtime.database import Database
@@ -153,7 +154,7 @@ class Writing:
     async def _nearest(self, text: str, place: Place, ctx: Context, degraded: list[str]) -> dict[str, float | None]:
         """Return the stored memories nearest to the text in the same place, with their cosines."""
         only = [Filter(field="in", any_of=[place.key])]
-        asked = RetrieveSearch(collection=ops.COLLECTION, query=text, limit=COMPARED, filters=only, texts=0)
+        asked = RetrieveSearch(collection=COLLECTION, query=text, limit=COMPARED, filters=only, texts=0)
         try:
             found = await ctx.call(asked, timeout_s=COMPARE_S)
         except LinckiaError as error:

@@ -11,7 +11,11 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto.ops.yaml import (
+from proto.ops.yaml import YamlMerge
+from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.yaml.files import DEFAULT_MAX_BYTES
+from services.yaml.merging import merge
+from services.yaml.operations import (
     AppendEdit,
     CommentEdit,
     CommentsResult,
@@ -29,14 +33,10 @@ from proto.ops.yaml import (
     YamlDelete,
     YamlEdit,
     YamlGetComments,
-    YamlMerge,
     YamlRename,
     YamlSetComments,
     YamlValidate,
 )
-from services.runtime.handlers import Context, Environment, Handlers, handles
-from services.yaml.files import DEFAULT_MAX_BYTES
-from services.yaml.merging import merge
 from services.yaml.values import get_at, read_tree, set_at
 from services.yaml.yaml_files import YamlFiles
 

@@ -28,9 +28,9 @@ from jsonschema.protocols import Validator
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import EMPTY_REGISTRY
 
-from proto.ops.yaml import Fault
 from services.shared import linear
 from services.yaml.errors import Code, YamlError, line_and_column
+from services.yaml.operations import Fault
 from services.yaml.path import Index, Key, show_path
 from services.yaml.syntax.events import ALIAS, MAPPING, SCALAR, Document
 from services.yaml.tree import NodePlace, Tree

@@ -13,7 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
-from proto.ops.yaml import (
+from services.runtime.rewrite import content_hash, read_whole, rewrite
+from services.runtime.roots import Roots
+from services.shared.text.lines import unified
+from services.yaml import comments, restructure, schema
+from services.yaml.errors import Code, NotApplicable, YamlError
+from services.yaml.files import DEFAULT_MAX_BYTES, Source, file_errors, read_source, resolve
+from services.yaml.fragment import read_fragment
+from services.yaml.operations import (
     AppendEdit,
     CommentEdit,
     CommentsResult,
@@ -26,13 +33,6 @@ from proto.ops.yaml import (
     ValidateResult,
     YamlValue,
 )
-from services.runtime.rewrite import content_hash, read_whole, rewrite
-from services.runtime.roots import Roots
-from services.shared.text.lines import unified
-from services.yaml import comments, restructure, schema
-from services.yaml.errors import Code, NotApplicable, YamlError
-from services.yaml.files import DEFAULT_MAX_BYTES, Source, file_errors, read_source, resolve
-from services.yaml.fragment import read_fragment
 from services.yaml.path import parse_path
 from services.yaml.tree import Tree
 from services.yaml.values import get_at, locate, pick_document, read_tree, set_at

@@ -13,7 +13,7 @@ from kernel.router.generation import Generation
 from kernel.router.instance import Limits
 from kernel.router.ports import Cause, CauseKind, ServiceState
 from kernel.router.router import Router
-from kernel.supervisor import policy
+from kernel.supervisor import policy, policy_events
 from proto import ops
 from proto.operation import operation_of
 from proto.wire import frames
@@ -92,14 +92,14 @@ def router_cost_us(workers: int, calls: int = 5_000, *, share: float = 0.5, rest
 def policy_cost_us(workers: int, deaths: int = 100) -> float:
     """Return the processor time, in µs, for deciding about a death and the worker's return, with these workers."""
     plan = policy.Plan(tuple(ServiceSpec(name=f"worker-{n}", module="simulated") for n in range(workers)))
-    state, _ = policy.decide(plan, plan.first(), policy.Boot(), 0.0, 0.0)
+    state, _ = policy.decide(plan, plan.first(), policy_events.Boot(), 0.0, 0.0)
     for n in range(workers):
-        state, _ = policy.decide(plan, state, policy.BecameReady(f"worker-{n}", 1), 0.0, 0.0)
+        state, _ = policy.decide(plan, state, policy_events.BecameReady(f"worker-{n}", 1), 0.0, 0.0)
     killed = Cause(CauseKind.SIGNAL, signal.SIGKILL, "killed")
     begun = time.thread_time()
     for n in range(deaths):
         name = f"worker-{n % workers}"
         generation = state.children[name].generation
-        state, _ = policy.decide(plan, state, policy.Died(name, generation, killed), 100.0 + n, 0.0)
-        state, _ = policy.decide(plan, state, policy.BecameReady(name, generation + 1), 100.0 + n, 0.0)
+        state, _ = policy.decide(plan, state, policy_events.Died(name, generation, killed), 100.0 + n, 0.0)
+        state, _ = policy.decide(plan, state, policy_events.BecameReady(name, generation + 1), 100.0 + n, 0.0)
     return (time.thread_time() - begun) / deaths * 1e6

@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 
-from proto.ops.yaml import SetEdit
 from services.runtime.roots import Roots
+from services.yaml.operations import SetEdit
 from services.yaml.syntax.parser import parse
 from services.yaml.yaml_files import YamlFiles
 

@@ -21,7 +21,6 @@ from proto.ops.documents.reading import DocumentsGet, DocumentsList
 from proto.ops.events import EventAdd, EventKind, EventsRead
 from proto.ops.graph import GraphNeighbors, GraphNodes, GraphPut, NodeState, Outgoing
 from proto.ops.media import MediaInspect
-from proto.ops.memory import ListMemories, Remember
 from proto.ops.retrieve import Group, Item, RetrieveGroups, RetrievePut, RetrieveSearch
 from proto.ops.tasks import TaskListParams, TaskStart
 from proto.ops.watch import WatchStatus, WatchSubscribe
@@ -36,6 +35,7 @@ from services.knowledge.main import open_service as open_knowledge
 from services.knowledge.operations.notes import KnowledgeIngest, ListDirectoryStructure
 from services.media.main import open_service as open_media
 from services.memory.main import open_service as open_memory
+from services.memory.operations import ListMemories, Remember
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.handlers import OpenService
 from services.tasks.main import open_service as open_tasks

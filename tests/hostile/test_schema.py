@@ -11,11 +11,11 @@ import pytest
 import trio
 
 from proto.errors import LinckiaError
-from proto.ops.yaml import NoyalibGet, YamlValidate
 from services.runtime.roots import Roots
 from services.yaml import schema as checking
 from services.yaml.errors import Code, YamlError
 from services.yaml.main import CHECKS, open_service
+from services.yaml.operations import NoyalibGet, YamlValidate
 from services.yaml.yaml_files import YamlFiles
 from tests.in_process import services_in_process
 

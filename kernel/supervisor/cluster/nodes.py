@@ -10,17 +10,13 @@ once it is ready.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import math
 import secrets
-import signal
-import socket
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 import trio
@@ -28,12 +24,12 @@ import trio
 from kernel.chronicle.isolation import keep_running, run_isolated
 from kernel.configure.spec import ServiceSpec
 from kernel.supervisor.cluster.driver import Driver, DriverDown
+from kernel.supervisor.cluster.fallbacks import Fallbacks
+from kernel.supervisor.cluster.remote import ClusterDriver, RemoteProcess
 from kernel.supervisor.local import LINK_MESSAGE_BYTES, LocalPlacement
 from kernel.supervisor.placement import Exit, Placement, Running
-from kernel.supervisor.processes import Activity
 from kernel.supervisor.zygote import ZygoteReport
 from proto.ops.kernel import ClusterNode, ClusterStatus
-from proto.wire import frames
 from proto.wire.cluster import (
     Ended,
     Kill,
@@ -42,13 +38,11 @@ from proto.wire.cluster import (
     Prepare,
     Prepared,
     Resources,
-    Signal,
     Start,
     Started,
-    ToDriver,
 )
 from proto.wire.launch import LaunchConfig
-from proto.wire.link import Link, LinkClosed
+from proto.wire.link import LinkClosed
 from proto.wire.nng_link import Certificates, NngLink
 
 PLACE_S = 5.0
@@ -58,18 +52,9 @@ MOVE_S = 30.0
 """The same for a service that is moved to a node, and serves here meanwhile. Ray may have to wait for room, and starts
 a process within seconds only on a machine that is not busy."""
 
-REPORT_S = 1.0
-"""How long a broken link waits for the report of how the process ended, without which its node counts as lost."""
-
-AGAIN_S = 15.0
-"""Time after which a service that found no room on the cluster looks for it again. It serves calls meanwhile."""
-
 AVOID_S = 60.0
 """Time for which nothing is placed on a node to which a link broke. Ray takes some 15 s to notice that a node is gone,
 and would place services there until then."""
-
-MOST_FAILURES = 2
-"""Consecutive generations that died on nodes before READY, after which the service runs here."""
 
 CONNECTING = "connecting"
 
@@ -79,195 +64,6 @@ SHOWN_ID = 8
 GPU_MODE, CPU_MODE = "cuda", "cpu"
 
 _log = logging.getLogger("linckia.supervisor")
-
-
-class ClusterDriver(Protocol):
-    """The part of `driver.Driver` that placing needs."""
-
-    address: str
-    problem: str
-    connected: bool
-    restarts: int
-
-    async def run(self) -> None: ...
-
-    async def request(self, message: ToDriver) -> Prepared | Started: ...
-
-    def post(self, message: ToDriver) -> None: ...
-
-
-class Stays:
-    """Decides which services stay on this machine although the settings place them on the cluster."""
-
-    def __init__(self) -> None:
-        self._failures: dict[str, int] = {}
-        self._here: dict[str, float] = {}
-        """Services that run on this machine, and when the cluster was last tried (trio's clock)."""
-        self._known: frozenset[str] = frozenset()
-
-    def reason(self, name: str) -> str:
-        """Return why the next generation must start here, whatever the cluster's state; "" if it need not."""
-        count = self._failures.get(name, 0)
-        return f"{count} generations in a row failed on nodes" if count >= MOST_FAILURES else ""
-
-    def failed(self, name: str) -> None:
-        """Note that a generation on a node died before it was READY."""
-        self._failures[name] = self._failures.get(name, 0) + 1
-
-    def worked(self, name: str) -> None:
-        """Note that a generation on a node became READY."""
-        self._failures.pop(name, None)
-
-    def here(self, name: str, now: float) -> None:
-        """Note that the service starts on this machine."""
-        self._here[name] = now
-
-    def is_here(self, name: str) -> bool:
-        """Return whether the service runs on this machine."""
-        return name in self._here
-
-    def there(self, name: str) -> None:
-        """Note that the service runs on a node, or does not exist any more."""
-        self._here.pop(name, None)
-
-    def forget(self, name: str) -> None:
-        self._here.pop(name, None)
-        self._failures.pop(name, None)
-
-    def to_move(self, alive: frozenset[str], now: float) -> list[str]:
-        """Return the services that should try the cluster now, given the ids of the nodes that are alive.
-
-        These are all that run here, if a node is new; otherwise those whose latest try is long ago, but not those that
-        failed on nodes, since that would repeat itself.
-        """
-        new, self._known = alive - self._known, alive
-        if new:
-            self._failures.clear()
-            found = list(self._here)
-        else:
-            found = [name for name, at in self._here.items() if now - at >= AGAIN_S and not self.reason(name)]
-        self._here |= dict.fromkeys(found, now)
-        return found
-
-    def lost(self) -> None:
-        """Note that the cluster is lost, so that all its nodes are new when it is back."""
-        self._known = frozenset()
-
-
-class RemoteProcess:
-    """`placement.Running`: one process on a node of the cluster."""
-
-    how = "cluster"
-    handoff: socket.socket | None = None
-
-    def __init__(
-        self,
-        number: int,
-        pid: int,
-        node: str,
-        link: NngLink,
-        driver: ClusterDriver,
-        on_ready: Callable[[], None],
-        on_end: Callable[[Exit, bool], None],
-    ) -> None:
-        """`on_end` is called once it has ended, with whether it was READY."""
-        self.pid = pid
-        self.node = node
-        self.link: Link = link
-        self.number = number
-        self._nng = link
-        self._driver = driver
-        self._on_ready, self._on_end = on_ready, on_end
-        self._was_ready = False
-        self._was_killed = self._said_bye = False
-        self._report: Ended | None = None
-        self._over = trio.Event()
-        """Set once its end is reported, or it was killed."""
-        self._exit: Exit | None = None
-
-    async def wait(self) -> Exit:
-        while self._exit is None:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_then, self._nng.gone.wait, nursery.cancel_scope)
-                nursery.start_soon(_then, self._over.wait, nursery.cancel_scope)
-            if not self._over.is_set() and self._driver.connected:
-                with trio.move_on_after(REPORT_S):
-                    await self._over.wait()
-            self._exit = self._how()
-            self._on_end(self._exit, self._was_ready)
-        return self._exit
-
-    def _how(self) -> Exit:
-        found = self._report
-        if found is None and self._said_bye:
-            # The report is late.
-            return Exit(code=0)
-        if found is None and self._was_killed:
-            # It hung, and so may its node.
-            return Exit(signal=signal.SIGKILL, lost=f"node {self.node} did not answer")
-        if found is None or (found.code is None and found.signal is None):
-            said = f": {found.last_words}" if found is not None and found.last_words else ""
-            return Exit(lost=f"node {self.node}, or the link to it, was lost{said}")
-        return Exit(code=found.code, signal=found.signal, last_words=found.last_words)
-
-    async def until_ready(self) -> None:
-        """Wait until it says that it is ready; its messages stay on the link. Raises LinkClosed."""
-        seen: list[bytes] = []
-        is_ready = False
-        while not is_ready:
-            seen.append(await self.link.receive())
-            # Whatever else it is, the supervisor reads it.
-            with contextlib.suppress(msgspec.DecodeError):
-                is_ready = isinstance(frames.from_service(seen[-1]), frames.Ready)
-        self._nng.put_back(seen)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it is known to have ended."""
-        return self._over.is_set() or self._nng.gone.is_set()
-
-    def ended(self, report: Ended) -> None:
-        """Note the driver's report of its end."""
-        self._report = report
-        self._over.set()
-
-    def became_ready(self) -> None:
-        self._was_ready = True
-        self._on_ready()
-
-    def said_bye(self) -> None:
-        self._said_bye = True
-
-    def signal(self, number: int) -> None:
-        self._driver.post(Signal(id=self.number, number=number))
-
-    def kill(self) -> None:
-        # Its node may be out of reach. Without its link, the process ends by itself and cannot be heard.
-        self._driver.post(Kill(id=self.number))
-        self.link.close()
-        self._was_killed = True
-        self._over.set()
-
-    def is_stopped(self) -> bool:
-        return False
-
-    def activity(self) -> Activity | None:
-        return None
-
-    def memory_bytes(self) -> int | None:
-        return None
-
-    async def tend(self, used: bool) -> None:
-        await trio.lowlevel.checkpoint()
-
-    def close(self) -> None:
-        self._driver.post(Kill(id=self.number))
-        self.link.close()
-
-
-async def _then(wait: Callable[[], object], scope: trio.CancelScope) -> None:
-    await wait()  # type: ignore[misc]  # either event's `wait`
-    scope.cancel()
 
 
 class ClusterPlacement:
@@ -298,7 +94,7 @@ class ClusterPlacement:
         """The latest report of the cluster; None if it is not connected."""
         self.processes: dict[int, tuple[str, RemoteProcess]] = {}
         """Processes on nodes that have not ended, with their services."""
-        self.stays = Stays()
+        self.stays = Fallbacks()
         self._host = host
         self._ids = itertools.count(1)
         self._avoided: dict[str, float] = {}

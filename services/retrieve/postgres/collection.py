@@ -19,16 +19,9 @@ from proto.ops.retrieve import Scrubbed
 from services.retrieve.collection import Collection, Keeper
 from services.retrieve.item_store import Change
 from services.retrieve.postgres import words
+from services.retrieve.postgres.rows import Indexing, ServerVectors, WordCounts, given, indexed
 from services.retrieve.postgres.server import READ_S, Connection, Gone, Lease, Server, parts
-from services.retrieve.postgres.snapshot import (
-    SMALL,
-    Indexing,
-    ServerStore,
-    ServerVectors,
-    WordCounts,
-    given,
-    indexed,
-)
+from services.retrieve.postgres.snapshot import SMALL, ServerStore
 from services.retrieve.store import Snapshot, Transaction, VectorsLoading
 from services.retrieve.vector_store import Model, Progress
 

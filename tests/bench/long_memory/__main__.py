@@ -26,10 +26,10 @@ from unittest import mock
 
 import trio
 
-from proto.ops.memory import Recall, Remember
 from proto.ops.retrieve import RetrieveStatus
 from services.embed import main as embed
 from services.memory import main as memory
+from services.memory.operations import Recall, Remember
 from services.retrieve import main as retrieve
 from services.transcripts import main as transcripts
 from services.transcripts.operations.conversations import Corpus, SearchEverything

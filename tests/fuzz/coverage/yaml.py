@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 
-from proto.ops.yaml import AppendEdit, CommentEdit, DeleteEdit, Edit, RenameEdit, SetEdit
 from services.yaml import comments, schema
 from services.yaml.errors import Code, YamlError
 from services.yaml.files import read_source
+from services.yaml.operations import AppendEdit, CommentEdit, DeleteEdit, Edit, RenameEdit, SetEdit
 from services.yaml.tree import Tree
 from services.yaml.values import get_at, locate, read_tree
 from services.yaml.yaml_files import apply

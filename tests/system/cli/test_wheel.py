@@ -45,10 +45,10 @@ print(proto.__file__)
 
 BOTH_WORK = f"""
 import msgspec
-import linckia.proto.frames
+import linckia.proto.wire.frames
 from linckia.proto.operation import Operation
 {NEIGHBOURS_WORK}
-print(linckia.proto.frames.__file__)
+print(linckia.proto.wire.frames.__file__)
 """
 
 

@@ -14,16 +14,9 @@ pytest.importorskip("cryptography", reason="certificates need linckia[ray]")
 
 from kernel.configure.spec import ServiceSpec
 from kernel.supervisor.cluster.driver import DriverDown
-from kernel.supervisor.cluster.nodes import (
-    AGAIN_S,
-    AVOID_S,
-    MOST_FAILURES,
-    MOVE_S,
-    PLACE_S,
-    ClusterPlacement,
-    RemoteProcess,
-    for_node,
-)
+from kernel.supervisor.cluster.fallbacks import AGAIN_S, MOST_FAILURES
+from kernel.supervisor.cluster.nodes import AVOID_S, MOVE_S, PLACE_S, ClusterPlacement, for_node
+from kernel.supervisor.cluster.remote import RemoteProcess
 from kernel.supervisor.placement import Running, cause_of
 from proto.wire.cluster import (
     Ended,

@@ -14,9 +14,9 @@ import pytest
 import trio
 
 from proto.errors import Forbidden, InvalidParams, LinckiaError, OperationError, Timeout
-from proto.ops.fetch import Download, DownloadCheck
 from services.fetch import receive
 from services.fetch.client import Allowed, Client
+from services.fetch.operations import Download, DownloadCheck
 from services.fetch.partial import KEPT_S, Content, Partial, sweep
 from tests.unit.fetch.rig import Request, fetching
 

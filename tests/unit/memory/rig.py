@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from proto.ops.memory import ListMemories, Memory, Recall, Recalled, Remember, Remembered
 from services.memory import main as memory
+from services.memory.operations import ListMemories, Memory, Recall, Recalled, Remember, Remembered
 from services.retrieve import main as retrieve
 from tests.in_process import Bench, services_in_process
 

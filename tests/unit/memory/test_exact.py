@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from proto.errors import LinckiaError
-from proto.ops.memory import Forget
+from services.memory.operations import Forget
 from tests.unit.memory.rig import listed, remembering, say
 
 SCOPES = [

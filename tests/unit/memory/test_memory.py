@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from proto.errors import InvalidParams, LinckiaError
-from proto.ops import memory as ops
-from proto.ops.memory import Forget, MemoryExport, MemoryImport, Remember, UpdateMemory
+from proto.ops.memory import COLLECTION
 from proto.ops.retrieve import RetrieveStatus
+from services.memory import operations as ops
 from services.memory.memory_db import Row
+from services.memory.operations import Forget, MemoryExport, MemoryImport, Remember, UpdateMemory
 from services.memory.recall import arranged
 from services.transcripts import main as transcripts
 from services.transcripts.operations.conversations import SearchEverything
@@ -106,7 +107,7 @@ async def test_vectors_link_paraphrases_and_never_merge_them(tmp_path: Path) -> 
         first = await say(bench, "the cache of thumbnails grows without bounds")
 
         async def is_embedded() -> bool:
-            return not (await bench.call(RetrieveStatus(collection=ops.COLLECTION))).vectors_waiting
+            return not (await bench.call(RetrieveStatus(collection=COLLECTION))).vectors_waiting
 
         await until(is_embedded)
         again = await say(bench, "the cache of thumbnails grows without bounds always")

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from proto import ops
 from proto.operation import Access, Params
 from proto.ops.documents.change import DocumentsAdd
-from proto.ops.fetch import Download
 from proto.ops.observation import KernelPageCall
-from proto.ops.yaml import NoyalibSet, SetEdit, YamlEdit
 from proto.target import described, names
 from proto.wire.frames import TARGET_CHARS
+from services.fetch.operations import Download
 from services.files.operations.changes import DeleteFiles, MoveFiles, Relocation
+from services.yaml.operations import NoyalibSet, SetEdit, YamlEdit
 
 NAMELESS = {
     "graph_epoch": "it waits for the graph as a whole",

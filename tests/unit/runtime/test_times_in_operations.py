@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from proto.errors import InvalidParams
-from proto.ops.memory import Recall
 from services.files.operations.resources import ResourceSearch
 from services.knowledge.operations.notes import SearchDocuments
+from services.memory.operations import Recall
 from services.transcripts.operations.conversations import TranscriptList, TranscriptsSearch
 from tests.unit.files.rig import files_service, index
 from tests.unit.files.test_resources import fill

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from kernel.configure.spec import ServiceSpec
 from kernel.router.ports import Cause, CauseKind, ServiceState
-from kernel.supervisor.policy import (
+from kernel.supervisor.policy_events import (
     Added,
     Close,
     Event,

@@ -6,7 +6,8 @@ import pytest
 
 from kernel.configure.spec import Backoff, Restart, ServiceSpec
 from kernel.router.ports import Cause, CauseKind, ServiceState
-from kernel.supervisor.policy import Close, Died, Due, RestartAsked, StartAsked, StopAsked, delay_s
+from kernel.supervisor.policy import delay_s
+from kernel.supervisor.policy_events import Close, Died, Due, RestartAsked, StartAsked, StopAsked
 from tests.unit.supervisor.world import CRASH, KILLED, NORMAL, SEGFAULT, World, service
 
 P, T, X = Restart.PERMANENT, Restart.TRANSIENT, Restart.TEMPORARY

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kernel.configure.spec import Restart, ServiceSpec
 from kernel.router.ports import Cause, ServiceState
-from kernel.supervisor.policy import Close, Due, Idle, RestartAsked, StartAsked, StopAsked, Wanted
+from kernel.supervisor.policy_events import Close, Due, Idle, RestartAsked, StartAsked, StopAsked, Wanted
 from tests.unit.supervisor.world import CRASH, KILLED, NORMAL, SEGFAULT, World, service
 
 NAMES = "abcd"

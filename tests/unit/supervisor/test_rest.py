@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from kernel.configure.spec import ServiceSpec
 from kernel.router.ports import CauseKind, ServiceState
-from kernel.supervisor.policy import Close, Idle, RestartAsked, StartAsked, StopAsked, Wanted
+from kernel.supervisor.policy_events import Close, Idle, RestartAsked, StartAsked, StopAsked, Wanted
 from tests.unit.supervisor.stage import Actor, Troupe, behave, staged
 from tests.unit.supervisor.world import CRASH, KILLED, RESTED, World, service
 

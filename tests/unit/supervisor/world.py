@@ -6,7 +6,8 @@ import heapq
 
 from kernel.configure.spec import ServiceSpec
 from kernel.router.ports import Cause, CauseKind, ServiceState
-from kernel.supervisor.policy import BecameReady, Boot, Child, Died, End, Event, Gone, Plan, Spawn, Wake, decide
+from kernel.supervisor.policy import Plan, decide
+from kernel.supervisor.policy_events import BecameReady, Boot, Child, Died, End, Event, Gone, Spawn, Wake
 
 CRASH = Cause(CauseKind.EXIT, 1, "exit code 1")
 NORMAL = Cause(CauseKind.EXIT, 0, "exit code 0")

@@ -11,9 +11,9 @@ import yaml as pyyaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proto.ops.yaml import DeleteEdit, RenameEdit, SetEdit
 from services.runtime.roots import Roots
 from services.yaml.merging import merge
+from services.yaml.operations import DeleteEdit, RenameEdit, SetEdit
 from services.yaml.path import Key, show_path
 from services.yaml.yaml_files import YamlFiles
 

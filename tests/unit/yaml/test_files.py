@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from proto.ops.yaml import SetEdit
 from services.runtime import replace as replace_module
 from services.runtime.replace import CannotReplace, hold, replace_file
 from services.runtime.roots import Roots
 from services.yaml.errors import Code, YamlError
+from services.yaml.operations import SetEdit
 from services.yaml.yaml_files import YamlFiles
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -157,7 +157,7 @@ def test_edits_from_many_threads_are_all_kept(tmp_path: Path, yaml: YamlFiles) -
 
 WRITER = """
 import sys
-from proto.ops.yaml import SetEdit
+from services.yaml.operations import SetEdit
 from services.runtime.roots import Roots
 from services.yaml.yaml_files import YamlFiles
 yaml = YamlFiles(Roots((sys.argv[1],)))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from proto.ops.yaml import SetEdit
 from services.runtime.roots import Roots
 from services.yaml.errors import Code, SyntaxFault, YamlError
 from services.yaml.files import read_source
+from services.yaml.operations import SetEdit
 from services.yaml.syntax.parser import MAX_DEPTH, parse
 from services.yaml.values import get_at, read_tree, set_at
 from services.yaml.yaml_files import YamlFiles

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from proto.ops.yaml import AppendEdit, DeleteEdit, Edit, RenameEdit, SetEdit, YamlValue
 from services.runtime.roots import Roots
 from services.yaml import values
 from services.yaml import yaml_files as operations
 from services.yaml.errors import Code, YamlError
+from services.yaml.operations import AppendEdit, DeleteEdit, Edit, RenameEdit, SetEdit, YamlValue
 from services.yaml.yaml_files import YamlFiles
 
 SOURCE = "# top\nserver:\n  host: a.example  # public\n  port: 80\nitems: [1, 2]\n"

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from proto.ops.yaml import Edit
 from services.runtime.roots import Roots
 from services.yaml.errors import YamlError
+from services.yaml.operations import Edit
 from services.yaml.yaml_files import YamlFiles
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "restructurings.json").read_text("utf-8"))
