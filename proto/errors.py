@@ -12,6 +12,8 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
+from proto.texts import shortened
+
 
 class Kind(enum.StrEnum):
     """Kind of failure; each has its own exception below."""
@@ -88,14 +90,10 @@ class LinckiaError(Exception):
     ) -> None:
         super().__init__(message)
         self.failure = Failure(
-            kind=self.kind, message=_cut(message, MESSAGE_CHARS), executed=executed or self.executed,
-            field=None if field is None else _cut(field, DATA_CHARS), code=code, retry_after_ms=retry_after_ms,
-            data={_cut(key, DATA_CHARS): _cut(value, DATA_CHARS) for key, value in (data or {}).items()},
+            kind=self.kind, message=shortened(message, MESSAGE_CHARS), executed=executed or self.executed,
+            field=None if field is None else shortened(field, DATA_CHARS), code=code, retry_after_ms=retry_after_ms,
+            data={shortened(key, DATA_CHARS): shortened(value, DATA_CHARS) for key, value in (data or {}).items()},
         )  # fmt: skip
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 class InvalidParams(LinckiaError, kind=Kind.INVALID_PARAMS):

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from proto.texts import shortened
 from proto.wire.frames import TARGET_CHARS
 
 VALUE_CHARS = 200
@@ -42,7 +43,7 @@ def described(params: msgspec.Struct) -> str:
         value = getattr(params, name)
         if (names(shown) or _nests(value)) and (text := _text(value)):
             parts.append(f"{shown}={text}")
-    return _cut(" ".join(parts), TARGET_CHARS)
+    return shortened(" ".join(parts), TARGET_CHARS)
 
 
 @functools.cache
@@ -85,9 +86,5 @@ def _named(text: str) -> str:
     """Return a name unchanged, or in quotes if it could be misread."""
     if (url := _URL.match(text)) is not None:
         text = url[1] + url[2]
-    text = _cut(text, VALUE_CHARS)
+    text = shortened(text, VALUE_CHARS)
     return text if _PLAIN.fullmatch(text) else msgspec.json.encode(text.encode("utf-8", "replace").decode()).decode()
-
-
-def _cut(text: str, chars: int) -> str:
-    return text if len(text) <= chars else f"{text[: chars - 1]}…"

@@ -13,6 +13,7 @@ import msgspec
 from proto.approvals import TOOLS, tool_of
 from proto.mounts import TOOLS_CALL, MountRequest
 from proto.ops.approvals import ApprovalWait
+from proto.texts import shortened
 from proto.wire import frames
 
 PREVIEW_CHARS = 4_000
@@ -70,15 +71,15 @@ def _identity(asked: ApprovalWait) -> bytes:
 def shown(asked: ApprovalWait) -> str:
     """Return the beginning of the parameters as text: JSON, with long values cut."""
     if asked.digest:
-        return _cut(f"{asked.size} bytes, beginning with: {_text(asked.params)}", PREVIEW_CHARS)
+        return shortened(f"{asked.size} bytes, beginning with: {_text(asked.params)}", PREVIEW_CHARS)
     try:
         value = _anything(asked.params)
     except msgspec.DecodeError:
-        return _cut(f"{asked.size} bytes: {_text(asked.params)}", PREVIEW_CHARS)
+        return shortened(f"{asked.size} bytes: {_text(asked.params)}", PREVIEW_CHARS)
     if (request := mounted(asked)) is not None:
         params = _of_request(request)
         value = params.get("arguments", {}) if isinstance(params, dict) and request.method == TOOLS_CALL else params
-    return _cut(msgspec.json.encode(_plain(value, 0)).decode(errors="replace"), PREVIEW_CHARS)
+    return shortened(msgspec.json.encode(_plain(value, 0)).decode(errors="replace"), PREVIEW_CHARS)
 
 
 def _of_request(request: MountRequest) -> object:
@@ -92,9 +93,9 @@ def _plain(value: object, depth: int) -> object:
     """Return a value that can be encoded as JSON, with long texts cut and without nulls."""
     match value:
         case str():
-            return _cut(value, VALUE_CHARS)
+            return shortened(value, VALUE_CHARS)
         case bytes():
-            return f"{len(value)} bytes: {_cut(_text(value), VALUE_CHARS)}"
+            return f"{len(value)} bytes: {shortened(_text(value), VALUE_CHARS)}"
         case dict() | list() if depth >= MAX_DEPTH:
             return "…"
         case dict():
@@ -103,13 +104,9 @@ def _plain(value: object, depth: int) -> object:
             return [_plain(each, depth + 1) for each in value]
         case int() | float() | bool() | None:
             return value
-    return _cut(repr(value), VALUE_CHARS)
+    return shortened(repr(value), VALUE_CHARS)
 
 
 def _text(data: bytes) -> str:
     text = data[:VALUE_CHARS].decode(errors="replace")
     return "".join(char if char.isprintable() or char == "\n" else "·" for char in text)
-
-
-def _cut(text: str, chars: int) -> str:
-    return text if len(text) <= chars else f"{text[: chars - 1]}…"

@@ -19,6 +19,7 @@ from services.events.event_database import Bounds, NewEvent
 from services.events.log import Log
 from services.runtime.handlers import Environment
 from services.runtime.storage import FULL_PAUSE_S, DiskFull
+from services.shared.backoff import Backoff
 from services.shared.follower import Follower
 from services.shared.ignore_files import GENERATED, VERSION_CONTROL
 from services.shared.times import NS
@@ -85,7 +86,7 @@ class Kernel:
     async def run(self) -> None:
         """Follow until cancelled."""
         await self._env.after_the_rush()
-        pause_s = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
         while True:
             try:
                 found = await self._env.call(KernelHappened(audit=self._audit, last=self._last, wait_s=WAIT_S))
@@ -94,10 +95,9 @@ class Kernel:
                     await self._log.add(events, {AUDIT: found.audit, TIMELINE: str(found.last)})
             except LinckiaError as error:
                 self._env.info(kernel=str(error))
-                await trio.sleep(FULL_PAUSE_S if isinstance(error, DiskFull) else pause_s)
-                pause_s = min(LAST_PAUSE_S, 2 * pause_s)
+                await trio.sleep(FULL_PAUSE_S if isinstance(error, DiskFull) else backoff.pause_s())
                 continue
-            pause_s = FIRST_PAUSE_S
+            backoff.succeeded()
             self._env.info(kernel="")
             # A position without an event since is kept in memory only: reading the same lines again does no harm.
             self._audit, self._last = found.audit, found.last

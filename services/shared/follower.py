@@ -17,6 +17,7 @@ from proto.errors import InvalidParams, Kind, LinckiaError
 from proto.ops.watch import Change, WatchChanges, WatchSubscribe, WatchUnsubscribe
 from services.runtime.handlers import Environment
 from services.runtime.storage import FULL_PAUSE_S, DiskFull
+from services.shared.backoff import Backoff
 
 WAIT_S = 30.0
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0
@@ -55,7 +56,7 @@ class Follower:
         self._subscribed: WatchSubscribe | None = None
         self._is_unwatched = False
         self._away_since = math.inf
-        self._pause_s = FIRST_PAUSE_S
+        self._backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
         self._turn = trio.CancelScope()
         """Cancels the current read. `follow` interrupts it unless the listener is being called."""
         self._listening = False
@@ -99,7 +100,8 @@ class Follower:
         answer = await self._env.call(
             WatchChanges(subscription=self._name, after=self._after, wait_s=WAIT_S, limit=5000)
         )
-        self._away_since, self._pause_s = math.inf, FIRST_PAUSE_S
+        self._away_since = math.inf
+        self._backoff.succeeded()
         if not answer.complete:
             self._tell_unwatched("the watcher is still scanning all folders for the first time")
             await trio.sleep(FIRST_PAUSE_S)
@@ -126,15 +128,14 @@ class Follower:
         if error.failure.kind not in _AWAY:
             # If the watcher lost its database, it no longer knows the subscription.
             self._subscribed = None
+        pause_s = self._backoff.pause_s((error.failure.retry_after_ms or 0) / 1000)
         if isinstance(error, InvalidParams):
             self._tell_unwatched(str(error))
-            self._pause_s = LAST_PAUSE_S
+            pause_s = LAST_PAUSE_S
         elif now - self._away_since >= PATIENCE_S or self._is_unwatched:
             self._tell_unwatched(f"the folder watcher is not available: {error}")
-        pause_s = max(self._pause_s, (error.failure.retry_after_ms or 0) / 1000)
         with trio.move_on_after(min(LAST_PAUSE_S, pause_s)):
             await self._wake.wait()
-        self._pause_s = min(LAST_PAUSE_S, self._pause_s * 2)
 
     def _tell_unwatched(self, reason: str) -> None:
         self._is_unwatched = True

@@ -16,6 +16,7 @@ import trio
 from proto.errors import Failure, LinckiaError, OperationError
 from services.runtime.handlers import Environment
 from services.runtime.storage import FULL_PAUSE_S, DiskFull
+from services.shared.backoff import Backoff
 
 D = TypeVar("D")
 
@@ -70,7 +71,7 @@ class Outbox(Generic[D]):
 
     async def run(self) -> None:
         """Deliver until cancelled; afterwards, the database is no longer used."""
-        pause_s = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
         await self._env.after_the_rush()
         while True:
             # Armed before the table is read, so that a key arriving meanwhile is not missed.
@@ -79,20 +80,17 @@ class Outbox(Generic[D]):
             self._in_step = False
             try:
                 while await self._step():
-                    pause_s = FIRST_PAUSE_S
+                    backoff.succeeded()
                     await self._tell(None)
                 self._in_step = self._compared
                 await self._tell(None)
             except LinckiaError as error:
                 # If its disk is full, the other side returns a retryable failure of its own.
                 retried = isinstance(error, OperationError) and error.failure.retry_after_ms is not None
-                if retried or isinstance(error, DiskFull):
-                    pause_s = FULL_PAUSE_S
-                else:
-                    self._compared = False
+                is_full = retried or isinstance(error, DiskFull)
+                self._compared = self._compared and is_full
                 await self._tell(f"{self._to} is not available: {error}", error.failure)
-                await trio.sleep(pause_s)
-                pause_s = min(2 * pause_s, LAST_PAUSE_S)
+                await trio.sleep(FULL_PAUSE_S if is_full else backoff.pause_s())
                 continue
             await self._wake.wait()
             with trio.move_on_after(self._gather_s):
@@ -106,15 +104,14 @@ class Outbox(Generic[D]):
                 delivered
                 (empty if none), and returns the new epoch.
         """
-        delivered, pause_s = "", FIRST_PAUSE_S
+        delivered, backoff = "", Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
         while True:
             try:
                 found = await ask(delivered)
             except LinckiaError:
-                await trio.sleep(pause_s)
-                pause_s = min(2 * pause_s, LAST_PAUSE_S)
+                await backoff.pause()
                 continue
-            pause_s = FIRST_PAUSE_S
+            backoff.succeeded()
             if delivered and found != delivered:
                 self._compared = self._in_step = False
                 self._wake.set()

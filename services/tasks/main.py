@@ -45,6 +45,7 @@ from proto.ops.tasks import (
 from proto.wire import frames
 from services.runtime.database import Database, Kind
 from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.shared.backoff import Backoff
 from services.tasks import adopted, mounted, store
 from services.tasks.limits import Limits
 from services.tasks.owners import of_grant, owner_of
@@ -272,7 +273,7 @@ class Tasks:
             self._has_moved()
 
     async def _carry_out(self, task: Unfinished, running: Running) -> None:
-        pause_s = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
         while True:
             try:
                 # Without its turn during pauses: tasks that wait for a stopped service must not hold up others.
@@ -282,10 +283,9 @@ class Tasks:
                 end = partial(store.end, id_=task.id, state="completed", result=result)
             except (Unavailable, Overloaded, Cancelled) as error:
                 # The key makes it harmless to ask again, whatever became of this attempt.
-                wait_s = max(pause_s, (error.failure.retry_after_ms or 0) / 1000)
+                wait_s = backoff.pause_s((error.failure.retry_after_ms or 0) / 1000)
                 running.waits(error, wait_s)
                 await trio.sleep(wait_s)
-                pause_s = min(2 * pause_s, LAST_PAUSE_S)
                 continue
             except LinckiaError as error:
                 end = partial(store.end, id_=task.id, state="failed", failure=error.failure)
@@ -340,7 +340,7 @@ class Tasks:
 async def tell_ends(env: Environment, database: Database, tasks: Tasks) -> None:
     """Add the end of each task to the event log, at least once."""
     await env.after_the_rush()
-    pause_s = FIRST_PAUSE_S
+    backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
     while True:
         tasks.ended = trio.Event()
         try:
@@ -354,10 +354,9 @@ async def tell_ends(env: Environment, database: Database, tasks: Tasks) -> None:
                     )  # fmt: skip
                 ids = [(each.id,) for each in told]
                 await database.write(lambda db, ids=ids: db.executemany("UPDATE task SET told=1 WHERE id=?", ids))  # type: ignore[misc]  # mypy does not infer a lambda with a default
-            pause_s = FIRST_PAUSE_S
+            backoff.succeeded()
         except LinckiaError:
-            await trio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LAST_PAUSE_S)
+            await backoff.pause()
             continue
         await tasks.ended.wait()
 

@@ -34,6 +34,7 @@ from services.documents.text import trigram_index
 from services.runtime.calls import Undecodable, decoded
 from services.runtime.handlers import Environment
 from services.runtime.storage import DiskFull
+from services.shared.backoff import Backoff
 from services.shared.text.charsets import charset_of
 from services.shared.text.html import plain
 
@@ -82,7 +83,7 @@ class Indexing:
         """Run until cancelled; may be run again.  Raises DiskFull."""
         await self._env.after_the_rush()
         await self._try(self._collect_chunks)
-        pause_s = PAUSE_S
+        backoff = Backoff(PAUSE_S, IDLE_S)
         while True:
             self._wake = trio.Event()
             await self._adding.give_way()
@@ -90,14 +91,13 @@ class Indexing:
             # Run each step on its own, so that damage to one part of the packs does not block the others.
             worked = [await self._try(step) for step in (self.extract_some, self._index_some, self._collect_some)]
             if any(worked):
-                pause_s = PAUSE_S
+                backoff.succeeded()
                 continue
             if self.waiting is None:
                 self._store.caught_up()
                 await self._try(self._store.tidy)
-            with trio.move_on_after(pause_s if self.waiting else IDLE_S):
+            with trio.move_on_after(backoff.pause_s() if self.waiting else IDLE_S):
                 await self._wake.wait()
-            pause_s = min(2 * pause_s, IDLE_S)
 
     async def _try(self, step: Callable[[], Awaitable[object]]) -> bool:
         """Run a step.  Returns whether there was work, and False if the database cannot be read.  Raises DiskFull."""

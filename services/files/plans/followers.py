@@ -26,6 +26,7 @@ from services.files.index.live import Hint, Live, doubt, doubted, trust
 from services.files.index.tree import find
 from services.files.store.database import steadily
 from services.files.store.sql import fetch_all, fetch_one
+from services.shared.backoff import Backoff
 
 BATCH = 5_000
 """Number of changes per batch."""
@@ -59,7 +60,7 @@ class Follower:
         self._core = core
         self._followed = followed
         self._on_change = on_change
-        self._delay_s = FIRST_DELAY_S
+        self._backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
         self.scope = trio.CancelScope()
         self.ended = trio.Event()
         self.in_step = False
@@ -84,8 +85,7 @@ class Follower:
                         if str(error) != self.problem:
                             _log.warning("following %s: %s", self._followed.path, error)
                         self.problem = str(error)
-                    await trio.sleep(self._delay_s)
-                    self._delay_s = min(MAX_DELAY_S, self._delay_s * 2)
+                    await self._backoff.pause()
         finally:
             self.ended.set()
 
@@ -128,7 +128,8 @@ class Follower:
                 )
             )
             began = trio.current_time()
-            self._delay_s, self.problem = FIRST_DELAY_S, ""
+            self._backoff.succeeded()
+            self.problem = ""
             if not answer.complete:
                 self.in_step = False
                 # The watcher's own first scan is still running.

@@ -27,6 +27,7 @@ from services.runtime.database import Database
 from services.runtime.handlers import Environment
 from services.runtime.roots import is_below
 from services.runtime.storage import FULL_PAUSE_S
+from services.shared.backoff import Backoff
 from services.shared.ignore_files import IGNORE_FILES
 from services.shared.text import cutting
 
@@ -78,7 +79,7 @@ class Ingest:
         self._next_scan = 0.0
         self._full_until = 0.0
         self._retry_at = 0.0
-        self._pause_s = FIRST_PAUSE_S
+        self._backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
         self._wake = trio.Event()
         self._started = trio.current_time()
         self.roots = env.roots
@@ -254,7 +255,7 @@ class Ingest:
         except LinckiaError as error:
             self._pause(error)
             return False
-        self._pause_s = FIRST_PAUSE_S
+        self._backoff.succeeded()
         self.waiting = None
         if self.scanned and not self.index.has_work:
             self._database.rebuilt = ""
@@ -279,8 +280,7 @@ class Ingest:
             return
         # A service that was unavailable may have lost data.
         self.index.reconciled = False
-        self._retry_at = now + max(self._pause_s, min(LAST_PAUSE_S, hint_s))
-        self._pause_s = min(LAST_PAUSE_S, self._pause_s * 2)
+        self._retry_at = now + self._backoff.pause_s(min(LAST_PAUSE_S, hint_s))
         self.waiting = f"the search is not available: {error}"
 
     async def _look(self, *, everywhere: bool) -> None:

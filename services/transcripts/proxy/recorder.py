@@ -19,6 +19,7 @@ import trio
 from proto.control.client import CallFailed, Client, ControlError
 from proto.host.durable import replace_file
 from proto.json_types import JsonObject
+from services.shared.backoff import Backoff
 from services.transcripts.proxy.relay import Exchange
 
 log = logging.getLogger("linckia.proxy")
@@ -88,22 +89,21 @@ class Recorder:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Deliver until cancelled; the rest then goes to the spool."""
-        pause_s = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
         task_status.started()
         try:
             while True:
                 try:
                     await self._hand_over()
-                    if pause_s > FIRST_PAUSE_S:
+                    if not backoff.is_fresh:
                         log.info("transcripts are recorded again")
-                    pause_s = FIRST_PAUSE_S
+                    backoff.succeeded()
                     await self._filled.wait()
                 except Away as error:
-                    if pause_s == FIRST_PAUSE_S:
+                    if backoff.is_fresh:
                         log.warning("turns are spooled until they can be recorded: %s", error)
                     await self._set_aside()
-                    await trio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, LAST_PAUSE_S)
+                    await backoff.pause()
         finally:
             with trio.CancelScope(shield=True):
                 # The next proxy delivers the rest.
