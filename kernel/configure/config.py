@@ -30,7 +30,6 @@ from kernel.configure.settings import (
     from_environment,
     from_file,
     from_flags,
-    from_other_names,
     with_short_tables,
 )
 from proto import approvals
@@ -254,7 +253,6 @@ def _layers(
         listed = client_files.read(path, environment, [each.name for each in found])
         warnings += listed.warnings
         yield str(path), listed.folder, {TABLE: listed.tables}
-    yield "the environment", Path.cwd(), from_other_names(environment)
     raw = from_environment(environment, tables)
     yield "the environment", Path.cwd(), with_short_tables(raw, tables, "the environment")
     yield "the command line", Path.cwd(), from_flags(flags)

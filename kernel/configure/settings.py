@@ -1,8 +1,9 @@
 """Settings as they may be written: in `linckia.toml` or `config.yaml`, the environment (`LINCKIA_…`), or flags.
 
 Each source is one layer, which is checked separately; `kernel.configure.config` merges the layers. An unknown setting
-is an error, since an ignored one would be noticed only weeks later. Settings of disk browsers for agents (`[server]`,
-`config.yaml`, `SERVER_PORT`) are equivalent to those of `[http]`, and LINCKIA_ variables override them."""
+is an error, since an ignored one would be noticed only weeks later. `[server]` has the keys of disk browsers for
+agents; they are equivalent to those of `[http]`.
+"""
 
 from __future__ import annotations
 
@@ -227,22 +228,6 @@ ENVIRONMENT: Variables = {
     "LINCKIA_PROMPTS_DIR": (("prompts", "dir"), str),
     "LINCKIA_PROMPTS_FROM_ROOTS": (("prompts", "from_roots"), _toml),
 }
-
-OTHER_NAMES: Variables = {
-    "SERVER_HOST": (("http", "host"), str),
-    "SERVER_PORT": (("http", "port"), _number),
-    "CORS_ORIGINS": (("http", "allowed_origins"), _listed),
-}
-
-
-def from_other_names(environment: Mapping[str, str]) -> Layer:
-    """Return the layer of disk browsers' variables. Raises ConfigError."""
-    layer: Layer = {}
-    for name, (where, read) in OTHER_NAMES.items():
-        if value := environment.get(name, "").strip():
-            _put(layer, where, f"the environment: {name}", read, value)
-    return layer
-
 
 ShortTables: TypeAlias = Mapping[str, ShortTable]
 """For each service, its short table, an alternative to `[services.NAME]`."""

@@ -147,21 +147,17 @@ def _put_group(db: apsw.Connection, group: Group, held: Sequence[VectorsByHash],
         key: (item_id, content)
         for key, item_id, content in db.execute("SELECT key, item_id, hash FROM items WHERE group_id = ?", (group_id,))
     }
-    hashes = {item.key: hash_of(group.title, item) for item in group.items}
-    # If `names` changed, the indexed words of every item change, so the items are new but keep their vectors.
-    kept = {
-        key: item_id for key, (item_id, content) in old.items() if names == group.names and hashes.get(key) == content
-    }
+    hashes, kept = difference(group, {key: content for key, (_, content) in old.items()}, names)
     gone = [item_id for key, (item_id, _) in old.items() if key not in kept]
     _remove_items(db, f"{title} {names}", json.dumps(gone), change)
     rows: list[Row] = []
     for position, item in enumerate(group.items):
         unsaid = (position, msgspec.json.encode(item.metadata), int(item.embed))
-        if (item_id := kept.get(item.key)) is not None:
+        if item.key in kept:
             db.execute(
                 "UPDATE items SET position = ?1, metadata = ?2, embed = ?3 "
                 "WHERE item_id = ?4 AND (position, metadata, embed) IS NOT (?1, ?2, ?3)",
-                (*unsaid, item_id),
+                (*unsaid, old[item.key][0]),
             )
             continue
         db.execute(
@@ -188,6 +184,19 @@ def _remove_items(db: apsw.Connection, title: str, items: str, change: Change) -
     for table in (*vector_store.TABLES, "items"):
         db.execute(f"DELETE FROM {table} WHERE item_id {_AMONG}", (items,))
     change.gone += [item_id for item_id, _, _ in rows]
+
+
+def difference(group: Group, stored: Mapping[str, bytes], names: str) -> tuple[dict[str, bytes], set[str]]:
+    """Return the hashes of a group's items by their keys, and the keys of those that are stored already.
+
+    Args:
+        stored: the hashes of the items that are stored now, by their keys.
+        names: the group's names as stored. If they change, so do the indexed words of every item, and all are new.
+    """
+    hashes = {item.key: hash_of(group.title, item) for item in group.items}
+    if names != group.names:
+        return hashes, set()
+    return hashes, {key for key, content in stored.items() if hashes.get(key) == content}
 
 
 def hash_of(title: str, item: Item) -> bytes:

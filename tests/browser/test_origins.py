@@ -71,7 +71,7 @@ def test_a_page_of_another_origin_calls_nothing_unless_it_is_allowed(tmp_path: P
     victim.write_text("precious")
     names = "--host-resolver-rules=MAP evil.example 127.0.0.1, MAP friend.example 127.0.0.1"
     with served() as port:
-        environment = {"CORS_ORIGINS": f"http://friend.example:{port}"}
+        environment = {"LINCKIA_ALLOWED_ORIGINS": f"http://friend.example:{port}"}
         with (
             running(tmp_path / "data", [root], options=HTTP, environment=environment, all_ready=False) as kernel,
             chromium.browser(names) as browser,

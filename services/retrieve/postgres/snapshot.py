@@ -72,9 +72,7 @@ class ServerStore(ServerSearching):
         for group in groups:
             number = numbers[group.id]
             old = held.get(number, {})
-            hashes = {item.key: item_store.hash_of(group.title, item) for item in group.items}
-            same_names = before[group.id] == (group.title, group.names)
-            kept = {key for key, row in old.items() if same_names and hashes.get(key) == row.hash}
+            hashes, kept = item_store.difference(group, {key: row.hash for key, row in old.items()}, before[group.id])
             gone += [row.item_id for key, row in old.items() if key not in kept]
             for position, item in enumerate(group.items):
                 if item.key not in kept:
@@ -98,8 +96,8 @@ class ServerStore(ServerSearching):
         change.gone = gone
         return change
 
-    def _put_groups(self, groups: Sequence[Group]) -> tuple[dict[str, int], dict[str, tuple[str, str]]]:
-        """Store and lock the groups.  Returns their numbers, and their titles and names before."""
+    def _put_groups(self, groups: Sequence[Group]) -> tuple[dict[str, int], dict[str, str]]:
+        """Store and lock the groups.  Returns their numbers, and their names before."""
         ids = [stored(group.id) for group in groups]
         rows = [
             (stored(group.id), stored(group.title), stored(group.names), msgspec.json.encode(group.metadata).decode())
@@ -144,7 +142,7 @@ class ServerStore(ServerSearching):
                 [*map(list, zip(*filtered, strict=True))],
             )
         numbers = {given(id_): row[0] for id_, row in found.items()}
-        return numbers, {given(id_): (given(row[2]), given(row[3])) for id_, row in found.items()}
+        return numbers, {given(id_): given(row[3]) for id_, row in found.items()}
 
     def _held_items(self, groups: Sequence[int]) -> dict[int, dict[str, _Held]]:
         held: dict[int, dict[str, _Held]] = {}

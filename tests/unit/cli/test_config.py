@@ -337,18 +337,9 @@ def test_a_file_of_yaml_and_its_names_are_taken_as_well(data_dir: Path, tmp_path
     assert load_in(data_dir, flags=Flags(config_file=str(named))).log_level == "debug"
 
 
-def test_variables_under_other_names_give_way_to_ours(data_dir: Path) -> None:
-    there = {"SERVER_PORT": "3300", "SERVER_HOST": "localhost", "CORS_ORIGINS": "https://a.example, https://b.example"}
-    http = load_in(data_dir, there).http
-    assert http is not None
-    assert (http.host, http.port, http.allowed_origins) == (
-        "localhost",
-        3300,
-        ("https://a.example", "https://b.example"),
-    )
-    ours = load_in(data_dir, {**there, "LINCKIA_HTTP": "127.0.0.1:3400", "LINCKIA_ALLOWED_ORIGINS": ""}).http
-    assert ours is not None
-    assert (ours.host, ours.port, ours.allowed_origins) == ("127.0.0.1", 3400, ())
+def test_variables_of_other_programs_change_nothing(data_dir: Path) -> None:
+    theirs = {"SERVER_PORT": "3300", "SERVER_HOST": "0.0.0.0", "CORS_ORIGINS": "*"}
+    assert load_in(data_dir, theirs) == load_in(data_dir)
 
 
 @pytest.mark.parametrize(
@@ -366,16 +357,6 @@ def test_what_is_wrong_under_another_name_is_said(data_dir: Path, name: str, tex
     (data_dir / name).write_text(text)
     with pytest.raises(ConfigError, match=said):
         load_in(data_dir)
-
-
-def test_a_port_that_is_none_is_said_by_its_variable(data_dir: Path) -> None:
-    with pytest.raises(ConfigError, match="SERVER_PORT is 'many'"):
-        load_in(data_dir, {"SERVER_PORT": "many"})
-
-
-def test_every_interface_without_a_token_is_refused_under_other_names_too(data_dir: Path) -> None:
-    with pytest.raises(ConfigError, match="no token is set"):
-        load_in(data_dir, {"SERVER_HOST": "0.0.0.0"})
 
 
 def test_root_may_be_only_read_and_all_are_in_a_read_only_system(data_dir: Path, root: Path, tmp_path: Path) -> None:
