@@ -19,7 +19,7 @@ from services.retrieve.collection import Collection
 from services.retrieve.index.vectors import Matrix
 from services.retrieve.item_store import ItemWithVector
 from services.retrieve.postgres import collection as postgres_collection
-from services.retrieve.postgres import snapshot
+from services.retrieve.postgres import searching
 from services.retrieve.ranking.neighbours import GroupNeighbours
 from services.retrieve.store import Snapshot, Transaction
 from tests.postgres import PostgresServer
@@ -492,7 +492,7 @@ async def test_words_of_a_large_collection_on_a_server_are_ranked_nearly_as_if_a
         queries = [" ".join(f"w{each}" for each in dice.choices(range(2000), weights, k=4)) for _ in range(30)]
         exact = [await _scored(collection, query) for query in queries]
         monkeypatch.setattr(postgres_collection, "SMALL", 1000)
-        monkeypatch.setattr(snapshot, "FEW", 300)
+        monkeypatch.setattr(searching, "FEW", 300)
         with psycopg.connect(store.postgres.dsn, autocommit=True) as connection:
             connection.execute(f"ANALYZE {store.schema}.items_1")
     async with opened(store.engine()) as collection:

@@ -21,11 +21,14 @@ from services.retrieve.item_store import Change
 from services.retrieve.postgres import words
 from services.retrieve.postgres.rows import Indexing, ServerVectors, WordCounts, given, indexed
 from services.retrieve.postgres.server import READ_S, Connection, Gone, Lease, Server, parts
-from services.retrieve.postgres.snapshot import SMALL, ServerStore
+from services.retrieve.postgres.snapshot import ServerStore
 from services.retrieve.store import Snapshot, Transaction, VectorsLoading
 from services.retrieve.vector_store import Model, Progress
 
 T = TypeVar("T")
+
+SMALL = 20_000
+"""Up to this many items, words are counted at each search; beyond, they are taken from the server's statistics."""
 
 REFRESH_S = 2.0
 """How often a kernel looks for what others changed."""

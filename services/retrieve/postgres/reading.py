@@ -18,18 +18,6 @@ from services.retrieve.store import Content, Piece
 from services.retrieve.vector_store import Model, Progress, Waiting
 from services.shared.text.cutting import embedded_text
 
-SMALL = 20_000
-"""Up to this many items, words are counted at each search; beyond, they are taken from the server's statistics."""
-
-FEW = 20_000
-"""Up to this many items are scored by words, or compared with a query one by one."""
-
-MOST_FETCHED = 1000
-"""The most that pgvector keeps while it searches a graph (`hnsw.ef_search`)."""
-
-OVERFETCH = 40
-"""How many times as many are fetched by one-bit codes as are ranked exactly."""
-
 
 class ServerReading(ServerRows):
     """Reads items, groups, state and the outbox."""

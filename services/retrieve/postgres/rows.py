@@ -15,19 +15,6 @@ from services.retrieve.item_store import Metadata
 from services.retrieve.postgres.server import Connection, parts
 from services.retrieve.vector_store import Model
 
-SMALL = 20_000
-"""Up to this many items, words are counted at each search; beyond, they are taken from the server's statistics."""
-
-FEW = 20_000
-"""Up to this many items are scored by words, or compared with a query one by one."""
-
-MOST_FETCHED = 1000
-"""The most that pgvector keeps while it searches a graph (`hnsw.ef_search`)."""
-
-OVERFETCH = 40
-"""How many times as many are fetched by one-bit codes as are ranked exactly."""
-
-
 CHUNK = 8192
 """How many ids one statement names."""
 

@@ -21,9 +21,6 @@ from services.retrieve.postgres.words import K1, WEIGHTS, B
 from services.retrieve.store import FoundWords, GroupNumbers, SearchedVectors
 from services.retrieve.vector_store import Model
 
-SMALL = 20_000
-"""Up to this many items, words are counted at each search; beyond, they are taken from the server's statistics."""
-
 FEW = 20_000
 """Up to this many items are scored by words, or compared with a query one by one."""
 

@@ -19,18 +19,6 @@ from services.retrieve.postgres.searching import ServerSearching
 from services.retrieve.postgres.server import Gone
 from services.retrieve.vector_store import Model, Waiting
 
-SMALL = 20_000
-"""Up to this many items, words are counted at each search; beyond, they are taken from the server's statistics."""
-
-FEW = 20_000
-"""Up to this many items are scored by words, or compared with a query one by one."""
-
-MOST_FETCHED = 1000
-"""The most that pgvector keeps while it searches a graph (`hnsw.ef_search`)."""
-
-OVERFETCH = 40
-"""How many times as many are fetched by one-bit codes as are ranked exactly."""
-
 STATE_LOCKS = 0x6C6E6B61
 """First key of the advisory locks that keep a collection in its state; the second is its number."""
 
