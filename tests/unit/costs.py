@@ -12,7 +12,7 @@ TIMES = 8
 """A large input for the cost of so many small ones: 1 where the cost is linear, 8 where it is quadratic."""
 
 MOST = 3.0
-"""Of a linear one, with the noise of a busy machine and of caches that a large input leaves."""
+"""Allowed multiple of linear cost, given the noise of a busy machine and of caches that a large input leaves."""
 
 TRIES = 4
 

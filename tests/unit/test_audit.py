@@ -1,4 +1,4 @@
-"""The audit log's files: what is appended, rotated, bounded, and read again."""
+"""The audit log's files: entries are appended, rotated, bounded, and read again."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def called() -> Mapping[str, set[str]]:
     """By operation: the services whose code makes its parameters, outside the service that owns it."""
     by_operation: dict[str, set[str]] = defaultdict(set)
     for op in load().values():
-        # Named by what it completes, and called by the front.
+        # Completed parameters name it, and the front calls it.
         by_operation[op.completion or ""].add(FRONT)
     for entry in catalog.ENTRIES:
         for module in closure(entry.spec.module):
@@ -118,11 +118,11 @@ def test_operation_names_the_services_that_call_it_and_no_other() -> None:
 def test_operation_between_services_admits_no_caller_that_it_does_not_name() -> None:
     @operation("test.between", service="x", access=Access.READ, deadline_s=1, role=Role.INTERNAL)
     class Between(Params[str], frozen=True, kw_only=True):
-        """For no caller yet."""
+        """An operation without callers yet."""
 
     @operation("test.outside", service="x", access=Access.READ, deadline_s=1)
     class Outside(Params[str], frozen=True, kw_only=True):
-        """For clients."""
+        """An operation for clients."""
 
     names = {entry.service for entry in catalog.ENTRIES} | OUTSIDE
     assert [name for name in names if operation_of(Between).admits(name)] == []

@@ -148,7 +148,7 @@ def test_only_what_does_nothing_unless_it_is_called_rests_and_after_the_time_tha
     assert {spec.rests_after_s for spec in specs.values()} == {None, 60}
     assert {spec.standby_rests_after_s for spec in specs.values()} == {60}
     assert {entry.spec.rests_after_s for entry in served({}, 0)} == {None}
-    # A search waits only briefly for a model that is to be loaded.
+    # A search waits only briefly while a model loads.
     assert {name: entry.spec.rests_while for name, entry in BY_NAME.items() if entry.spec.rests_while} == {
         "rerank": ("model", "none"), "tasks": ("working", "none"),
     }  # fmt: skip

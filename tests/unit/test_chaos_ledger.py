@@ -1,4 +1,4 @@
-"""The ledger of `scripts/chaos` notices what is lost, wrong or late: a system with one defect is put under its load."""
+"""The ledger of `scripts/chaos` notices lost, wrong or late effects: a system with one defect is put under its load."""
 
 from __future__ import annotations
 

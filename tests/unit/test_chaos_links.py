@@ -1,4 +1,4 @@
-"""Injected faults: what is lost, what comes late, and that nothing else changes."""
+"""Injected faults: which frames are lost or late, and that nothing else changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever uses one machine pays nothing for servers and clusters: their libraries are not even imported."""
+"""Users of one machine pay nothing for servers and clusters: their libraries are not even imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users of services: stable numbers that no account has, and only where they can reach what they need."""
+"""Users of services: stable numbers without accounts, and only if they can reach the files they need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in a target counts only when it is whole, and stays whole whatever happens to the next backup."""
+"""A target's snapshots count only when they are whole, and stay whole regardless of the next backup."""
 
 from __future__ import annotations
 

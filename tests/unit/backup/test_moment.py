@@ -1,4 +1,4 @@
-"""A moment is one for all stores, whatever is written, moved and begun again in the meantime."""
+"""A backup shows all stores at one moment, regardless of writes, moves and restarts in the meantime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a repair mends, what it only names, and that it does neither under a kernel."""
+"""Repair fixes some problems, only reports others, and does neither while a kernel runs."""
 
 from __future__ import annotations
 

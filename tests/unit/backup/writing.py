@@ -60,7 +60,7 @@ def main(data: Path) -> None:
     for db in dbs:
         db.set_busy_timeout(10_000)
         db.pragma("synchronous", "off")
-        # A checkpoint after nearly each commit, and so a log that is begun again.
+        # A checkpoint after nearly each commit restarts the log just as often.
         db.wal_autocheckpoint(8)
     n = 0
     for line in sys.stdin:
@@ -88,13 +88,14 @@ class Writer:
         self._to.flush()
 
     def wait(self) -> int:
-        """Until it has written so many, and how many there are."""
+        """Wait until the writer has reached `count` writes; return how many there are."""
         return int(self._said.readline())
 
 
 @contextlib.contextmanager
 def writing(data: Path) -> Iterator[Writer]:
-    # A process of its own: locks between processes are what is tested, and fcntl(2) has none within one.
+    # Run the writer in a process of its own: the tests concern locks between processes, and fcntl(2) has no effect
+    # within one.
     command = [sys.executable, "-m", "tests.unit.backup.writing", str(data)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -138,7 +139,7 @@ def counts(data: Path) -> list[int]:
 
 
 def check_one_moment(found: Sequence[int]) -> None:
-    """What comes later in a round is never ahead, and nothing is a whole round behind."""
+    """Later writes of a round are never ahead, and none is a whole round behind."""
     assert list(found) == sorted(found, reverse=True)
     assert found[0] - found[-1] <= 1
 

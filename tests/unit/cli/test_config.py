@@ -1,4 +1,4 @@
-"""Settings: each layer over the one before, and every mistake named with where it was made and what would be right."""
+"""Settings: each layer overrides the one before, and every mistake is reported with its place and the correct form."""
 
 from __future__ import annotations
 

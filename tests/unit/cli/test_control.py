@@ -383,7 +383,7 @@ async def test_no_descendant_of_the_kernel_gives_orders(tmp_path: Path, code: tu
         command = [sys.executable, "-c", *code, str(socket_path(tmp_path))]
         done = await trio.run_process(command, capture_stdout=True)
         assert done.stdout == b"refused\n"
-        # The process that is the kernel is no descendant of its own.
+        # The kernel's own process does not count as its descendant.
         assert (await s.ask(lambda client: client.call("test.say", {"text": "hello"})))["text"] == "hello"
 
 

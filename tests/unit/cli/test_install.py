@@ -1,4 +1,4 @@
-"""The set-up script: what it takes for complete, what it repairs, which torch it asks for."""
+"""The set-up script: when an installation counts as complete, which parts it repairs, and which torch it requests."""
 
 from __future__ import annotations
 

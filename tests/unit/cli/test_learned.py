@@ -1,4 +1,4 @@
-"""What is proposed for a server that was observed, and what never is."""
+"""Access that is proposed for an observed server, and access that never is."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_folder_that_the_settings_name_is_proposed_as_a_whole(home: Path) -> N
     assert needs(home, args=[project]).named == [project]
     assert needs(home, args=[project], roots=[str(home / "work")]).named == []
     assert needs(home, *attempts, args=[project]).named == []
-    # These are no reason to propose more than a part.
+    # These do not justify proposing more than a part.
     assert needs(home, *attempts, args=["/"], cwd=str(home)).roots == [f"{project}/sub"]
 
 

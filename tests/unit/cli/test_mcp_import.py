@@ -345,7 +345,7 @@ def test_without_a_terminal_a_project_is_not_read(
 
 
 class Terminal(io.StringIO):
-    """Answers from a person."""
+    """Scripted answers in place of a person's."""
 
     def isatty(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""`linckia search` and `linckia ingest`: what they ask for and what they print."""
+"""`linckia search` and `linckia ingest`: their requests and their output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`[http.oauth]` and `[audit]`: what is taken, and what is wrong with the rest."""
+"""`[http.oauth]` and `[audit]`: accepted settings, and the errors for all others."""
 
 from __future__ import annotations
 

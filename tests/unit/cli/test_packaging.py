@@ -1,4 +1,4 @@
-"""What is imported is declared, so that an installation from nothing has all of it."""
+"""Every imported package is a declared dependency, so that a fresh installation is complete."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_an_array_is_read_element_by_element_whatever_the_size_of_a_part(
     assert [part.start for part in read] == [0, *(part.position for part in read[:-1])]
     assert read[-1].final
     assert read[-1].position == path.stat().st_size
-    # From any part on, the rest.
+    # Reading can resume after any part and yields the rest.
     for index, part in enumerate(read[:-1]):
         rest = [record for later in read[index + 1 :] for record in later.records]
         assert [

@@ -1,4 +1,4 @@
-"""The unit of systemd: its text is one that systemd takes, and names what it was asked for."""
+"""The systemd unit: systemd accepts its text, and it contains the requested options."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_systemd_takes_each_line_of_the_unit(
     text = capsys.readouterr().out
     assert f"WantedBy={'multi-user' if options else 'default'}.target" in text
     assert _complaints(tmp_path, text, *options) == []
-    # What it would say of a line that is wrong.
+    # Systemd does complain about a line that is wrong.
     assert _complaints(tmp_path, text.replace("WatchdogSec=30", "WatchdogSec=often"), *options)
 
 

@@ -1,4 +1,6 @@
-"""`linckia top` and `status` on narrow terminals: golden screens, sorting, scrolling, and what is never hidden."""
+"""`linckia top` and `status` on narrow terminals: golden screens, sorting, scrolling, and columns that are never
+hidden.
+"""
 
 from __future__ import annotations
 

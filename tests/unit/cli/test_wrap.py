@@ -77,7 +77,7 @@ def test_the_command_is_mounted_with_its_folder_and_environment(
 
 
 class Session:
-    """Replaces the session: keeps what was on disk meanwhile, and may do something."""
+    """Replaces the session: records the files on disk meanwhile, and may run a function."""
 
     def __init__(self, data: Path, work: Callable[[argparse.Namespace], None] = lambda session: None) -> None:
         self.files: dict[str, str] = {}

@@ -33,7 +33,7 @@ def zipped(members: dict[str, str | bytes]) -> bytes:
 
 
 def relations(**targets: str) -> str:
-    """The kind that comes before `_` in each name, and what is referred to."""
+    """Return relationships to `targets`; the part of each name before `_` is the kind."""
     rows = "".join(
         f'<Relationship Id="{key}" Type="http://x/relationships/{key.partition("_")[0]}" Target="{target}"/>'
         for key, target in targets.items()
@@ -207,4 +207,4 @@ KINDS: dict[str, tuple[bytes, str]] = {
     "letter.eml": (mail(), "# Grüße vom Riff\n\nFrom: Ann <ann@example.org>\nTo: bob@example.org\n"),
     "box.mbox": (mbox(), "# Grüße vom Riff\n\n"),
 }
-"""By name: the content, and how its text begins."""
+"""The content of each file, and how its text begins."""

@@ -1,4 +1,4 @@
-"""A full disk and damaged pages: what was not done says so, what can be read is served, and work goes on by itself."""
+"""A full disk and damaged pages: failed changes report it, readable data is served, and work resumes by itself."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def lines(bench: Bench, pattern: str) -> int:
 
 
 async def settled(bench: Bench) -> None:
-    """Until nothing waits for the index."""
+    """Wait until the index has no pending work."""
 
     async def done() -> bool:
         return not (await bench.call(DocumentsStatus())).index_waiting

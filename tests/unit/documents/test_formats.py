@@ -1,4 +1,4 @@
-"""Documents of office programs, books, mail and notebooks are text with headings; what has none says why."""
+"""Office documents, books, mail and notebooks become text with headings; files without text say why."""
 
 from __future__ import annotations
 

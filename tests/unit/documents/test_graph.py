@@ -1,4 +1,4 @@
-"""The graph says what code defines, calls and imports, as far as the names in it tell; what is ambiguous says so."""
+"""The graph shows the definitions, calls and imports of code, as far as names reveal them; ambiguous edges say so."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_definitions_imports_calls_and_links_are_edges(tmp_path: Path) -> 
         assert not deep.truncated
         cut = await bench.call(DocumentsGraph(name="README.md", depth=3, limit=2))
         assert (len(cut.nodes), cut.truncated) == (2, True)
-        # What a pipeline goes on with: a document that is stored comes before a module that is not.
+        # Edges used by a pipeline: a document that is stored comes before a module that is not.
         first = await bench.call(DocumentsGraph(name="app/main.py", relation="IMPORTS", depth=2))
         assert first.nodes[0].path == f"{root}/app/util.py"
         assert (await bench.call(DocumentsGet(hash=first.nodes[0].hash))).name == "util.py"
@@ -124,8 +124,8 @@ async def test_what_is_called_on_self_and_super_is_looked_for_in_what_the_class_
             return {(s.partition("#")[2], t.removeprefix("symbol:"), certainty) for s, _, t, certainty in found}
 
         assert await calls("mid.py") == {("Mid.step", "base.py#Base.step", "resolved")}
-        # What `super(Mid, self)` means, and what has a method that strings have, is not guessed; what may come from
-        # a class that is not stored is not certain.
+        # The target of `super(Mid, self)`, and calls of methods that strings have, are not guessed; a call is not
+        # certain if its target may come from a class that is not stored.
         assert await calls("leaf.py") == {
             ("Leaf.step", "mid.py#Mid.step", "resolved"),
             ("Leaf.step", "base.py#Base.stop", "resolved"),

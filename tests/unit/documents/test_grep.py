@@ -76,7 +76,7 @@ async def test_matches_are_those_of_a_plain_scan_before_and_after_indexing(tmp_p
                 assert answer.file_count == len({name for name, _ in got})
                 assert not answer.truncated
             await indexed(bench)
-        # The index does exclude contents: that is what it is for.
+        # The index does exclude contents, as it should.
         assert (await grep(bench, "xalpha gammma")).searched < len(files)
 
 
@@ -200,7 +200,7 @@ async def test_what_a_match_needs_has_to_be_in_one_piece_of_a_text(tmp_path: Pat
         assert (await grep(bench, "alpha")).match_count == 3
         await bench.call(DocumentsDelete(name="*.txt"))
         with trio.fail_after(60):
-            # Until the collector of garbage has told the index.
+            # Wait until the garbage collector has told the index.
             while (await grep(bench, "line")).searched:
                 await bench.call(DocumentsStatus())
 

@@ -1,4 +1,4 @@
-"""What is read of a file of each language: its definitions, what they call, and what it imports."""
+"""The facts read from a file of each language: its definitions, calls and imports."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ async def test_what_is_unchanged_is_not_opened_and_what_was_deleted_meanwhile_is
         os.utime(file, (1, 1))
     async with documents(tmp_path) as bench:
         first = await bench.call(DocumentsAdd(path="tree", tags=["one"], collection="c"))
-        # Of a path, a size, times and an inode: without the bytes.
+        # Path, size, times and inode suffice: the bytes are not read.
         again = await bench.call(DocumentsAdd(path="tree", tags=["two"], metadata={"k": "v"}))
         assert (again.documents_unchanged, again.documents_added, again.bytes_stored) == (6, 0, 0)
         assert first.bytes_stored == again.size == 36

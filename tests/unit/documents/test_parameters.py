@@ -1,4 +1,4 @@
-"""What no type can say of the parameters of a change is known before any change of a batch is begun."""
+"""Rules that the types of the parameters cannot express are checked before any change of a batch begins."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ async def test_damage_is_an_error_of_the_document_that_has_it_and_of_no_other(tm
         grep = await bench.call(DocumentsGrep(pattern="needle"))
         assert grep.match_count == 0
         assert "bad.txt" in grep.degraded[0]
-        # Adding the same again does not hide the damage; what was stored can be deleted and stored anew.
+        # Adding the same document again does not hide the damage; the stored one can be deleted and stored again.
         await bench.call(DocumentsDelete(name="bad.txt"))
         await add_text(bench, "other.txt", "something else")
 

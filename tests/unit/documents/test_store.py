@@ -1,4 +1,4 @@
-"""What is added is there under each of its paths, once; what is deleted is gone; what is restored stays inside."""
+"""An added document is there under each of its paths, once; a deleted one is gone; a restored one stays inside."""
 
 from __future__ import annotations
 

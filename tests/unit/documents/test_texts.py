@@ -1,4 +1,6 @@
-"""Text is had from PDFs and UTF-16 as from plain text, misspelt words find, and what is watched comes in by itself."""
+"""PDFs and UTF-16 are searched like plain text, misspelt words find their documents, and watched files are added
+automatically.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +185,7 @@ async def test_a_search_that_has_not_heard_of_a_deletion_yet_answers_with_what_i
         assert sorted(order) == names
         monkeypatch.setattr(Outbox, "hurry", lambda outbox: None)
         await bench.call(DocumentsDelete(names=order[:4]))
-        # Of those that are left, the search was asked for no passage.
+        # The search was not asked for passages of the remaining documents.
         after = await bench.call(DocumentsSearch(query="zebra", type=keyword, limit=1))
         assert (after.total, [hit.name for hit in after.results]) == (2, order[4:5])
         assert after.results[0].snippet.startswith("zebra zebra")

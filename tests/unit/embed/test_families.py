@@ -91,7 +91,7 @@ def test_vectors_are_those_of_the_reference(folders: dict[str, Path], name: str)
         expected = reference(name, folders[name], prompts.get(prompt, ""))
         assert vectors.shape == expected.shape
         assert np.abs(vectors - expected).max() < 1e-4
-        # The texts are told apart, or the comparison would mean nothing.
+        # The vectors differ between the texts, or the comparison would mean nothing.
         assert np.abs(vectors[2] - vectors[4]).max() > 0.01
 
 

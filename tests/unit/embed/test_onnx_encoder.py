@@ -202,7 +202,7 @@ def test_what_is_faster_here_is_tried_once_and_remembered(tmp_path: Path, monkey
 
     assert measured(100, 300) is Backend.TORCH
     assert measured(100, 110) is Backend.ONNX
-    # Of another processor nothing is known.
+    # No measurement exists for another processor.
     assert measured(100, 300, "other") is Backend.ONNX
     assert measured(100, 300) is Backend.TORCH
     # Loading torch takes hundreds of megabytes, so it is used only if asked for.

@@ -1,4 +1,4 @@
-"""Tokens are cut where the model's reading ends, never padded, and what was cut is said."""
+"""Tokens are truncated at the model's limit, never padded, and truncation is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which model is taken, what is refused, and what the fingerprint stands for."""
+"""How the model is chosen, which files are refused, and what the fingerprint stands for."""
 
 from __future__ import annotations
 

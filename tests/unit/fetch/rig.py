@@ -1,4 +1,4 @@
-"""A real HTTP server on the loopback that answers as a test wants, and a store that keeps what it is given."""
+"""A real HTTP server on the loopback with scripted answers, and a store that keeps the data it receives."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ class Site:
 
 
 class Store:
-    """Stands for the service of documents: what was committed, by path."""
+    """Stands for the service of documents: committed contents by path."""
 
     def __init__(self) -> None:
         self.documents: dict[str, tuple[bytes, DocumentsPutBegin]] = {}
         self.uploads: dict[str, tuple[DocumentsPutBegin, bytearray]] = {}
         self.begun = 0
         self.lose = 0
-        """How many uploads are forgotten when they are to be committed, as by a crash."""
+        """How many uploads are lost when they should be committed, as by a crash."""
 
     @contextlib.asynccontextmanager
     async def open_service(self, env: Environment) -> AsyncIterator[Handlers]:
@@ -182,7 +182,7 @@ class Rig:
 async def fetching(
     folder: Path, answer: Answer, *, tls: ssl.SSLContext | None = None, **settings: Any
 ) -> AsyncIterator[Rig]:
-    """With the loopback allowed, unless `settings` say otherwise."""
+    """Run the service with the loopback allowed, unless `settings` say otherwise."""
     store = Store()
     given = {"allow": ["127.0.0.1"], **settings}
     services = {"documents": store.open_service, "fetch": main.open_service}

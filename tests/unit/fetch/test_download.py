@@ -1,4 +1,4 @@
-"""Downloads over real connections: stored once they are whole and right, gone on with where they broke off."""
+"""Downloads over real connections: stored once they are whole and right, and resumed after an interruption."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_wrong_checksum_stores_nothing(tmp_path: Path) -> None:
             await rig.call(Download(url=rig.url(), checksum="sha256:" + "0" * 64))
         assert caught.value.failure.field == "checksum"
         assert rig.store.begun == 0
-        # What was wrong is not gone on with.
+        # A download with a wrong checksum is not resumed.
         assert (await rig.call(Download(url=rig.url()))).resumed_from == 0
 
 

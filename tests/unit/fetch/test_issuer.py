@@ -1,4 +1,4 @@
-"""The issuer's keys, read over real HTTP: what the metadata may say, and what is never followed."""
+"""The issuer's keys, read over real HTTP: which metadata is accepted, and which links are never followed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def issuer_of(port: int, jwks_url: str = "", path: str = "") -> Issuer:
 
 
 async def read(pages: dict[str, Any], **more: str) -> tuple[Any, list[str]]:
-    """The keys, or the error; and what was asked for.  `PORT` in a page is the site's."""
+    """Return the keys, or the error, and the requests made.  `PORT` in a page is the site's."""
 
     async def answer(request: Request) -> None:
         page = pages.get(request.target)

@@ -1,5 +1,6 @@
-"""What tests of plans share: a root with files of each kind, a kernel that notes what is called, and how an execution
-went."""
+"""Shared parts of the tests of plans: a root with files of each kind, a kernel that records calls, and the result of an
+execution.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ def make(root: Path) -> None:
 
 
 class Kernel:
-    """In place of the kernel: what was called, and what comes of it."""
+    """Replaces the kernel: records calls, and returns scripted outcomes."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, object]]] = []
@@ -108,7 +109,7 @@ class Kernel:
         yield handlers
 
     async def called(self) -> None:
-        """Until the first call is under way."""
+        """Wait until the first call is under way."""
         with trio.fail_after(PATIENCE_S):
             await self.paused.wait()
 

@@ -102,7 +102,7 @@ class OnDisk:
                 self.entries[path] = os.lstat(path)
 
     def folders(self) -> list[str]:
-        """The directories, each before what is in it."""
+        """Yield the directories, each before its contents."""
         return [path for path, status in self.entries.items() if stat.S_ISDIR(status.st_mode)]
 
     def sums(self, folder: str) -> tuple[int, int, int, int]:
@@ -135,7 +135,7 @@ def stored(folder: Path, *, hidden: bool = False) -> dict[str, tuple[int, ...]]:
 
 
 def differences(folder: Path, *roots: Path, hidden: bool = False) -> list[str]:
-    """Where the index, with `hidden` all that it has, is not what is on the disk below `roots`, in words."""
+    """Describe the differences between the index (with `hidden`, all of its rows) and the disk below `roots`."""
     found = stored(folder, hidden=hidden)
     wrong = []
     for root in roots:

@@ -1,4 +1,4 @@
-"""A rescan has others look at a part of what is stored, and is right whether they answer, refuse or die."""
+"""A rescan lets other processes compare a part of the stored rows, and is right whether they answer, refuse or die."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_rescan_goes_on_where_the_others_die(tmp_path: Path) -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(index, bench, root)
                 await running.ended.wait()
-                # As the kernel does, which answers for whoever died.
+                # The kernel answers for dead services in the same way.
                 await bench.stop("compare")
         assert died
         assert differences(data, root) == []

@@ -1,4 +1,4 @@
-"""Killed in the middle of a scan: what is in the index is consistent, and the job goes on at the next start."""
+"""Killed in the middle of a scan: the index is consistent, and the job resumes at the next start."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_job_whose_process_dies_twice_fails_with_that_cause(tmp_path: Path
     data.mkdir()
     make_tree(root, random.Random(12), ENTRIES)
     await trio.to_thread.run_sync(_kill_when, data, root, 100)
-    # The second process takes the first one's job up; it is killed with it in hand.
+    # The second process resumes the first one's job; it is killed while it works on it.
     database = apsw.Connection(str(data / "files/files.db"))
     database.execute("UPDATE job SET attempt = 2, status = 'running'")
     database.close()

@@ -1,4 +1,4 @@
-"""`grep-files`: ripgrep's rules, bounded answers that go on where they ended, and the same found whoever looks."""
+"""`grep-files`: ripgrep's rules, bounded answers with cursors to continue, and the same matches for every worker."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ async def test_what_is_left_out_is_what_ripgrep_leaves_out(tmp_path: Path) -> No
     shown = [".shown", "inner.txt", "keep.log", "plain.txt", "other/c.log", "sub/b.log", "sub/deep.log", "sub/top.txt"]
     async with files_service(tmp_path / "data", root) as bench:
         assert await names(bench, root) == shown
-        # From within, the rules above count too.
+        # Rules of parent folders also apply to a search that starts below them.
         assert await names(bench, root / "sub") == ["b.log", "deep.log", "top.txt"]
         every = {name for name in RULES if name not in ("binary", "none.txt") and "ignore" not in name}
         assert set(await names(bench, root, no_ignore=True, hidden=True)) == every - {".git/info/exclude"}
         assert set(await names(bench, root, hidden=True)) == {
             *shown, ".hidden", ".dot/file", ".git/config", "other/.git/HEAD"
         }  # fmt: skip
-        # A glob comes before all other rules; what is named is searched whatever they say.
+        # A glob overrides all other rules; a file named in the request is always searched.
         assert await names(bench, root, glob="*.log") == ["a.log", "keep.log", "new\nline.log", "other/c.log",
                                                           "sub/b.log", "sub/deep.log"]  # fmt: skip
         assert await names(bench, root, glob="*.{txt,log} !sub/** !a.*") == [
@@ -112,7 +112,7 @@ async def test_what_is_left_out_is_what_ripgrep_leaves_out(tmp_path: Path) -> No
         outside = tmp_path / "outside"
         put(outside, {".gitignore": "*.log\n", "x.log": "needle"})
     async with files_service(tmp_path / "data2", outside) as bench:
-        # Of no repository.
+        # A `.gitignore` outside a repository is not applied.
         assert await names(bench, outside) == ["x.log"]
 
 

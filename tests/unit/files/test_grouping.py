@@ -92,7 +92,7 @@ async def test_no_edge_closes_a_cycle(tmp_path: Path) -> None:
         await bench.call(ResourceSetRemoveChild(parent="a", child="c"))
         with pytest.raises(OperationError, match="its children: b"):
             await bench.call(ResourceSetRemoveChild(parent="a", child="c"))
-        # With the other edges gone this one closes nothing any more.
+        # Once the other edges are gone, this one no longer closes a cycle.
         await bench.call(ResourceSetRemoveChild(parent="a", child="b"))
         assert (await bench.call(ResourceSetAddChild(parent="c", child="a"))).changed
 

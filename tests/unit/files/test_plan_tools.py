@@ -27,7 +27,7 @@ from tests.unit.files.rig import index
 from tests.waiting import until
 
 A_SET = ToolOutcome(tool="resource-set-create", arguments={"name": "{{entry.name}}"})
-"""For each entry that matches, one of its name."""
+"""One set for each matching entry, with its name."""
 
 
 def with_files(tmp_path: Path, count: int) -> Path:
@@ -95,7 +95,7 @@ async def test_active_again_a_plan_goes_on_where_its_pause_ended_it(tmp_path: Pa
         done = await ended(bench, "p")
         assert (done.execution_id, done.status, done.entries_processed) == (started.execution_id, "completed", 6)
         assert sorted(str(given["name"]) for _, given in kernel.calls) == [f"{n}.txt" for n in range(6)]
-        # What was under way may have been done; it is not repeated.
+        # The call in flight may have been executed; it is not repeated.
         assert done.outcomes_failed == 1
 
         follow = SelectionOutcome(selectionSetName="seen")
@@ -176,7 +176,7 @@ async def test_execution_goes_on_after_its_process_died_and_repeats_no_call(tmp_
         assert (done.execution_id, done.status) == (started.execution_id, "completed")
         assert (done.entries_processed, done.entries_matched) == (6, 6)
         assert len(kernel.calls) == len({str(given["name"]) for _, given in kernel.calls}) == 6
-        # What was under way may have been done; that is said.
+        # The call in flight may have been executed; the result says so.
         assert done.outcomes_failed == 1
         assert "it may or may not have been done" in (done.error or "")
 

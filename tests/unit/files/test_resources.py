@@ -319,7 +319,7 @@ async def test_a_page_is_the_same_whether_few_or_many_match(tmp_path: Path) -> N
                         few, many = (select.first(db, order, limit=20, offset=3, few=n) for n in (10_000, 0))
                         assert [*few[:2], *few[2]] == [*many[:2], *many[2]]
         for metric in ("size", "count", "files", "directories"):
-            # Of a set alone nothing is grouped.
+            # The sums of a single set need no grouping.
             alone, first = (sets.sums_by_part(columns, db, [[one], other], metric) for other in ([], [two]))
             assert alone[0] == first[0]
     database.close()

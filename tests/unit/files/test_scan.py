@@ -1,4 +1,4 @@
-"""The index is what is on the disk: every entry, and every directory's sums, after each scan, whatever had changed."""
+"""The index equals the disk after each scan, whatever had changed: every entry, and every directory's sums."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from tests.unit.files.rig import change_tree, differences, files_service, follow
 from tests.waiting import until
 
 PATIENCE_S = 20
-"""After which a test fails; nothing waits that long where all is well."""
+"""Time after which a test fails; no wait takes that long if all is well."""
 
 
 @asynccontextmanager
@@ -67,7 +67,7 @@ async def until_empty(check: Callable[[], list[str]]) -> None:
 
 
 def unsure(data: Path) -> list[str]:
-    """Folders that were listed beside the watcher and are to be looked at again."""
+    """Return the folders that were listed without the watcher and need another look."""
     db = apsw.Connection(str(data / "files/files.db"), flags=apsw.SQLITE_OPEN_READWRITE)
     db.set_busy_timeout(10_000)  # the service writes to it, too
     try:

@@ -118,7 +118,7 @@ async def test_what_was_stored_outlives_a_damaged_page(tmp_path: Path, table: st
         damage_page(database_of(data), pages_of(database_of(data), table)[0])
         async with files_service(data, root, trash=True) as bench:
             with trio.fail_after(30):
-                # Whatever first reads the page has the database begun again.
+                # The first reader of the page makes the service start a new database.
                 while not (await _diagnosed(bench)).startswith("ok"):  # noqa: ASYNC110  # no event reaches a client
                     await trio.sleep(0.01)
             await until_ended(bench)
@@ -257,10 +257,10 @@ async def test_a_change_that_the_disk_has_no_room_for_was_not_done(tmp_path: Pat
                 struck = one.struck
                 assert done is not None or names_in(root) == before, "it said that nothing was done"
                 if done is not None:
-                    # Of several, some may be done; each says of itself.
+                    # A batch may be done in part; each of its items reports its own result.
                     assert (before == names_in(root)) == (done == 0)
                 one.room()
-                # What was left of it is done by the next change at the latest.
+                # The next change at the latest completes unfinished work.
                 await change(bench, root, kind)
                 await bench.call(MoveFiles(moves=pairs((root / "a", root / "c"))))
                 assert differences(data, root) == []

@@ -1,4 +1,4 @@
-"""`read-file`, `edit-file` and `write-file`: a text is read as it is, changed only where that is meant, and kept."""
+"""`read-file`, `edit-file` and `write-file`: a text is read unaltered, changed only as requested, and kept."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def lines(where: str, new: str) -> dict[str, str]:
     "case",
     [
         *reported("edit_file_lines"),
-        # Given from the end, deleted and grown, and after an edit by text that grows what is before.
+        # Lines counted from the end, deleted and added lines, and edits after a text edit that lengthens earlier lines.
         {"before": TEN, "edits": [lines("9-10", "end\n"), lines("1", "a\nb\n")],
          "after": "a\nb\n" + TEN[2:-5] + "end\n"},
         {"before": TEN, "edits": [{"old": "1\n2", "new": "1\nx\ny\n2"}, lines("4", "D\n")],

@@ -37,12 +37,12 @@ def root(tmp_path: Path) -> Path:
 
 
 def shown(data: Path, root: Path) -> set[str]:
-    """What is a row of its own, below the root."""
+    """Return the paths below the root that have a row of their own."""
     return {str(Path(path).relative_to(root)) for path in stored(data) if path.startswith(f"{root}/")}
 
 
 def wrong(data: Path, root: Path) -> list[str]:
-    """Where what the index has, shown or not, is not what is on the disk."""
+    """Return the differences between the index, with hidden rows, and the disk."""
     return differences(data, root, hidden=True)
 
 
@@ -69,7 +69,7 @@ async def test_folders_of_tools_stand_as_one_row_with_the_sums_of_the_disk(tmp_p
         folders = await bench.call(TopDirectories(path=str(root)))
         assert ({entry.name for entry in folders.entries}, folders.total) == ({".git", "src", "node_modules"}, 3)
         assert (await bench.call(FindDuplicates(path=str(root)))).groups == []
-        # What is summed up is all that is there.
+        # The sums include all files.
         assert sum(share.count for share in (await bench.call(SpaceSummaryOf(path=str(root)))).by_type) == 7
         inside = await bench.call(Navigate(path=str(root / ".git")))
         assert (inside.entries, inside.total) == ([], 0)
@@ -84,7 +84,7 @@ async def test_what_is_in_them_is_listed_when_it_is_asked_for_and_no_longer_when
     data = tmp_path / "data"
     async with files_service(data, root) as bench:
         await index(bench, root)
-        # A young scan that showed less is none.
+        # A recent scan with other settings does not count.
         told = await index(bench, root, no_ignore=True, force=False)
         assert (told.skipped, told.whole_folders) == (False, None)
         assert differences(data, root) == []

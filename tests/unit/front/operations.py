@@ -45,7 +45,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
 @_op("t_pair", text="text", surfaces=("yaml",))
 class PairOp(Params[Pair], frozen=True, kw_only=True):
-    """Answers its text in a pair."""
+    """Returns its text in a pair."""
 
     text: Annotated[str, Meta(min_length=1, max_length=1000, description="Any text")]
     count: Annotated[int, Meta(ge=0, le=10, description="How many numbers")] = 0
@@ -53,24 +53,24 @@ class PairOp(Params[Pair], frozen=True, kw_only=True):
 
 @_op("t_string")
 class StringOp(Params[str], frozen=True, kw_only=True):
-    """Answers a bare string."""
+    """Returns a bare string."""
 
     colour: Annotated[Colour, Meta(description="A colour")] = Colour.RED
 
 
 @_op("t_list", access=Access.WRITE, idempotent=False)
 class ListOp(Params[list[int]], frozen=True, kw_only=True):
-    """Answers a list."""
+    """Returns a list."""
 
 
 @_op("t_nothing", access=Access.DESTRUCTIVE)
 class NothingOp(Params[None], frozen=True, kw_only=True):
-    """Answers null."""
+    """Returns null."""
 
 
 @_op("t_dict")
 class DictOp(Params[dict[str, Any]], frozen=True, kw_only=True):
-    """Answers an object without a fixed form."""
+    """Returns an object without a fixed form."""
 
 
 class How(enum.StrEnum):
@@ -100,14 +100,14 @@ def fail(how: How) -> None:
 
 @_op("t_fail")
 class FailOp(Params[str], frozen=True, kw_only=True):
-    """Fails as it is told to."""
+    """Fails as requested."""
 
     how: How
 
 
 @_op("t_fail_coded", codes={-32002: "not found"})
 class FailCodedOp(Params[str], frozen=True, kw_only=True):
-    """Fails as it is told to, with codes of its own."""
+    """Fails as requested, with codes of its own."""
 
     how: How
 
@@ -121,19 +121,19 @@ class ProgressOp(Params[str], frozen=True, kw_only=True):
 
 @_op("t_wait")
 class WaitOp(Params[str], frozen=True, kw_only=True):
-    """Waits until it is cancelled, or for so many seconds."""
+    """Waits until it is cancelled, or for the given number of seconds."""
 
     seconds: float = 3600.0
 
 
 @_op("t_inner", role=Role.INTERNAL)
 class InnerOp(Params[str], frozen=True, kw_only=True):
-    """For services only."""
+    """Callable by services only."""
 
 
 @_op("t_operator", callers=("operator",))
 class OperatorOp(Params[str], frozen=True, kw_only=True):
-    """For operators only."""
+    """Callable by operators only."""
 
 
 @_op("t_page", role=Role.RESOURCE, resource=Resource(uri="t://page/{number}", name="Page", mime_type="text/plain"))

@@ -1,4 +1,4 @@
-"""The SDK's own transports over a surface's server: what they answer is what clients of every other server get."""
+"""The SDK's own transports over a surface's server: their answers are those that clients of every other server get."""
 
 from __future__ import annotations
 

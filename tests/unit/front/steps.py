@@ -43,7 +43,7 @@ class Search(Params[Hits], frozen=True, kw_only=True):
 
 @_step("documents_get", step="get")
 class Get(Params[dict[str, Any]], frozen=True, kw_only=True):
-    """Answer what it was given."""
+    """Return the given value."""
 
     hash: str
     include_content: bool = False
@@ -54,7 +54,7 @@ class Get(Params[dict[str, Any]], frozen=True, kw_only=True):
 
 @_step("documents_grep", step="grep")
 class Grep(Params[dict[str, Any]], frozen=True, kw_only=True):
-    """Fail, as it is told to."""
+    """Fail as requested."""
 
     pattern: str
     maybe: bool = False

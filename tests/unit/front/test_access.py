@@ -1,4 +1,4 @@
-"""Whose request it is, and that what is served ends with the token."""
+"""Requests are attributed to their token's owner, and their streams end with the token."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ async def test_what_is_no_message_is_answered_beside_the_others() -> None:
     for answers in (over_stdio, over_http):
         assert [answer["error"]["code"] for answer in answers if answer["id"] is None] == [-32600] * 3
         mine = [answer for answer in answers if answer["id"] in (1, "1")]
-        # One id, one call: the second use of it cannot be told from the first.
+        # Two uses of an id are indistinguishable, so only one call runs.
         assert sorted("error" in answer for answer in mine) == [False, True, True]
 
 

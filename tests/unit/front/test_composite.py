@@ -356,7 +356,7 @@ async def test_describe_lists_the_ops_of_the_surface() -> None:
 async def test_describe_answers_one_op_in_full(client: Client) -> None:
     result = await client.query({"op": "describe", "params": {"target": "get"}})
     assert (result["op"], result["category"], result["readOnly"]) == ("get", "query", True)
-    assert result["description"] == "Answer what it was given."
+    assert result["description"] == "Return the given value."
     assert result["paramsSchema"]["required"] == ["hash"]
     assert result["paramsSchema"]["properties"]["depth"] == {"type": "integer", "default": 2}
     result = await client.query({"op": "describe", "params": {"target": "delete"}})

@@ -1,4 +1,4 @@
-"""What is written to a client's descriptor without waiting for it."""
+"""Writes to a client's descriptor that never wait for it."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def test_entries_keep_what_identifies_them_and_lose_empty_values_first(entries: 
             if isinstance(whole.get(name), str) and len(whole[name]) <= 30 and name in whole:
                 assert entry[name] == whole[name]
         if entry.keys() < whole.keys():
-            # What was left out first is what says nothing.
+            # Empty values are left out first.
             assert all(member for name, member in entry.items() if name not in IDENTITIES)
     if len(shown) < len(entries):
         assert f"services: {len(shown)} of {len(entries)} shown" in short["more"]["left_out"][0]

@@ -1,4 +1,4 @@
-"""One client's flood leaves the others their turns, and what is in hand is bounded."""
+"""One client's flood leaves the others their turns, and the work in flight is bounded."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_who_goes_while_waiting_gives_the_turn_on(autojump_clock: trio.tes
         with trio.CancelScope() as gone:
 
             async def withdraw_and_call() -> None:
-                # In one step: it is withdrawn, and learns that its turn has come.
+                # Withdraw it and give it its turn in the same step.
                 gone.cancel()
                 limiter.release(next(iter(limiter._held)))
 

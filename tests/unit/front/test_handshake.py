@@ -1,4 +1,4 @@
-"""What is answered before the SDK is loaded is what the SDK would have answered, and the SDK knows of it afterwards."""
+"""Answers sent before the SDK is loaded equal the SDK's own, and the SDK knows of them afterwards."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ async def served(relay: http_server.Relay | None = None, **limits: float) -> Asy
 
 
 async def said(port: int, *pieces: bytes, until: bytes = b"") -> bytes:
-    """What comes back for `pieces`, up to the end or up to `until`."""
+    """Return the response to `pieces`, up to the end or up to `until`."""
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         for piece in pieces:
             await stream.send_all(piece)
@@ -158,14 +158,14 @@ async def test_a_head_or_a_body_that_does_not_come_in_time_ends_its_connection()
 
 
 async def exchange(stream: trio.SocketStream, sent: bytes) -> bytes:
-    """What comes back for `sent` at once."""
+    """Return the response to `sent` at once."""
     with trio.fail_after(20):
         await stream.send_all(sent)
         return bytes(await stream.receive_some(65536))
 
 
 async def opened(stack: contextlib.AsyncExitStack, port: int, sent: bytes = b"") -> trio.SocketStream:
-    """A connection that the server has taken; what it sends, if anything, is answered."""
+    """Open a connection and wait until the server has accepted it; its requests, if any, are answered."""
     stream = await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port))
     if sent:
         assert (await exchange(stream, sent)).startswith(b"HTTP/1.1 200 ")
@@ -320,7 +320,7 @@ async def test_an_answer_is_read_though_more_was_sent_after_the_last_request() -
 
 
 class Relay:
-    """Of two servers in this process."""
+    """Relays connections between two servers in this process."""
 
     def __init__(self) -> None:
         self.left, self._taken = trio.open_memory_channel[socket.socket](100)
@@ -338,7 +338,7 @@ class Relay:
 
 
 async def test_connections_between_two_requests_go_on_at_the_next_server() -> None:
-    """Those that wait, that have sent what was not read yet, that are being answered, and that have just come."""
+    """The connections are waiting, have sent unread bytes, are being answered, or are new."""
     relay = Relay()
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(relay.close)

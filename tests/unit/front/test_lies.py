@@ -1,4 +1,4 @@
-"""A service may answer anything: on every way to a client, what is no result is a failure of that call."""
+"""A service may answer anything: on every way to a client, an invalid result is a failure of that call."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What the surfaces cost a model, and that what is listed still says the truth: of the calls that are taken, and of the
-answers that are given.
+"""The listing's cost for a model, and that listings are correct about accepted calls and returned answers.
 
 Tokens are characters / 4 of the compact JSON; o200k_base, a large model's tokenizer, counts 2 % fewer of these lists.
 """

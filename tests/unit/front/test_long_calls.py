@@ -30,7 +30,9 @@ def task(state: Any = "working", **more: Any) -> Task:
 
 
 class Services:
-    """Answers calls by their parameters, and records them. With `outlasts`, long calls outlast their clients."""
+    """Scripted answers to calls, by their parameters; also records the calls. With `outlasts`, long calls outlast their
+    clients.
+    """
 
     def __init__(self, *, outlasts: bool = False, **answers: Any) -> None:
         self.outlasts = outlasts

@@ -75,7 +75,7 @@ async def test_a_malformed_event_does_no_harm() -> None:
 async def test_a_client_is_told_only_of_lists_that_its_surface_has() -> None:
     async with gateway_in_process() as (gateway, dispatcher), connected(gateway, "yaml") as wire:
         await wire.initialize()
-        # Once it has seen a list it is told when that changes.
+        # A client that has seen a list is notified when it changes.
         await wire.send({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
         assert (await wire.receive())["result"]["tools"]
         dispatcher.publish(mcp.LIST_CHANGED, ListChanged(list="prompts"))

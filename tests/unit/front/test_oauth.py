@@ -1,4 +1,4 @@
-"""Tokens of an issuer: what is taken, and every way that a token of somebody else's making is not."""
+"""Tokens of an issuer: which are accepted, and that every kind of forged token is refused."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def issuer() -> Issuer:
 
 
 class Reader:
-    """Answers the issuer's keys, and counts."""
+    """Returns the issuer's keys, and counts the calls."""
 
     def __init__(self, issuer: Issuer) -> None:
         self.issuer = issuer

@@ -79,7 +79,7 @@ def write(folder: Path, name: str, text: str | bytes) -> None:
     (folder / "prompts").mkdir(exist_ok=True)
     draft = folder / "draft"
     draft.write_bytes(text if isinstance(text, bytes) else text.encode())
-    # At once, so that no one finds half of it.
+    # Write it atomically, so that no one reads half of it.
     draft.rename(folder / "prompts" / name)
 
 

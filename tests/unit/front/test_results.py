@@ -42,7 +42,7 @@ async def test_json_that_a_service_wrote_reaches_the_client_as_plain_data_would(
 
 def test_result_of_which_the_kernel_reads_more_than_its_json_comes_as_plain_data() -> None:
     table = ops.load()
-    # One is shown as a text of its own, of the other a preview is made.
+    # One is shown as a text of its own; a preview is made of the other.
     assert not may_be_written(table["knowledge_stats_summary"])
     assert not may_be_written(table["search_everything"])
 

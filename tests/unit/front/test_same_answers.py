@@ -1,6 +1,6 @@
 """Every message is answered as the SDK's own transports answer it, over stdio and HTTP, in every revision.
 
-Calls of tools in all their forms are in `test_fast_path`, and what is sent while the SDK loads in `test_handshake`.
+Calls of tools in all their forms are in `test_fast_path`, and messages sent while the SDK loads in `test_handshake`.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def enveloped(params: Any, **meta: Any) -> Any:
 
 
 def comparable(answer: Any) -> Any:
-    """A message without what is sealed anew each time, and without absent details."""
+    """Return a message without its sealed parts, which differ each time, and without absent details."""
     if isinstance(answer.get("error"), dict) and answer["error"].get("data") is None:
         answer["error"].pop("data", None)
     if isinstance(answer.get("result"), dict):
@@ -216,10 +216,10 @@ async def opened(app: ASGIApp, version: str) -> dict[str, str]:
 
 
 def seen(reply: Response, *, own_words: bool = False) -> Any:
-    """What is compared of a response.
+    """Return the parts of a response to compare.
 
     Args:
-        own_words: whether only its status is, because we say better what is wrong.
+        own_words: whether to compare only the status, because our error text is better.
     """
     if own_words:
         return reply.status
@@ -229,7 +229,7 @@ def seen(reply: Response, *, own_words: bool = False) -> Any:
 async def compare_http(
     version: str, exchanges: list[tuple[str, bytes, dict[str, str | None]]], *, stateless: bool = False
 ) -> None:
-    """Compare what is answered to requests with these methods, bodies, and changes to their headers."""
+    """Compare the answers to requests with these methods, bodies, and changes to their headers."""
     found: list[list[Any]] = []
     for side in (http_of_ours, http_of_the_sdk):
         async with side(stateless=stateless) as app:
@@ -360,7 +360,7 @@ async def test_http_judges_headers_as_the_sdk_does(version: str) -> None:
 )
 @pytest.mark.parametrize("version", ["2025-11-25", MODERN])
 async def test_http_refuses_what_is_not_a_message_as_the_sdk_does(version: str, body: bytes) -> None:
-    """In our own words, which name the request if they can.
+    """Our own error text names the request if possible.
 
     A request whose id is neither a string nor an integer is refused by us alone: see `tests/hostile`.
     """

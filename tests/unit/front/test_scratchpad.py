@@ -46,7 +46,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
 @operation("k_search", service="test", access=Access.READ, idempotent=True, deadline_s=5, surfaces=("knowledge",))
 class Search(Params[Results], frozen=True, kw_only=True):
-    """Finds as many as it is told to."""
+    """Finds as many as requested."""
 
     hits: int
     salt: str = ""
@@ -62,14 +62,14 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
     "k_read", service="test", access=Access.READ, idempotent=True, deadline_s=5, surfaces=("knowledge",), text="text"
 )
 class Read(Params[Text], frozen=True, kw_only=True):
-    """Answers so many bytes."""
+    """Returns the requested number of bytes."""
 
     size: int
 
 
 @operation("o_read", service="test", access=Access.READ, idempotent=True, deadline_s=5, text="text")
 class Other(Params[Text], frozen=True, kw_only=True):
-    """Answers so many bytes, and is no knowledge tool."""
+    """Returns the requested number of bytes, and is no knowledge tool."""
 
     size: int
 

@@ -43,7 +43,7 @@ class Session:
             nursery.cancel_scope.cancel()
 
     async def answers(self, count: int) -> dict[Any, dict[str, Any]]:
-        """The next answers by their ids, without what is said beside them."""
+        """Return the next answers by their ids, without other messages."""
         found: dict[Any, dict[str, Any]] = {}
         while len(found) < count:
             message = await self.wire.receive()

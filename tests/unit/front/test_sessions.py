@@ -279,7 +279,7 @@ async def test_a_session_is_the_same_at_every_front() -> None:
         for wire in (both.one, both.other):
             assert (await both.calls(wire, "t_string"))["isError"] is False
             assert (await wire.rpc("tools/list")).message["result"]["tools"]
-        # What is said to one holds at the other, whether that has the session already or takes it up.
+        # A setting made at one front holds at the other, whether that has the session already or takes it over.
         assert (await both.other.rpc("logging/setLevel", {"level": "error"})).status == 200
         assert [len((await lines(wire)).messages) for wire in (both.one, both.other)] == [1, 1]
         assert (await both.one.rpc("logging/setLevel", {"level": "debug"})).status == 200
@@ -311,7 +311,7 @@ async def test_an_answer_that_comes_to_another_front_reaches_the_call_that_asked
 
 @pytest.mark.usefixtures("bridged")
 async def test_a_session_listens_at_any_front_for_what_it_subscribed_to_at_another() -> None:
-    """One that has the session already is told, and one that takes it up, as after a death, asks the kernel."""
+    """A front that has the session is notified, and one that takes it over, as after a death, asks the kernel."""
     async with two() as both, trio.open_nursery() as nursery:
         await both.initialize()
         for wire in (both.one, both.other):

@@ -1,4 +1,4 @@
-"""Surfaces: what is shown follows from the operations alone, and what is not shown cannot be called."""
+"""Surfaces: the tools shown follow from the operations alone, and tools that are not shown cannot be called."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def references(schema: Any) -> list[str]:
 def test_annotations_follow_from_access(everything: ops.Table) -> None:
     for tool in Surface("all", everything).listed_tools:
         operation = everything[tool["name"]]
-        # What it does not say is what the protocol takes for granted; of what only reads the rest means nothing.
+        # Absent hints have the protocol's defaults; the other hints mean nothing for a read-only tool.
         assert (
             operation.access is not Access.READ or "destructiveHint" not in tool["annotations"] or operation.is_content
         )

@@ -176,7 +176,7 @@ async def share_found(search: ToolSearch, *, held_out: bool) -> float:
 
 
 def copies(times: int) -> dict[str, Operation[object]]:
-    """The tools of the real servers, mounted so many times."""
+    """Mount the tools of the real servers `count` times."""
     every = [
         tool
         for number in range(times)

@@ -1,4 +1,4 @@
-"""A raw client over pipes: what it sends and sees is lines of JSON, nothing else."""
+"""A raw client over pipes: it sends and receives lines of JSON, nothing else."""
 
 from __future__ import annotations
 

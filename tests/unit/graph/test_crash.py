@@ -1,4 +1,4 @@
-"""Whatever a put acknowledged is there after SIGKILL; what it did not is there as a whole or not at all."""
+"""Every acknowledged put is there after SIGKILL; an unacknowledged one is there as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def put_until_killed(path: Path, acknowledged: int) -> int:
             last = int(child.stdout.readline())
     finally:
         os.kill(child.pid, signal.SIGKILL)
-        # What was acknowledged between the last line read and the kill counts too.
+        # Puts acknowledged between the last line read and the kill count too.
         rest = child.stdout.read().split()
         child.stdout.close()
         child.wait()

@@ -1,4 +1,4 @@
-"""Killed in the middle of its work and started again: nothing lost, nothing twice, every id as it was."""
+"""Killed in the middle of its work and restarted: nothing is lost, nothing is there twice, every id is unchanged."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_ingest_that_is_killed_again_and_again_ends_complete(tmp_path: Path, see
 
 
 def test_failure_of_the_log_is_a_failure_of_the_test(tmp_path: Path) -> None:
-    """The double itself must not lose what it acknowledged, or the test above would prove nothing."""
+    """The double itself must keep everything it acknowledged, or the test above would prove nothing."""
     search = LoggedSearch(tmp_path / "log")
     search.groups.update({"a": Group(id="a", items=[]), "b": Group(id="b", items=[])})
     search.groups.pop("a")

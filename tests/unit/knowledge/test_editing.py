@@ -1,4 +1,4 @@
-"""Edits of a note's text: what is asked for changes, and every other byte stays."""
+"""Edits of a note's text: the requested part changes, and every other byte stays."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.unit.runtime.faults import Disk, damage_page, disk, files_in, pages_o
 
 
 async def struck(full: Disk) -> None:
-    """Until a statement has found the disk full."""
+    """Wait until a statement has found the disk full."""
     with trio.fail_after(10):
         while not full.struck:  # noqa: ASYNC110  # no event tells
             await trio.sleep(0.01)

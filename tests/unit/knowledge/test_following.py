@@ -50,7 +50,7 @@ async def watched(bench: Bench) -> None:
 
 
 async def eventually(bench: Bench, query: str, ids: list[str]) -> None:
-    """Until a search finds just these."""
+    """Wait until a search finds exactly these."""
     with trio.fail_after(10):
         while await found(bench, query) != ids:  # noqa: ASYNC110  # no event tells
             await trio.sleep(0.01)
@@ -64,7 +64,7 @@ async def test_every_change_shows_without_a_walk_of_the_folders(tmp_path: Path, 
         await eventually(bench, "zebra", ["a"])
         write(root, "a.md", "# A\n\nThe okapi walks.")
         await eventually(bench, "okapi", ["a"])
-        # The walk that the watcher asked for when it took over goes before what it reports.
+        # The watcher requests a full walk when it takes over, and that walk precedes its reports.
         before = (await bench.call(KnowledgeStatus())).last_scan
         assert await found(bench, "zebra") == []
         assert await bench.call(ExploreLinks(id="a")) == []
@@ -92,7 +92,7 @@ async def test_added_tags_show_at_once(tmp_path: Path, root: Path) -> None:
     async with following(tmp_path / "data", root, MemorySearch()) as bench:
         await until(bench, lambda status: status.notes == 1 and not status.pending)
         await bench.call(InjectTags(file_path="a.md", tags=["[SEES: b]", "striped"]))
-        # Whoever asks next finds them.
+        # The next request finds them.
         assert [link.target for link in await bench.call(ExploreLinks(id="a"))] == ["b"]
         assert [note.id for note in await bench.call(QueryByTags(tags=["striped"]))] == ["a"]
 
@@ -181,7 +181,7 @@ async def test_what_changes_while_either_is_dead_is_found(tmp_path: Path, root: 
             await eventually(bench, f"changed{turn}", [f"n{turn}"])
             await eventually(bench, f"number{20 + turn}", [f"m{turn}"])
             await eventually(bench, f"number{10 + turn}", [])
-        # What is gone is left out of answers at once, and taken out of the search when nothing else is to do.
+        # Deleted notes are left out of answers at once, and removed from the search when nothing else needs doing.
         with trio.fail_after(10):
             while sorted(search.groups) != sorted(name.removesuffix(".md") for name in os.listdir(root)):  # noqa: ASYNC110
                 await trio.sleep(0.01)

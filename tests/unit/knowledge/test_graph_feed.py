@@ -54,7 +54,7 @@ async def notes_and_graph(folder: Path, root: Path) -> AsyncIterator[Bench]:
 
 
 async def fed(bench: Bench, count: int) -> None:
-    """Until a scan that ended after this call left `count` notes, and the graph was told of all."""
+    """Wait until a scan that ended after this call left `count` notes, and the graph has received all of them."""
     await settled(bench, count, within_s=20)
     await until(bench, lambda status: not status.graph_pending, within_s=20)
 
@@ -92,7 +92,7 @@ async def test_graph_that_was_away_or_begins_anew_is_told_everything(tmp_path: P
         await bench.stop("graph")
         write(root, "new.md", "# New\n\n[[n0]]\n")
         await until(bench, lambda s: s.notes == 21 and not s.pending and s.graph_waiting is not None)
-        # Its database is lost, and has what no note says.
+        # Replace the graph's lost database by one with links that no note contains.
         for file in (folder / "graph").glob("graph.db*"):
             file.unlink()
         other = graph_tables.open_database(folder / "graph" / "graph.db")
@@ -158,7 +158,7 @@ async def test_graph_that_begins_again_while_it_runs_is_fed_again(tmp_path: Path
         with trio.fail_after(10):
             while (await bench.call(GraphNodes(corpus="notes", limit=0))).epoch == before:  # noqa: ASYNC110
                 await trio.sleep(0.01)
-        # No note changes: the graph's own change is what is noticed.
+        # No note changes: the knowledge service notices the change in the graph itself.
         with trio.fail_after(10):
             while (await bench.call(GraphStats())).edges < 100:  # noqa: ASYNC110  # no event tells
                 await trio.sleep(0.01)

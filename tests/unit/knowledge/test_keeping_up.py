@@ -49,7 +49,7 @@ async def test_edit_that_keeps_size_and_mtime_shows(tmp_path: Path, root: Path) 
 
 
 async def held(search: MemorySearch, ids: set[str]) -> None:
-    """Until the search holds these; what has gone is taken out once nothing else is to do."""
+    """Wait until the search holds exactly these; deleted notes are removed once nothing else needs doing."""
     with trio.fail_after(10):
         while search.groups.keys() != ids:  # noqa: ASYNC110
             await trio.sleep(0.01)
@@ -74,7 +74,7 @@ async def test_ids_follow_from_the_files_whatever_came_first(
         (root / "a/note.md").unlink()
         await settled(bench, 4)
         await held(search, {"index", "note", "z-note", "a-b-note"})
-        # What was called so before still leads there.
+        # Their earlier names still lead there.
         assert [await read(bench, id_) for id_ in ("note", "x-note")] == ["x/note", "x/note"]
 
 

@@ -104,7 +104,7 @@ RENAMINGS = [
     # It moves to a folder where its own links would mean another note.
     ({"a/x.md": "[[log]] [[other]]", "a/log.md": "1", "b/log.md": "2", "other.md": "3"}, "a/x.md", "b/y.md",
      {"b/y.md": "[[a/log]] [[other]]"}),
-    # Its new name is what others call a note that is further away.
+    # Its new name is also that of a note further away, to which others link.
     ({"a/x.md": "[[log]]", "a/new.md": "1", "b/log.md": "2"}, "a/new.md", "log.md", {"a/x.md": "[[b/log]]"}),
     # Both: what the new name meant before is not mistaken for what it means now.
     ({"a/x.md": "[[new]] [[log]]", "a/new.md": "1", "b/log.md": "2"}, "a/new.md", "log.md",

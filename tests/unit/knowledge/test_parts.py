@@ -1,4 +1,4 @@
-"""A note is read by its lines or by a heading, and what is not there is told with what may have been meant."""
+"""A note is read by its lines or by a heading; errors for missing parts suggest similar ones."""
 
 from __future__ import annotations
 

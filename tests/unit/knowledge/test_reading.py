@@ -1,4 +1,6 @@
-"""Notes as their readers see them: the file to the byte, its passages, and what is too large or cannot be parsed."""
+"""Notes as their readers see them: the exact bytes of the file, its passages, and notes that are too large or cannot be
+parsed.
+"""
 
 from __future__ import annotations
 

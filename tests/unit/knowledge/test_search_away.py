@@ -1,4 +1,4 @@
-"""The index while the search, or its own database, fails: what is answered, and how both are put right."""
+"""The index while the search, or its own database, fails: the answers meanwhile, and how both recover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The language model as the last stage of a search: what it may change, and that nothing is lost where it fails."""
+"""The language model as the last stage of a search: which changes it may make, and that nothing is lost if it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Waiting for the ingest: it answers once what was there is indexed, says how far it is, and refuses other folders."""
+"""Waiting for the ingest: the call returns once everything found is indexed, reports progress, and refuses other
+folders.
+"""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ async def reply(stream: trio.SocketStream, body: bytes, status: str = "200 OK") 
 
 
 def saying(answer: object) -> Script:
-    """A model that answers with `answer` (text as it is, anything else as JSON), in the protocol it is asked in."""
+    """A model that replies with `answer` (text unchanged, anything else as JSON), in the protocol of the request."""
 
     async def script(server: Server, request: Request, stream: trio.SocketStream) -> None:
         content = answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()

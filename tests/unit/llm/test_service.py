@@ -216,7 +216,7 @@ async def test_nonsense_is_no_answer(tmp_path: Path, script: Script, said: str) 
     async with asking(tmp_path, script) as (bench, _server):
         with pytest.raises(Unavailable, match=said):
             await bench.call(ASKED)
-        # The service is none the worse.
+        # The service still works.
         assert (await bench.call(LlmModel())).configured
 
 

@@ -1,4 +1,4 @@
-"""The cache on a full disk, and damaged: what is known is answered; what is new fails with nothing done."""
+"""The cache on a full or damaged disk: known results are served; new ones fail without effect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def root(tmp_path: Path) -> Path:
 
 
 async def inspected(bench: Bench, path: Path) -> MediaInspection:
-    """As the kernel does where it is told to call again."""
+    """Repeat the call on a retryable failure, as the kernel does."""
     while True:
         try:
             return await bench.call(MediaInspect(path=str(path)))

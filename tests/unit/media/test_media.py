@@ -1,4 +1,4 @@
-"""What is made of real pictures, videos, sound, PDFs and texts, of broken ones and of hostile ones."""
+"""Previews of real pictures, videos, sound, PDFs and texts, of broken ones and of hostile ones."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ async def test_only_what_is_below_the_roots_is_read(tmp_path: Path, root: Path) 
 
 
 class Deadly:
-    """A decoder that dies of what it is given, as the router tells it, or is away; and what it could read before."""
+    """A decoder that dies of its input, as the router reports it, or is away; and the results it had before."""
 
     def __init__(self) -> None:
         self.calls = 0

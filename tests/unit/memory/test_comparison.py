@@ -1,4 +1,6 @@
-"""Only equal statements are the same; contradictions are stated if a rule is certain, and what is close is linked."""
+"""Only equal statements are the same; contradictions are stated if a rule is certain, and similar statements are
+linked.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ CASES = Path(__file__).parents[4] / "shared/cases/reports/memory.json"
         ("Anna wohnt in Köln", "Anna ist nach Bonn gezogen", SIMILAR),
         ("Anna wohnt in Köln", "Anna zog nach Bonn", SIMILAR),
         ("The office is in Berlin", "The warehouse has moved to Hamburg", OTHER),
-        # What is said about different things is no contradiction.
+        # Statements about different things do not contradict each other.
         ("The keeper of tower 3 is called K3", "The keeper of tower 4 is called K4", SIMILAR),
         ("The keeper of tower 3 is called Ann", "The keeper of tower 4 is called Ann", SIMILAR),
         ("Host h1 is owned by O1", "Host h2 is owned by O2", SIMILAR),

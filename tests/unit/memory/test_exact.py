@@ -1,4 +1,4 @@
-"""What is forgotten is what was named: a scope, an id, or words that are really there."""
+"""Exactly the named memories are forgotten: a scope, an id, or words that are really there."""
 
 from __future__ import annotations
 

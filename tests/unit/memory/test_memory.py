@@ -1,4 +1,4 @@
-"""What is remembered is found at once, merged or set beside what contradicts it, kept to its scope, and forgotten."""
+"""Memories are found at once, merged or stored beside those they contradict, confined to their scope, and forgotten."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_what_contradicts_is_kept_beside_with_its_time_and_shown_newest_fi
         assert {one.id: set(one.conflicts_with) for one in found} == {
             old: {new.id, third.id}, new.id: {old}, third.id: {old},
         }  # fmt: skip
-        # A hit brings along what contradicts it, and last what is similar, though neither is a hit itself.
+        # A hit brings along its contradictions, and last similar memories, even if neither is a hit itself.
         assert [one.id for one in await recalled(bench, "April", limit=5)] == [new.id, old, third.id]
         await bench.call(Forget(id=old))
         assert [one.conflicts_with for one in await recalled(bench, "release")] == [[], []]

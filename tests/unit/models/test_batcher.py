@@ -344,7 +344,7 @@ async def test_two_encoders_share_one_queue() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(batcher.run, first)
         nursery.start_soon(batcher.run, second)
-        # Both are idle, and both are to be woken.
+        # Both encoders are idle, and both must be woken.
         await trio.testing.wait_all_tasks_blocked()
         vectors = await batcher.compute([text(n, 32) for n in (1, 2, 3, 4, 5, 6)], Lane.BULK)
         nursery.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""What fits into a GPU's memory, by arithmetic, and what is shown of a GPU, by fake readings."""
+"""Which models fit into a GPU's memory, by arithmetic, and how a GPU is shown, by fake readings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of models from anywhere: what is wrong with them is said, nothing is run, and no memory is taken for a lie."""
+"""Untrusted model files: their faults are reported, nothing is run, and false sizes reserve no memory."""
 
 from __future__ import annotations
 

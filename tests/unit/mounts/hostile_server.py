@@ -1,4 +1,4 @@
-"""An MCP server that says whatever it is told to. Run as a script: `hostile_server.py [http PORT]`.
+"""An MCP server that sends any requested message. Run as a script: `hostile_server.py [http PORT]`.
 
 A request with a member `reply` is answered with that text, as the members of the response after its id. The variable
 OFFERS is a JSON object: results by method, and `endless`, `circling` and `huge` for a list whose pages never end.

@@ -1,11 +1,11 @@
 """MCP servers over HTTP, for tests. Run as a script: `http_server.py legacy|sse|sdk PORT`.
 
 `legacy` is written by hand: Streamable HTTP of 2025-06-18 with sessions. Its tools: `echo`, `forget` (ends all
-sessions), `headers`, `drop` (closes the connection without a reply), `pid`, `grants`, `reply` (sends the given
-body as the given `type`, with `$id` replaced, and `$ff` by that byte), `halt` (closes it within the body), `block`
-(waits for a file `until`). Pings are answered as the variable PING says: `drop` (not at all), `refuse`, or once
-the file of this name exists. With the variable OAUTH, it issues tokens, and requires them. `sdk` is a server of the SDK
-with the tools `add` and `pid`; `sse` the same over the older transport.
+sessions), `headers`, `drop` (closes the connection without a reply), `pid`, `grants`, `reply` (sends the given body as
+the given `type`, with `$id` replaced, and `$ff` by that byte), `halt` (closes it within the body), `block` (waits for a
+file `until`). Pings are answered as the variable PING says: `drop` (not at all), `refuse`, or once the file of this
+name exists. If the variable OAUTH is set, it issues tokens, and requires them. `sdk` is a server of the SDK with the
+tools `add` and `pid`; `sse` the same over the older transport.
 """
 
 import json

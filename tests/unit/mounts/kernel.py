@@ -68,8 +68,8 @@ class Adapter:
 
     Attributes:
         failure: what ended it, if that was an error.
-        reported: what it sent for `status` before it was ready.
-        definitions: what it sent to the registry, in order.
+        reported: `status` values sent before it was ready.
+        definitions: the definitions sent to the registry, in order.
         silenced: whether the client's own `ask` cancels the call, as it does for modern clients.
     """
 

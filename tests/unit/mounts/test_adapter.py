@@ -1,4 +1,4 @@
-"""What an adapter passes through, and what it does when a server dies, hangs or misbehaves."""
+"""What an adapter passes through, and how it reacts when a server dies, hangs or misbehaves."""
 
 from __future__ import annotations
 

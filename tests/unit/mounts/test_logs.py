@@ -1,4 +1,4 @@
-"""What servers write beside their messages reaches the log, whoever else writes at the same moment."""
+"""Stderr of servers reaches the log, even if others write at the same moment."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ for line in sys.stdin:
 
 
 class Log:
-    """What was written to the log."""
+    """The lines written to the log."""
 
     def __init__(self, reading: int) -> None:
         self._reading = reading

@@ -18,7 +18,7 @@ OBSERVER = [sys.executable, "-I", "-m", "services.mounts.observer"]
 
 
 def observed(folder: Path, *command: str, code: int = 0) -> set[tuple[str, str]]:
-    """Run a command; return what it tried to do outside the system's folders."""
+    """Run a command; return its attempted accesses outside the system's folders."""
     (own := folder / "own").mkdir()
     ended = subprocess.run([*OBSERVER, str(own / "report"), *command], cwd=folder, timeout=60, check=False)
     assert ended.returncode == code

@@ -143,7 +143,7 @@ async def test_a_server_that_dies_of_a_cancellation_serves_the_next_call(tmp_pat
         (b'text {"jsonrpc": "2.0", "id": 1, "result": {}}', b"text "),
         (b'a {"id" {"jsonrpc":"2.0","id":1,"error":{}}', b'a {"id" '),
         (b'{"result":{},"id":1,"jsonrpc":"2.0"}', b""),
-        # What it has got, and parts of other objects.
+        # The message that it received, and parts of other objects.
         (b'got {"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}', None),
         (b'{"level":"info","reply":{"jsonrpc":"2.0","id":1,"result":{}}}', None),
         (b'text {"id":1,"result":{}}', None),

@@ -1,4 +1,4 @@
-"""What clients see of a server's definitions: no hidden characters, and descriptions of bounded length."""
+"""A server's definitions as clients see them: no hidden characters, and descriptions of bounded length."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_long_texts_are_cut_at_a_character_and_say_so() -> None:
 
 
 def definitions(**lists: Any) -> dict[str, Any]:
-    """What clients see of these definitions, decoded."""
+    """Return these definitions as clients see them, decoded."""
     found = shown(parse(json.dumps(lists).encode()))
     written: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found.definitions))
     return {**written, "own_names": found.own_names, "flags": [(flag.where, flag.detail) for flag in found.flags]}
@@ -160,7 +160,7 @@ async def test_approvals_are_of_what_the_server_really_said(tmp_path: Path) -> N
         first: Offered = await offered(bench)
         assert first.version == version_of(parse(json.dumps({"tools": tools}).encode()))
         assert await seen(bench) == [{"name": "a", "description": "Read."}]
-        # What clients see is the same, and yet it is a change.
+        # Clients see the same text, and yet it is a change.
         assert await put(bench, [{"name": "a", "description": "Read."}], pin=True) == []
         assert (await offered(bench)).held_back
         (change,) = (await bench.call(MountsDiff(mount="github"))).changes

@@ -144,7 +144,7 @@ async def test_a_call_that_the_server_has_not_read_is_answered_before_its_timeou
             await running.tool("count", session="b", client=client)
         assert client.logged
         (tmp_path / "go").touch()
-        # What is in the pipe arrives.
+        # The call in the pipe still arrives.
         assert await running.tool("count", session="b") == "2"
 
 

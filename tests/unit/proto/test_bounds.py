@@ -1,4 +1,4 @@
-"""JSON from outside is counted before it is decoded; what is decoded and checked costs in proportion to its length."""
+"""External JSON is counted before it is decoded; decoding and checking cost time in proportion to its length."""
 
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ async def test_end_that_does_not_read_is_not_read_either_so_that_answers_do_not_
         behind = kernel.is_behind
         assert behind
         assert answered < 30
-        # It reads, and is read again: nothing of what it was owed is lost but what it can do without.
+        # It reads, and is read again: only frames that it can do without were lost.
         got = 0
         while got < answered:
             got += isinstance(frames.decode(await theirs.receive()), Return)

@@ -38,7 +38,7 @@ def pair() -> tuple[NngLink, NngLink]:
 
 
 async def until_closed(link: NngLink) -> list[bytes]:
-    """What is received until the link is closed."""
+    """Return everything received until the link is closed."""
     received: list[bytes] = []
     with contextlib.suppress(LinkClosed), trio.fail_after(20):
         while True:

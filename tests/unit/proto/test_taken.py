@@ -1,5 +1,6 @@
-"""What clients of the references send beside the documented parameters means the same here, or nothing; what would
-change the answer and is not known is refused by its name."""
+"""Additional parameters that clients of the references send mean the same here, or nothing; an unknown parameter that
+would change the answer is refused by its name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cross-encoder answers what transformers answers, for every length, batch and precision."""
+"""The cross-encoder returns the scores that transformers returns, for every length, batch and precision."""
 
 from __future__ import annotations
 

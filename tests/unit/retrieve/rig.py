@@ -41,7 +41,7 @@ def vector(text: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
 
 
 class WordEmbedder:
-    """Answers as `embed` would; `failure` makes it fail, `poison` lists words it cannot take."""
+    """Stands in for `embed`; `failure` makes it fail, `poison` lists words it cannot embed."""
 
     def __init__(self, fingerprint: str = "words:1") -> None:
         self.fingerprint = fingerprint
@@ -153,7 +153,7 @@ async def execute(collection: LocalCollection, sql: str) -> None:
 
 @asynccontextmanager
 async def worked(collection: Collection, embedder: WordEmbedder) -> AsyncIterator[None]:
-    """With the outbox worker running beside."""
+    """Run the outbox worker in parallel."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(outbox_of(collection, embedder))
         yield
@@ -181,7 +181,7 @@ async def ask(
 
 
 async def failed(collection: Collection) -> None:
-    """Until an item was set aside because its text failed."""
+    """Wait until an item was set aside because its text failed."""
     with trio.fail_after(20):
         while not (await collection.status()).vectors_failed:  # noqa: ASYNC110  # the outbox tells nobody
             await trio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Collections that clients create: what is put is found, by texts and by vectors, within the quota, and no more."""
+"""Collections that clients create: documents are found by texts and by vectors, within the quota."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ async def test_the_quota_is_of_collections_documents_and_bytes_and_what_is_over_
         assert await words(bench, "more", "a") == []
         with pytest.raises(OperationError, match=r"bytes, but the quota is 2,000 "):
             await bench.call(CollectionUpsert(collection="a", documents=[doc("4", "long " * 400)]))
-        # In the place of what is there, and where something went, there is room.
+        # Replacements of existing documents fit, and deletions make room.
         await bench.call(CollectionUpsert(collection="a", documents=five))
         await bench.call(CollectionDelete(collection="a", ids=["0"]))
         await bench.call(CollectionUpsert(collection="a", documents=[doc("5", "one more")]))

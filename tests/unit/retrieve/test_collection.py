@@ -1,4 +1,4 @@
-"""What is put is there, whole, at once and after a restart; what is deleted is found no more by any means."""
+"""A stored group is there, whole, at once and after a restart; a deleted one is no longer found by any means."""
 
 from __future__ import annotations
 

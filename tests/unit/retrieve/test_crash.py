@@ -1,5 +1,6 @@
-"""Whatever a put acknowledged is there after SIGKILL, whole, and found; what it did not is there as a whole or not at
-all."""
+"""Every acknowledged put is there after SIGKILL, whole, and found; an unacknowledged one is there as a whole or not at
+all.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def put_until_killed(folder: Path, acknowledged: int) -> int:
             last = int(child.stdout.readline())
     finally:
         os.kill(child.pid, signal.SIGKILL)
-        # What was acknowledged between the last line read and the kill counts too.
+        # Puts acknowledged between the last line read and the kill count too.
         rest = child.stdout.read().split()
         child.stdout.close()
         child.wait()

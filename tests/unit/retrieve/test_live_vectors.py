@@ -34,7 +34,7 @@ async def kind(collection: LocalCollection) -> str:
 
 
 async def made(folder: Path) -> set[str]:
-    """A collection of 40 groups in segments and a tail; answers its segments' names."""
+    """Create a collection of 40 groups in segments and a tail; return its segments' names."""
     embedder = WordEmbedder()
     async with opened(folder, limits=TINY) as collection:
         await fill(collection, embedder, 0, 30)
@@ -167,7 +167,7 @@ def put_back(folder: Path) -> None:
 
 
 async def test_an_older_database_put_back_does_not_take_the_newer_files(tmp_path: Path) -> None:
-    """The ids of what was added since are given away again, for other texts."""
+    """The ids assigned since then are assigned again, to other texts."""
     embedder = WordEmbedder()
     async with opened(tmp_path, limits=TINY) as collection:
         await fill(collection, embedder, 0, 20)

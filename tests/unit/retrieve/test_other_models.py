@@ -69,7 +69,7 @@ async def found(bench: Bench, query: str, method: str = "weighted") -> SearchRes
 
 
 async def until(bench: Bench, *, vectors: int, coming: str | None) -> CollectionStatus:
-    """Until so many vectors are searched, and those of this model are to come."""
+    """Wait until `vectors` vectors are searched, and those of the model `coming` are pending."""
     with trio.fail_after(60):
         while True:
             status = await bench.call(RetrieveStatus(collection="notes"))

@@ -54,7 +54,7 @@ async def test_a_vector_of_another_model_is_made_again() -> None:
     embedder, queries = WordEmbedder("words:1"), QueryVectors()
     await of(queries, embedder)(query("sea star"), 1.0)
     embedder.fingerprint = "words:2"
-    # The collection has adopted it: what is kept is of no use.
+    # The collection has adopted the new model, so the cached vector is useless.
     assert (await of(queries, embedder, "words:2")(query("sea star"), 1.0)).fingerprint == "words:2"
     assert embedder.calls == 2
 

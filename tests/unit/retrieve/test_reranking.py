@@ -1,4 +1,4 @@
-"""The cross-encoder orders what was found, in a time of its own, and without it the fused order stands."""
+"""The cross-encoder orders the results within its own time limit; without it the fused order stands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CORPUS = [group(f"g{n}", f"cats number{n} " + "word " * n, title=f"T{n}") for n 
 
 
 class ScriptedRerank:
-    """Answers as `rerank` would; a text is the better, the longer it is."""
+    """Stands in for `rerank`; longer texts rank higher."""
 
     def __init__(self, *, available: bool = True, tokens_per_s: float = 1e6) -> None:
         self.model = RerankModel(

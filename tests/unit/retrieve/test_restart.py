@@ -16,7 +16,7 @@ Answers = dict[str, tuple[list[str], list[str], list[str]]]
 
 
 async def ask(bench: Bench, name: str, answers: Answers) -> None:
-    """Groups found, stages that ran, and what is said to be amiss."""
+    """Check the groups found, the stages that ran, and the reported problems."""
     query = RetrieveSearch(collection=name, query="sea star", fusion=Fusion(method="lexical"))
     answer = await bench.call(query)
     answers[name] = [hit.group for hit in answer.hits], answer.stages, answer.degraded

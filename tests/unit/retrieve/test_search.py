@@ -1,4 +1,4 @@
-"""A search answers with what it has, and says truly what that was."""
+"""A search returns the results it has, and reports truthfully how they were found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A segment finds what a comparison with every vector finds, and never reads a file that is not what was written."""
+"""A segment finds the same vectors as a comparison with all of them, and never reads a file that differs from the one
+written.
+"""
 
 from __future__ import annotations
 

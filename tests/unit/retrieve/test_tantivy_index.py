@@ -180,7 +180,7 @@ async def test_what_a_crash_took_from_the_index_is_put_back_and_what_it_left_is_
     async with opened(tmp_path) as collection:
         await collection.put([group(f"g{n}", f"zebra number{n}") for n in range(30)])
         await switched(collection)
-        # From here on as if the process died before the next commit.
+        # Behave from here on as if the process died before the next commit.
         monkeypatch.setattr(TantivyIndex, "flush", lambda self: None)
         await collection.put([group("new", "zebra lost")])
         await collection.delete(["g7"])

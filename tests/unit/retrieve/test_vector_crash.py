@@ -72,7 +72,9 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def tries() -> Iterator[subprocess.Popen[str]]:
-    """Takes a folder and the step at which a process that works in it is killed; answers how that process ended."""
+    """A process that takes a folder and a step, kills a child that works there at that step, and prints how the child
+    ended.
+    """
     command = [sys.executable, "-c", CHILD]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3], text=True
@@ -91,7 +93,7 @@ def child_of(tries: subprocess.Popen[str]) -> int:
 
 
 def answer(tries: subprocess.Popen[str]) -> int:
-    """How the process ended; before that, where it is killed at no step, the number of each of its rounds."""
+    """Return how the process ended; if it is not killed, the number of each of its rounds comes first."""
     assert tries.stdout is not None
     return int(tries.stdout.readline())
 

@@ -8,7 +8,7 @@ from proto.operation import Access, Params, operation
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was said, and who heard it."""
+    """A text, and who heard it."""
 
     text: str
     generation: int
@@ -41,7 +41,7 @@ class Relay(Params[Said], frozen=True, kw_only=True):
 
 @operation("test.secret", service="speaker", access=Access.READ, idempotent=True, deadline_s=10, callers=("relay",))
 class Secret(Params[Said], frozen=True, kw_only=True):
-    """For the relay alone."""
+    """Callable by the relay alone."""
 
     text: str
 
@@ -59,6 +59,6 @@ class Put(Params[Said], frozen=True, kw_only=True):
 
 @operation("test.frail", service="frail", access=Access.READ, idempotent=True, deadline_s=10)
 class Frail(Params[Said], frozen=True, kw_only=True):
-    """Of a service that may fail for good."""
+    """An operation of a service that may fail for good."""
 
     text: str

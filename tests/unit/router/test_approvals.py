@@ -14,7 +14,7 @@ RULES = Rules(ApprovalSettings(require=("test.write",)))
 
 
 class Log:
-    """Keeps what is recorded."""
+    """Keeps the recorded entries."""
 
     reads = False
 

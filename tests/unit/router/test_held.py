@@ -19,7 +19,7 @@ HEAD = frames.encode(Return(1, b""))
 
 
 class Observed(Generation):
-    """A generation that notes that it is to be ended."""
+    """A generation that remembers that it has to end."""
 
     is_ended = False
 
@@ -66,7 +66,7 @@ async def test_calls_count_until_they_are_answered() -> None:
     one.admit(called(1, 150_000))
     with pytest.raises(Overloaded):
         other.admit(called(1, 100_000))
-    # What is small passes, whatever is held.
+    # Small calls pass, however much is held.
     other.admit(called(2, 1000))
     one.answer(1, b"x")
     other.admit(called(1, 100_000))

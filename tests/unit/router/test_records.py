@@ -1,4 +1,4 @@
-"""What the router tells the audit log: every change and every refusal, whoever it was, and nothing else."""
+"""The router's entries in the audit log: every change and every refusal by any caller, and nothing else."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def rest(r: Rig, service: str = "speaker") -> None:
 
 
 def wakers(r: Rig) -> list[str]:
-    """Have what is woken come up; the names of all that were, in order."""
+    """Start the services that are woken; return the names of all of them, in order."""
     woken: list[str] = []
 
     def wake(instance: str) -> None:

@@ -64,10 +64,10 @@ async def test_result_written_as_json_is_passed_on_as_it_is_to_who_wants_it_so()
         assert isinstance(as_written, Raw)
         assert bytes(as_written) == b'{"text":"written","generation":1,"caller":"client"}'
         assert await call(r, Say(text="written")) == {"text": "written", "generation": 1, "caller": "client"}
-        # To another service it is the result that the operation declares.
+        # Another service gets the result that the operation declares.
         await r.up("relay")
         assert (await call(r, Relay(text="written")))["text"] == "written"
-        # Whoever would take JSON takes what is none as well.
+        # Callers that accept JSON also accept other results.
         assert (await call(r, Say(text="said"), written=True))["text"] == "said"
 
 

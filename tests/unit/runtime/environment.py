@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class PlayedEnvironment(Environment):
-    """`answer` plays every other service; `told` is what `info` was told, in order."""
+    """`answer` stands in for every other service; `told` lists the calls of `info`, in order."""
 
     def __init__(self, nursery: trio.Nursery, answer: Callable[[Params[Any]], Awaitable[object]]) -> None:
         launch = LaunchConfig(

@@ -17,7 +17,7 @@ PAGE_BYTES = 4096
 
 
 def is_write(statement: str) -> bool:
-    """Whether a statement changes what is on disk."""
+    """Return whether a statement changes the database file."""
     return _WRITES.match(statement) is not None
 
 
@@ -110,7 +110,7 @@ def files_in(folder: Path, pattern: str = "*") -> list[Path]:
 
 
 def page_count(path: Path) -> int:
-    """Of a database, as its file is."""
+    """Return the number of pages in a database's file."""
     return path.stat().st_size // PAGE_BYTES
 
 

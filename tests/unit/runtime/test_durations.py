@@ -1,4 +1,4 @@
-"""Durations as people write them: every unit, calendar months, and what is refused."""
+"""Durations in ordinary notation: every unit, calendar months, and values that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A follower is told every change at least once, whoever dies, and says when it is not."""
+"""A follower receives every change at least once, even after deaths, and reports when it does not."""
 
 from __future__ import annotations
 

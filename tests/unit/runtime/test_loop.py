@@ -51,7 +51,7 @@ class Number(msgspec.Struct, frozen=True, kw_only=True):
 
 @operation("loop.wait", service="waiter", access=Access.READ, idempotent=True, deadline_s=10)
 class Wait(Params[Number], frozen=True, kw_only=True):
-    """Wait for so many seconds."""
+    """Wait for the given number of seconds."""
 
     seconds: float
 

@@ -1,4 +1,4 @@
-"""Files that clients write: whole or not at all, never over what was not meant, nowhere outside the roots."""
+"""Files that clients write: whole or not at all, never over another file, nowhere outside the roots."""
 
 from __future__ import annotations
 

@@ -121,7 +121,8 @@ def test_packages_outside_the_environment_can_be_read_and_not_written(
         assert refused(lambda: (outside / "file").write_text("x"))
         assert refused(lambda: (data.parent / "file").write_text("x"))
         """,
-        # As a `.pth` file does; what is relative depends on where a process was started, and is nobody's package.
+        # Add the paths as a `.pth` file does; a relative path depends on the process's start directory and belongs to
+        # no package.
         before=f"""
         import sys
         os.chdir(outside)

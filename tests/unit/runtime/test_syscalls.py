@@ -103,7 +103,7 @@ def test_what_cuda_listens_on_connects_to_nothing(machine: str) -> None:
         assert call(machine, "socket", family, kind, gpu=True) == REFUSE
     assert call(machine, "connect", gpu=True) == REFUSE
     assert (call(machine, "bind", gpu=True), call(machine, "bind", network=True, connections=True)) == (ALLOW, REFUSE)
-    # Whoever has the network has no such socket.
+    # This socket cannot be created with access to the network.
     assert call(machine, "socket", 1, 5, gpu=True, network=True) == REFUSE
 
 

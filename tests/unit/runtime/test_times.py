@@ -1,4 +1,4 @@
-"""Times in words, wherever an operation takes a time: days are those of UTC, and what is not understood is refused."""
+"""Times in words, wherever an operation takes a time: days are those of UTC, and unknown phrases are refused."""
 
 from __future__ import annotations
 

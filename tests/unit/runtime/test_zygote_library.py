@@ -1,4 +1,4 @@
-"""What a zygote loads: what is wanted first, the rest in order, and what cannot be loaded is told."""
+"""The imports of a zygote: requested ones first, the rest in order, and failures are reported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_is_wanted_is_loaded_before_what_is_not(modules: list[str]) -> None
     library = Library(modules)
     library.load_next(modules[2])
     assert loaded() == [modules[2]]
-    # Once, however often it is wanted; and what is no service of this zygote is for its child to load.
+    # Repeated requests load a module once; a module of no service of this zygote is left to the child.
     library.load_next(modules[2])
     library.load_next("no.service.of.this")
     assert loaded() == [modules[2]]

@@ -191,7 +191,7 @@ def test_a_lazy_service_that_failed_is_tried_again_only_by_a_call() -> None:
     w.happen(Wanted("m"))
     assert fail_to_start(w, 1) == 2
     w.said()
-    # Until then calls fail at once, with the time of the next try.
+    # Calls fail at once until then, and name the time of the next try.
     assert w.child("m").retry_at is not None
     w.happen(Wanted("m"))
     w.pass_time(100)
@@ -216,7 +216,7 @@ def test_a_removed_service_always_ends_and_no_process_is_forgotten(happened: lis
         exists = "m" in w.policy.children and not w.child("m").removed
         if what in CHANGES:
             if what.startswith("add") != exists or not what.startswith(("add", "replace", "remove")):
-                # The supervisor adds only what is not there, and changes only what is.
+                # The supervisor adds only services that do not exist, and changes only those that do.
                 w.happen(CHANGES[what])
         elif what == "wait":
             w.pass_time(31)

@@ -107,7 +107,7 @@ def test_word_of_an_earlier_generation_s_idleness_is_late() -> None:
     assert w.alive == {"a": 2, "b": 1}
 
 
-# With processes, or what acts them, and a clock.
+# Tests with real or simulated processes, and a clock.
 
 
 async def until(troupe: Troupe, state: ServiceState) -> None:

@@ -1,4 +1,4 @@
-"""What counts against an event loop that owes a pong, and what it is excused for."""
+"""Evidence against an event loop that owes a pong, and its excuses."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LOOP, WORKER = "7", "8"
     ("state", "loop_ms", "worker_ms", "counts_s"),
     [
         ("S", 0, 0, LOOK_S),
-        # Beside a worker that is busy it is blocked all the same.
+        # It is blocked even if a worker is busy.
         ("S", 0, 90, LOOK_S),
         ("R", 0, 0, None),
         ("D", 0, 0, None),
         ("R", 90, 0, 0.09),
-        # Of sixteen that want the processor.
+        # One of sixteen that want the processor.
         ("R", 6, 0, 0.006),
         # A worker holds the interpreter, for which the loop asks now and then.
         ("S", 1, 80, 0.08),

@@ -238,7 +238,7 @@ async def test_ladder_takes_each_rung_in_its_time(autojump_clock: trio.testing.M
         asked_at = trio.current_time()
         troupe.supervisor.stop("a")
         await troupe.supervisor.wait_for("a", {ServiceState.STOPPED})
-        # 5 s for the calls in hand and 1 s to close, 2 s for SIGTERM, 1 s for SIGABRT.
+        # 5 s for the calls in flight and 1 s to close, 2 s for SIGTERM, 1 s for SIGABRT.
         taken = [(round(at - asked_at, 3), number) for at, number in actor.signals]
         assert taken == [(6.0, signal.SIGTERM), (8.0, signal.SIGABRT), (9.0, signal.SIGKILL)]
         assert Drain(5000) in actor.got
@@ -254,7 +254,7 @@ async def test_hang_while_draining_for_memory_goes_on_down_the_ladder(autojump_c
         await trio.sleep(3)
         actor.memory = 200 * MIB
         await troupe.ready(after=1)
-        # From draining straight to the last rung.
+        # It goes straight from draining to the last rung.
         assert [number for _, number in actor.signals] == [signal.SIGKILL]
 
 
@@ -292,7 +292,7 @@ async def test_service_that_says_bye_by_itself_is_drained_and_started_again(
         await troupe.ready()
         channel = troupe.stage.actor().channel
         channel.post(Bye())
-        # Of a call that crossed it.
+        # The reply to a call that crossed it.
         channel.post(Unfinished(1, begun=False, failure=Unavailable("it ends").failure))
         await troupe.ready(after=1)
         told = troupe.record.notifications

@@ -87,7 +87,7 @@ async def test_a_due_timer_waits_until_its_owner_has_room(
         taken = await bench.database.write(late._take)
         assert sorted((task.owner.name, task.operation) for task in taken) == [("a", "op"), ("b", "op")]
         assert await bench.database.write(late._take) == []
-        # It is no reason to look again at once.
+        # This does not make it look again at once.
         assert await bench.database.read(late._next) is None
         await bench.tasks.cancel(TaskCancel(id=taken[0].id), PlayedContext(taken[0].owner.name))
         await bench.tasks.cancel(TaskCancel(id=taken[1].id), PlayedContext(taken[1].owner.name))

@@ -1,4 +1,4 @@
-"""What clients are told of a task: its end as soon as it has ended, and why it waits until then."""
+"""Clients waiting for a task learn of its end at once, and meanwhile why it waits."""
 
 from __future__ import annotations
 

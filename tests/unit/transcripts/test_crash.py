@@ -1,4 +1,4 @@
-"""What was acknowledged is there after SIGKILL, once."""
+"""Acknowledged turns are there after SIGKILL, once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def ingest_until_killed(path: Path, acknowledged: int) -> list[str]:
             lines.append(child.stdout.readline())
     finally:
         os.kill(child.pid, signal.SIGKILL)
-        # What was acknowledged between the last line read and the kill counts too.
+        # Turns acknowledged between the last line read and the kill count too.
         lines += child.stdout.read().splitlines()
         child.stdout.close()
         child.wait()
@@ -73,7 +73,7 @@ def test_every_acknowledged_turn_survives_a_kill_and_is_there_once(tmp_path: Pat
         assert heads[head] == 2 * int(n) + 2
     contents = [bytes(content) for (content,) in db.execute("SELECT content FROM node")]
     assert len(contents) == len(set(contents))
-    # Each has its place in the outbox: the search will be told of all.
+    # Each has its place in the outbox, so the search will receive all of them.
     assert db.execute("SELECT count(*) FROM node").fetchone() == db.execute("SELECT count(*) FROM outbox").fetchone()
     assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     db.close()

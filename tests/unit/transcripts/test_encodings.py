@@ -1,4 +1,4 @@
-"""What went over the wire compressed is kept as it was said; what is not what it claims to be is refused and said."""
+"""Compressed traffic is stored decoded; a body that does not match its encoding is refused and reported."""
 
 from __future__ import annotations
 

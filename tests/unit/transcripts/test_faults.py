@@ -1,4 +1,4 @@
-"""A full disk and damaged pages: what is kept is served as far as it can be read, and nothing ends the service."""
+"""A full disk and damaged pages: turns are served as far as they can be read, and nothing ends the service."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_feed_waits_for_room_and_tells_all(tmp_path: Path) -> None:
         await bench.start("retrieve")
         with trio.fail_after(20):
             while True:
-                # It was told, and that cannot be struck.
+                # The search received it, and a full disk cannot prevent that.
                 if (await bench.call(RetrieveStatus(collection="transcripts"))).groups == 2 and full.struck:
                     break
                 await trio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Nothing is kept twice, conversations share their beginnings, and what is deleted is gone."""
+"""Nothing is stored twice, conversations share their beginnings, and deleted turns are gone."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ async def take_in(bench: Bench, records: Sequence[Json | str], source: str = "/f
 
 
 async def conversations(bench: Bench) -> list[list[tuple[str, str]]]:
-    """Each conversation as roles and what was said or done."""
+    """Return each conversation as roles and texts or actions."""
     found: Histories = await bench.call(TranscriptHistories())
     return sorted(
         [
@@ -324,7 +324,7 @@ async def test_parts_that_are_sent_again_are_known_and_those_out_of_turn_told_wh
         rest = TranscriptImport(source="/f", start=9, position=20, tail="y", records=texts[9:], final=True)
         await bench.call(rest)
         assert await conversations(bench) == CLAUDE_TOLD
-        # The file was written anew and is the same: nothing is new.
+        # The file was written again with the same content, so nothing is new.
         assert (await take_in(bench, CLAUDE)).nodes == 0
 
 

@@ -50,7 +50,7 @@ async def test_a_conversation_has_what_its_turns_took_and_cost(tmp_path: Path) -
         around = [user("# AGENTS.md instructions for /w\n\nBe brief."), user("Water them"), assistant("Done.")]
         await post(bench, payload([*around, user("Thanks")], "Hm."))
         assert (await listed(bench, query="water"))[0].title == "Water them"
-        # Of a model whose price is not known, and without figures.
+        # A model with an unknown price and without token counts.
         await post(bench, payload([user("Hello")], "x" * 400, model="nobody-knows-1"))
         other = (await listed(bench, query="hello"))[0]
         assert (other.cost_usd, other.tokens.estimated) == (None, True)

@@ -19,7 +19,7 @@ def turn(provider: str, request: Any, response: Any) -> Turn:
 
 
 def told(turn: Turn) -> list[tuple[str, list[Json]]]:
-    """Role and blocks of each message, a block as what is not empty in it."""
+    """Return the role and blocks of each message; blocks leave out empty fields."""
     return [(message.role, [block_fields(block) for block in message.content]) for message in turn.messages]
 
 

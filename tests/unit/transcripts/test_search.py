@@ -1,4 +1,4 @@
-"""Turns are found by what was said, with the conversation that led to them; notes are found beside them."""
+"""Turns are found by their text, with the conversation that led to them; notes are found beside them."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ async def test_an_answer_is_no_longer_than_it_may_be(tmp_path: Path) -> None:
         for hit in short.results:
             assert hit.depth == len(hit.lineage)
             assert hit.preview.startswith("starfish")
-        # All hashes of a long conversation are there, and more than fits; the turn that was found is told all the same.
+        # All hashes of a long conversation exceed the limit, but the turn that was found is still shown.
         (longest,) = (await bench.call(TranscriptsSearch(query="starfish 9", max_tokens=100))).results
         assert longest.preview.startswith("starfish")
 

@@ -1,4 +1,4 @@
-"""What was masked or deleted is in no file of the store or the search, and in no answer."""
+"""Masked or deleted text is in no file of the store or the search, and in no answer."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_secrets_of_every_kind_are_in_no_file_and_in_no_answer(tmp_path: P
 
 
 def stored_vector(folder: Path, text: str) -> bytes:
-    """Of the turn that holds `text`, as the search keeps it.
+    """Return the vector of the turn that holds `text`, as the search stores it.
 
     It reads with the service's own SQLite: a second one in this process would drop the locks of the first, and truncate
     the index of the log that the service has mapped.
@@ -118,7 +118,7 @@ async def test_what_was_deleted_is_in_no_file_neither_text_nor_words_nor_vector(
         assert "rows" in files_with(tmp_path, vector)
         hit = (await bench.call(TranscriptsSearch(query="Zyxwvut", role="user"))).results[0]
         deleted = await bench.call(TranscriptDelete(hash=hit.hash))
-        # At once, not some time later.
+        # It is gone at once, not some time later.
         assert (deleted.deleted, deleted.search_pending) == (1, 0)
         assert not held(tmp_path, gone, "zyxwvut", "qponmlk")
         assert not files_with(tmp_path, vector)

@@ -1,4 +1,4 @@
-"""Content that is kept as JSON is passed on as JSON, and reads as if it had been read and written anew."""
+"""Content that is stored as JSON is passed on as JSON, and reads as if it had been parsed and serialized."""
 
 from __future__ import annotations
 

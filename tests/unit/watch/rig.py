@@ -1,4 +1,4 @@
-"""The service of watching on real folders and its real database, and a reader that mirrors what it is told."""
+"""The watch service on real folders and its real database, and a reader that mirrors the reported changes."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ R = TypeVar("R")
 
 
 class Caller(Protocol):
-    """Whoever can call an operation."""
+    """Anything that can call an operation."""
 
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R: ...
 
 
 class Version(NamedTuple):
-    """What tells one version of an entry from another; of a directory only that it is one."""
+    """Distinguishes one version of an entry from another; directories have no version."""
 
     kind: EntryKind
     size: int
@@ -102,9 +102,9 @@ def stored(database: Path, name: str) -> tuple[int, dict[str, Version]]:
 
 
 class Mirror:
-    """A reader that keeps a copy of the state by the log alone, and refuses what does not follow from what it has.
+    """A reader that keeps a copy of the state by the log alone, and refuses changes that contradict its copy.
 
-    At its beginning, and where it is told to rescan, it takes the state from the watcher's database.
+    At its beginning, and after a rescan notice, it takes the state from the watcher's database.
     """
 
     def __init__(self, caller: Caller, database: Path, name: str = "mirror") -> None:
@@ -120,7 +120,7 @@ class Mirror:
         self._caller = caller
 
     async def follow(self, *, wait_s: float = 0.0) -> bool:
-        """Read and apply one answer; answers whether it told of anything."""
+        """Read and apply one answer; return whether it contained changes."""
         answer = await self._caller.call(WatchChanges(subscription=self.name, after=self.after, wait_s=wait_s))
         if answer.resync:
             self.after, self.entries = await trio.to_thread.run_sync(stored, self._database, self.name)
@@ -162,7 +162,7 @@ class Mirror:
         return [each for each in self.entries if each == path or each.startswith(path + "/")]
 
     async def until_same(self, *roots: Path, within_s: float = 10.0) -> None:
-        """Read until the copy is what is on disk and the watcher has nothing left to look at."""
+        """Read until the copy equals the disk and the watcher has nothing left to look at."""
         with trio.move_on_after(within_s):
             while True:
                 status = await self._caller.call(WatchStatus())
@@ -181,7 +181,7 @@ class Mirror:
         )
 
     def told(self) -> list[tuple[str, str]]:
-        """What was told since the last time, as kinds and names."""
+        """Return the changes reported since the last call, as kinds and names."""
         told = [(change.change.value, os.path.basename(change.path)) for change in self.applied]
         self.applied.clear()
         return told

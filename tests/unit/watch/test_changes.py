@@ -1,4 +1,4 @@
-"""What is told of single changes: each once, in order, and as what it is."""
+"""Reports of single changes: each once, in order, and with the right kind."""
 
 from __future__ import annotations
 

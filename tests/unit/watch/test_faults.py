@@ -1,4 +1,4 @@
-"""A full disk pauses the watcher, a damaged database is begun again; neither ends it, and no change is lost."""
+"""A full disk pauses the watcher, a damaged database is replaced; neither ends it, and no change is lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> Path:
 
 
 async def retried(bench: Bench, params: Params[R]) -> R:
-    """As the kernel does where it is told to."""
+    """Repeat the call on a retryable failure, as the kernel does."""
     while True:
         try:
             return await bench.call(params)
@@ -106,7 +106,7 @@ async def test_disk_that_is_full_at_the_start_does_not_keep_the_service_from_sta
 
 
 async def follow_again(bench: Bench, name: str, root: Path, last: int) -> None:
-    """Subscribe again, as readers do, and be told to rescan, by a number above all old ones."""
+    """Subscribe again, as readers do, and expect a rescan notice with a number above all old ones."""
     with trio.fail_after(20):
         while True:
             await retried(bench, WatchSubscribe(name=name, paths=[str(root)]))

@@ -1,4 +1,4 @@
-"""The YAML test suite and the samples of exact edits, where they lie beside the repository."""
+"""The YAML test suite and the samples of exact edits, if they lie beside the repository."""
 
 import json
 from collections.abc import Iterator

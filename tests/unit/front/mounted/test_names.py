@@ -1,4 +1,6 @@
-"""Names beside Linckia's own belong to whoever had them first: no mounted server can rename the tools of another."""
+"""A name that collides with Linckia's own stays with its first owner: no mounted server can rename the tools of
+another.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from tests.unit.front.wire import connected
 
 OWNER = offered(tools=[{"name": "b_c"}, {"name": "own"}])
 NEWCOMER = offered(tools=[{"name": "c"}, {"name": "d"}])
-"""Of a mount `a_b`, whose tool `c` wants the name `a_b_c`, as `b_c` of a mount `a` does."""
+"""For a mount `a_b`, whose tool `c` wants the name `a_b_c`, as does `b_c` of a mount `a`."""
 
 
 async def serve(kind: str, request: MountRequest, params: dict[str, Any]) -> Any:

@@ -47,7 +47,7 @@ RERANK = RerankModel(available=True, model="owner/ranker", max_tokens=16, device
 
 
 class Fake:
-    """Answers as the services would: a text's vector is its length and 1, the longest text ranks best."""
+    """Stands in for the services: a text's vector is its length and 1, the longest text ranks best."""
 
     def __init__(self) -> None:
         self.embedded: list[EmbedTexts] = []

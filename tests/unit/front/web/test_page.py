@@ -25,7 +25,7 @@ MAX_COMPRESSED = 200 * 1000
 
 
 class Dispatcher:
-    """Answers as the kernel does, and notes who asked."""
+    """Stands in for the kernel, and records the callers."""
 
     def __init__(self) -> None:
         self.called: list[tuple[str, Any, str]] = []

@@ -1,4 +1,4 @@
-"""An operation that declares a route is served over HTTP; nothing else has to be told."""
+"""An operation that declares a route is served over HTTP; nothing else needs to be configured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.front.inprocess import in_process
 
 
 class Thing(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for."""
+    """The requested thing."""
 
     name: str
     count: int

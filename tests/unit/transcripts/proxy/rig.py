@@ -1,4 +1,4 @@
-"""A client and a server that say exactly what they are told, over real sockets, with the proxy between them."""
+"""A client and a server with scripted bytes, over real sockets, with the proxy between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Answer = Callable[["trio.abc.Stream", "Between"], Awaitable[None]]
 
 @dataclass
 class Between:
-    """Where the proxy listens, what reached the server on each connection, and what was recorded."""
+    """The proxy's address, the bytes that reached the server on each connection, and the recorded turns."""
 
     port: int = 0
     upstream: str = ""
@@ -83,7 +83,7 @@ async def proxied(
             async with stream:
                 await answer(stream, between)
         except trio.BrokenResourceError:
-            # The proxy left first; tests look at what was seen.
+            # The proxy left first; tests look at the received bytes.
             await stream.aclose()
         finally:
             between.left.set()

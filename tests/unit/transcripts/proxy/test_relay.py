@@ -1,4 +1,4 @@
-"""Whatever a client and a server say to each other passes byte for byte, and what was said is known afterwards."""
+"""Everything that a client and a server send each other passes byte for byte, and is recorded afterwards."""
 
 from __future__ import annotations
 
