@@ -49,7 +49,7 @@ def png_longer_than_it_says() -> bytes:
 
 
 def tiff(width: int, height: int, compression: int, body: bytes) -> bytes:
-    """One strip; `compression` 1 is none, 8 is deflate."""
+    """Return a TIFF with one strip; `compression` is 1 for none and 8 for deflate."""
     entries = [(256, 4, 1, width), (257, 4, 1, height), (258, 3, 1, 8), (259, 3, 1, compression), (262, 3, 1, 1),
                (273, 4, 1, 8), (277, 3, 1, 1), (278, 4, 1, height), (279, 4, 1, len(body))]  # fmt: skip
     directory = struct.pack("<H", len(entries)) + b"".join(struct.pack("<HHII", *entry) for entry in entries) + bytes(4)
@@ -229,7 +229,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "unfolds.pdf": pdf_that_unfolds,
     "picture.pdf": pdf_of_a_giant_picture,
 }
-"""By the name of the file."""
+"""Bombs by file name."""
 
 
 def write_all(folder: Path) -> None:

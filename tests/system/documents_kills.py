@@ -1,7 +1,7 @@
 """Kill the store of documents at random points of its work, and see that nothing acknowledged is lost.
 
 Each round adds texts and a directory, deletes, and has garbage collected, all at once; somewhere in between the process
-is killed.  What was answered before has to be there, whole, and found; what was not may be there, and then whole.
+is killed.  Acknowledged documents have to be there, whole, and found; others may be there, but only whole.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LARGE_BYTES = 5 * 1024 * 1024
 
 
 class Acknowledged:
-    """Hash by path of what was answered, and paths of which it is not known whether they are there."""
+    """Hashes of acknowledged documents by path, and paths whose presence is uncertain."""
 
     def __init__(self) -> None:
         self.there: dict[str, str] = {}

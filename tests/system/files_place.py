@@ -63,7 +63,7 @@ class Place:
         return result.structured_content
 
     async def refused(self, tool: str, **arguments: Any) -> str:
-        """What is said of it."""
+        """Call a tool that must fail; return the error text."""
         result = await self._client.call_tool(tool, arguments)
         assert result.is_error, (tool, result.structured_content)
         (content,) = result.content
@@ -77,7 +77,7 @@ class Place:
         return list(result.content)
 
     async def until(self, check: Callable[[], Any]) -> Any:
-        """Ask until the answer is true; answers it."""
+        """Ask until the answer is true; return it."""
         with anyio.fail_after(PATIENCE_S):
             while True:
                 if found := await check():

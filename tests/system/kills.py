@@ -78,7 +78,7 @@ async def assail(
                 now = await _service(control, workload.service)
                 await probe.more_answers()
             gaps = [(a - killed, b - killed) for a, b in itertools.pairwise(probe.arrivals)]
-            # The kernel saw it dead for so long: no gap that is much shorter can be that one.  Some of
+            # The kernel saw it dead for this time, so no much shorter gap can be the right one.  Some of
             # it may be gone by the time at which the last answers of before are read here.
             dead_s = NEARLY * now["recovery_ms"] / 1000
             # Where the answers of before were read so late that none is so long, it is the longest.
@@ -93,9 +93,9 @@ async def assail(
 class _Probe:
     """Keeps when answers arrived after a kill.
 
-    Answers under way at the kill still arrive after it; then comes a gap, as long as the service is dead, and what
-    ends that gap is the next answer.  Further gaps may follow, and be longer: calls that were repeated are answered in
-    bursts, and the next standby is made beside them.
+    Answers under way at the kill still arrive after it; then comes a gap, as long as the service is dead, and the next
+    answer ends that gap.  Further gaps may follow, and be longer: calls that were repeated are answered in bursts, and
+    the next standby is made beside them.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class _Probe:
         await self._until_answered(since)
 
     async def more_answers(self) -> None:
-        """Until a call that is sent from now on has been answered."""
+        """Wait until a call sent from now on has been answered."""
         await self._until_answered(time.monotonic())
 
     async def _until_answered(self, since: float) -> None:

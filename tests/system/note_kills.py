@@ -1,7 +1,7 @@
 """Notes are written, ingested, embedded, linked and searched while the services that do it are killed at random.
 
-`torment` does that on a real kernel and answers what it saw; `audit` then compares everything that is stored with the
-files: no note is lost, none is there twice, each vector is of its text, each link is in the graph.
+`torment` does that on a real kernel and returns its observations; `audit` then compares everything that is stored with
+the files: no note is lost, none is there twice, each vector belongs to its text, each link is in the graph.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.system.running import RunningKernel, connection, wait_until
 VICTIMS = ("knowledge", "retrieve", "embed", "graph")
 SEARCHERS = 3
 CANDIDATES = 50
-"""Of a search: a reranker of random weights leaves what was found among so many, and nowhere in particular."""
+"""Number of candidates in a search: a reranker with random weights leaves a found note somewhere among them."""
 
 _MAY_FAIL = frozenset({"unavailable", "overloaded", "timeout"})
 """Said failures: no answer at all, and nothing that could be taken for one."""
@@ -61,7 +61,7 @@ def note(n: int, count: int, edition: int = 0) -> str:
 
 @dataclass
 class Seen:
-    """What was seen while the killing went on."""
+    """Observations made during the kills."""
 
     searches: int = 0
     degraded: int = 0
@@ -87,7 +87,7 @@ async def torment(
 
     Args:
         pause_s: at most, between a victim's return and the next kill.
-        reranks: whether there is a cross-encoder, of any weights, that puts what is found in order.
+        reranks: whether a cross-encoder, with any weights, reranks the results.
     """
     seen = Seen()
     dice = random.Random(seed)
@@ -142,11 +142,11 @@ async def torment(
 
 
 def _judge(seen: Seen, n: int, result: dict[str, Any], *, must_be_there: bool, reranks: bool) -> bool:
-    """Note what is wrong with a successful answer; whether the note was found."""
+    """Record errors in a successful answer; return whether the note was found."""
     ids = [hit["id"] for hit in result["results"]]
     metadata = result["metadata"]
     seen.degraded += bool(metadata["degraded"])
-    # Of each reason what it is about: numbers apart.
+    # Ignore numbers, to count reasons by kind.
     seen.reasons.update(re.sub(r"\d+", "n", reason) for reason in metadata["degraded"])
     if len(set(ids)) != len(ids):
         seen.wrong.append(f"word{n}: twice in {ids}")

@@ -1,7 +1,7 @@
 """Notes are written, edited and renamed through the Python SDK over stdio while the service that does it is killed.
 
-Each note says of itself whether it is whole. What was acknowledged is in the file; what was not is there wholly or not
-at all; and the links to a note that is renamed all name it as it is named.
+Each note says of itself whether it is whole. Acknowledged text is in the file; other text is there wholly or not at
+all; and all links to a renamed note use its current name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PAUSE_S = 0.3
 _LINE = re.compile(r"(\d+) \d+ [0-9a-f]{32}")
 
 Editions = tuple[int, int]
-"""Of a note's lines, and of its last section."""
+"""Editions of a note's lines, and of its last section."""
 
 
 def lines_of(edition: int) -> str:
@@ -52,7 +52,7 @@ def editions_in(text: str) -> Editions | None:
 
 @dataclass
 class Seen:
-    """What was seen while the killing went on."""
+    """Observations made during the kills."""
 
     acknowledged: int = 0
     renamed: int = 0
@@ -151,7 +151,7 @@ def _other_links(root: Path, name: str) -> str:
 
 
 def audit(kernel: RunningKernel, root: Path) -> list[str]:
-    """What is not as it should be once all work is done; empty where everything is."""
+    """Return the errors that remain once all work is done; empty if all is well."""
     kernel.wait_ready()
     kernel.call("knowledge_ingest", {"vectors": False}, timeout_s=120)
     wrong = []

@@ -17,7 +17,7 @@ STORE_BYTES = 80 * 1024 * 1024
 
 
 class RayNodes:
-    """A cluster: a head, where nothing is placed, and `count` nodes with `cpus` processors each."""
+    """A cluster: a head, which runs no services, and `count` nodes with `cpus` processors each."""
 
     def __init__(self, count: int, cpus: float = 1) -> None:
         # Usage is not reported to Ray's makers.
@@ -49,7 +49,7 @@ class RayNodes:
         return found
 
     def kill(self, node: Any) -> None:
-        """Kill all processes of a node, with what they have started, as the loss of its machine does."""
+        """Kill all processes of a node and their children, as the loss of its machine does."""
         _kill(node)
         self._cluster.remove_node(node, allow_graceful=False)
 

@@ -57,7 +57,7 @@ def command_for_others(services: Sequence[str], uid: int | None = None) -> tuple
     assert found is not None
     become = f"os.setgroups(()); os.setgid({uid}); os.setuid({uid}); " if uid is not None else ""
     purelib = sysconfig.get_path("purelib")
-    # Of its own modules, and of its children's.
+    # Set the paths for its own modules and for its children's.
     paths = f"sys.path[:0] = ['.', {purelib!r}]; os.environ['PYTHONPATH'] = {purelib!r}"
     code = f"import os, sys; {become}{paths}; from tests.system.subset import run; run()"
     return (found, "-P", "-c", code, ",".join(services), "serve")
@@ -90,7 +90,7 @@ class RunningKernel:
         return [service["name"] for service in self.status()["services"]]
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> int:
-        """Send a signal to a service's process, which one that rests is given first; answers its pid."""
+        """Send a signal to a service's process, which is started first if it rests; return its pid."""
         if self.service(name)["state"] == "resting":
             self.call("kernel_start", {"service": name})
         pid = wait_until(lambda: self._struck(name, number), START_TIMEOUT_S)
@@ -99,7 +99,7 @@ class RunningKernel:
         return pid
 
     def _struck(self, name: str, number: int) -> int | None:
-        """The pid of the process that the signal was sent to; between two processes there is none."""
+        """Return the pid of the process that received the signal; there is no such pid between two processes."""
         pid: int | None = self.service(name)["pid"]
         with contextlib.suppress(ProcessLookupError):
             if pid is not None and pid not in self._killed:
@@ -144,7 +144,10 @@ def polls(timeout_s: float) -> Iterator[None]:
 def wait_until(
     condition: Callable[[], T | None], timeout_s: float = 30, *, said: Callable[[], object] | None = None
 ) -> T:
-    """What the condition answers once that is true. Raises AssertionError with what is `said` then, or was answered."""
+    """Return the condition's value once it is true.
+
+    Raises AssertionError at the timeout, with the value of `said` or the condition's last one.
+    """
     for _ in polls(timeout_s):
         if found := condition():
             return found
@@ -184,7 +187,7 @@ def running(
         for _ in polls(START_TIMEOUT_S):
             with contextlib.suppress(ControlError):
                 status = kernel.status()
-                # Until it takes over, the kernel of an MCP client may answer.
+                # The kernel of an MCP client may answer before this one takes over.
                 if status["pid"] == process.pid and (status["http_url"] is not None or not with_http):
                     break
             if process.poll() is not None:

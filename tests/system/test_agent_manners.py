@@ -179,7 +179,7 @@ def test_names_of_sets_plans_notes_and_documents_are_completed(kernel: RunningKe
                 assert completed.completion.values == [expected]
             note = await client.read_resource("amalfa://notes/other")
             assert "See [[long-note]]" in str(note.contents)
-            # What clients of other systems send is taken.
+            # Parameters that clients of other systems send are accepted.
             assert "documents" in await step(client, "list", use_session=True)
 
     anyio.run(main)

@@ -1,4 +1,6 @@
-"""The audit log of a running system: who changed what, what was refused, and that nothing waits for its disk."""
+"""The audit log of a running system: it records changes with their callers, and refusals, and nothing waits for its
+disk.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Vectors that are still to come, with real processes: how many are said everywhere, what was asked for comes first,
-and a search waits a moment for an embedder that has not answered yet."""
+"""Pending vectors, with real processes: their number is reported everywhere, searched texts are embedded first, and a
+search waits a moment for an embedder that has not answered yet.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def await_counts(kernel: RunningKernel, **wanted: int) -> None:
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
-    """With notes of which none has a vector, and its embedder stopped."""
+    """A kernel whose notes have no vectors and whose embedder is stopped."""
     folder = tmp_path_factory.mktemp("backlog")
     root = folder / "notes"
     root.mkdir()
@@ -57,7 +58,7 @@ def test_the_backlog_is_told_everywhere_and_what_was_searched_is_embedded_first(
     assert kernel.call("knowledge_status")["vectors_backlog"] == {
         "done": 0, "total": NOTES, "per_s": None, "left_s": None
     }  # fmt: skip
-    # It is told with the next pong.
+    # The backlog is reported with the next pong.
     wait_until(lambda: kernel.service("retrieve")["backlogs"].get("vectors of notes", {}).get("total") == NOTES)
     told = kernel.service("retrieve")
     assert f"vectors of notes: 0 of {NOTES}" in str(status.row(told)[-1])

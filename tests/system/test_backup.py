@@ -43,7 +43,7 @@ def linckia(*arguments: str | Path) -> str:
 
 @dataclass
 class Write:
-    """One of the ledger: what was written, when it was asked for, and when acknowledged (time.time)."""
+    """A write in the ledger: its content, when it was requested, and when acknowledged (time.time)."""
 
     kind: str
     key: str
@@ -76,7 +76,7 @@ class Ledger:
         self.news.set()
 
     async def grown(self, more: int) -> None:
-        """Until there are so many more."""
+        """Wait until `more` further writes were made."""
         count = len(self.writes) + more
         while len(self.writes) < count:
             self.news = trio.Event()
@@ -109,7 +109,7 @@ class Ledger:
 
 
 def found(kernel: RunningKernel, root: Path) -> dict[str, set[str]]:
-    """The keys of what is whole; what is there by half is an error."""
+    """Return the keys of all complete writes; a partial write is an error."""
     turns = set()
     for each in kernel.call("transcript_histories", {"limit": 1000})["histories"]:
         texts = json.dumps(kernel.call("transcript_history", {"hash": each["head_hash"]}))
@@ -180,7 +180,7 @@ def stopped_in_the_copy(data: Path, to: Path) -> Iterator[subprocess.Popen[bytes
 
 
 def snapshots(to: Path, data: Path | None = None) -> list[str]:
-    """Oldest first; those of one data directory where it is named."""
+    """List snapshots, oldest first; only those of `data` if it is given."""
     said = in_this_process(to, "backup", "--list", str(to), "--json")
     assert said.returncode == 0, said.stderr
     return [each["snapshot"] for each in json.loads(said.stdout) if data is None or each["data_dir"] == str(data)]
@@ -281,7 +281,7 @@ def test_backups_on_a_schedule(kernel: RunningKernel, place: Path) -> None:
     newest = kernel.status()["backup"]
     assert newest["problems"] == []
     assert newest["snapshot"] > backup["snapshot"]
-    # What was restored from these data has their settings, and so their schedule.
+    # A restored data directory has the original settings, and so their schedule.
     there = snapshots(place / "scheduled", kernel.data_dir)
     assert len(there) == 2, "as many as the settings keep"
     assert newest["snapshot"] == there[-1]

@@ -34,7 +34,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def post(kernel: RunningKernel, said: list[str], reply: str, system: str = "") -> str:
-    """A conversation; answers the hash of its reply."""
+    """Record a conversation; return the hash of its reply."""
     messages = [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(said)]
     request = {"model": "claude-x", "max_tokens": 9, "messages": messages, **({"system": system} if system else {})}
     response = {
@@ -66,7 +66,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningKern
 
 def _documents(kernel: RunningKernel, root: Path) -> None:
     kernel.call("documents_add", {"path": str(root), "collection": "c", "tags": ["x", "ä"], "snapshot_label": "one"})
-    # What it was is held by the snapshot alone.
+    # Only the snapshot holds the earlier text.
     (root / "a.txt").write_text("as it is")
     kernel.call("documents_add", {"path": str(root)})
     session = kernel.call("documents_session_start", {"label": "work"})["session_id"]

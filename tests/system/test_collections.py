@@ -78,7 +78,7 @@ def test_tokens_that_only_read_or_have_some_roots_are_held_to_that(kernel: Runni
     ):
         answer = reader.request("POST", f"/v1/collections/{name}", {"collection": "shared", **params})
         assert (answer.status, "may only read" in answer.text) == (403, True)
-    # What is in a collection may be from anywhere.
+    # A collection may contain text from anywhere.
     rooted = HttpClient(kernel, create(kernel, "rooted", "--root", str(kernel.data_dir.parent / "root")))
     answer = rooted.request("POST", "/v1/collections/search", {"collection": "shared", "query": "apples"})
     assert (answer.status, "is limited to" in answer.text) == (403, True)
@@ -109,7 +109,7 @@ def test_no_acknowledged_upsert_is_lost_whatever_kills_the_service(kernel: Runni
         async with connection(kernel.data_dir) as client:
             n = 0
             while not stop.is_set():
-                # The second time, each in the place of what was there.
+                # The second round replaces the documents of the first.
                 ids = [f"{which}-{n % 150}-{part}" for part in range(3)]
                 text = f"edition {n // 150} of batch {n}"
                 documents = [{"id": id_, "text": text, "vector": [n % 7 + 1, 1, 1, 1]} for id_ in ids]

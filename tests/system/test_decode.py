@@ -26,7 +26,7 @@ def _generation(kernel: RunningKernel) -> int:
 
 
 def _extracted(kernel: RunningKernel) -> float:
-    """Wait until nothing is left to extract; answers the longest that another call took meanwhile, in seconds."""
+    """Wait until nothing is left to extract; return the longest time that another call took meanwhile, in seconds."""
     longest = 0.0
     for _ in polls(60):
         began = time.monotonic()

@@ -134,7 +134,7 @@ def _status(kernel: RunningKernel) -> dict[str, Any]:
 
 
 def write_large(path: Path, size: int) -> str:
-    """A file that cannot be compressed; answers its SHA-256."""
+    """Write a file that cannot be compressed; return its SHA-256."""
     rng = random.Random(7)
     digest = hashlib.sha256()
     with path.open("wb") as file:

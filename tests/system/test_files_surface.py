@@ -1,5 +1,6 @@
-"""The surface `files` as its clients see it, over HTTP and stdio: an entry from its scan to its thumbnail, all URIs
-there are to be, and preferences that are a session's own."""
+"""The surface `files` as its clients see it, over HTTP and stdio: an entry from its scan to its thumbnail, all
+documented URIs, and preferences that belong to one session.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ def test_an_entry_is_found_from_its_scan_to_its_thumbnail(kernel: RunningKernel,
                 assert (await read(client, f"{uri}/metadata"))["metadata"] == found["metadata"]
                 with Image.open(io.BytesIO(await read(client, f"{uri}/thumbnail"))) as picture:
                     assert (picture.format, picture.size) == ("JPEG", (320, 240))
-                # Of a directory there is none, so this is the file of that name.
+                # Directories have no thumbnail, so this is the file of that name.
                 assert (await read(client, f"nodes{root}/folder/metadata"))["path"] == f"{root}/folder/metadata"
                 (thumbnail,) = (await read(client, "metadata/thumbnails"))["thumbnails"]
                 known = await read(client, "metadata?limit=10")

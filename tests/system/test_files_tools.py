@@ -1,5 +1,6 @@
-"""Every tool of the surface `files` on a checkout of source code and a folder of photos and a film: what is answered is
-what is on the disk, and what is asked for is done there.  Over HTTP; that stdio answers the same is `test_ways`'."""
+"""Every tool of the surface `files` on a checkout of source code and a folder of photos and a film: answers match the
+disk, and changes reach it.  All calls use HTTP; `test_ways` checks that stdio gives the same answers.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ NAMES: tuple[tuple[str, str, Callable[[str], bool]], ...] = (
     ("regex", r"^[a-c].*\.py$", lambda name: re.search(r"^[a-c].*\.py$", name) is not None),
     ("glob", "*e[sd].py", lambda name: fnmatch.fnmatch(name, "*e[sd].py")),
 )
-"""Ways to match a name, and what is meant by each."""
+"""Ways to match a name, each with the equivalent Python check."""
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ def test_what_agents_write_is_kept_as_they_write_it_once_through_kills(tmp_path:
     (claude / "projects" / "-work-garden").mkdir(parents=True)
     first = claude / "projects" / "-work-garden" / "a.jsonl"
     first.write_text("".join(record("a", n) for n in range(4)))
-    # Not what is followed, beside it: the key of an account.
+    # An account's key, which is not followed, lies beside the followed files.
     (claude / "key.jsonl").write_text(record("secret", 0))
     first.with_name("broken.json").write_text("[1, 2")
     os.mkfifo(first.with_name("pipe.jsonl"))

@@ -1,4 +1,4 @@
-"""A service that was taken over, in a running system: what it tries against the kernel and the user is refused.
+"""A compromised service in a running system: its attacks on the kernel and the user are refused.
 
 Each attack is tried under a kernel that root runs, and under one of an ordinary user, whose services are that user too.
 """
@@ -127,7 +127,7 @@ def test_service_that_holds_too_much_of_the_disk_is_ended_and_its_temporary_file
     kernel: RunningKernel, how: str
 ) -> None:
     deaths = kernel.service("hostile")["deaths"].get("disk", 0)
-    # What is hidden is too much, however little it is.
+    # Hidden files are too much, however small they are.
     megabytes = 1 if how == "a deep folder" else 2 * DISK_LIMIT >> 20
     with contextlib.suppress(CallFailed):
         assert attack(kernel, "fill", how=how, megabytes=megabytes)["got"] == "taken"
@@ -181,7 +181,7 @@ def test_no_process_of_the_kernels_sees_what_else_stands_in_its_environment(kern
                 continue
     assert len(known & seen.keys()) > 3
     assert not [pid for pid, names in seen.items() if SECRET.encode() in names]
-    # It is there to be found, where it is expected.
+    # The secret can be found in the one place where it is expected.
     assert SECRET.encode() in Path(f"/proc/{kernel.process.pid}/environ").read_bytes()
 
 

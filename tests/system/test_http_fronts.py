@@ -55,7 +55,9 @@ def two_fronts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKern
 
 
 class Repeating(httpx2.AsyncHTTPTransport):
-    """Asks again what was cut off, as a client may whose calls are idempotent; counts how often, and what it opened."""
+    """Repeats requests that were cut off, as a client may whose calls are idempotent; counts repetitions and opened
+    connections.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +101,7 @@ def test_sessions_go_on_through_the_deaths_of_a_front(one_front: RunningKernel) 
     kernel, deaths = one_front, 4
     before = kernel.service("front")["deaths"]
     calls = [0, 0]
-    """By client; the event is set when one more is answered."""
+    """Number of calls by client; the event is set when one more is answered."""
     answered = [anyio.Event()]
 
     async def client(number: int, done: anyio.Event) -> None:
@@ -133,7 +135,7 @@ def test_sessions_go_on_through_the_deaths_of_a_front(one_front: RunningKernel) 
 
 
 def test_fronts_that_are_restarted_in_order_cut_no_request(one_front: RunningKernel) -> None:
-    """Of clients that keep their connections and send nothing twice: one that pauses, and one that does not."""
+    """Clients keep their connections and send nothing twice: one pauses between requests, and one does not."""
     url, restarts = url_of(one_front), 4
     calls = [0, 0]
     done = threading.Event()
@@ -262,7 +264,7 @@ def test_a_flood_of_long_bodies_costs_neither_the_front_nor_anothers_answers(one
     port = urlsplit(url_of(one_front)).port
     spawning = multiprocessing.get_context("spawn")
     ready, stop = spawning.Event(), spawning.Event()
-    # 40 of 8 MiB: more than may be in hand, and than a front had memory for.
+    # Send 40 bodies of 8 MiB: more than may be in flight, and more than a front had memory for.
     flooding = spawning.Process(target=flood, args=(port, "bodies of 8 MiB", 40, ready, stop), daemon=True)
     flooding.start()
     try:

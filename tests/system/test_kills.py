@@ -163,7 +163,7 @@ def test_every_file_of_a_data_directory_is_declared_to_backups(kernel: RunningKe
 
 
 def test_no_process_outlives_a_killed_kernel(tmp_path: Path) -> None:
-    # Of each zygote but torch's, which is a process like the others.
+    # One process of each zygote except torch's, which is a process like the others.
     services = ("echo", "watch", "retrieve", "documents", "decode")
     with running(tmp_path / "data", [tmp_path], services=services) as doomed:
         status = doomed.status()

@@ -104,7 +104,7 @@ REFUSED = {
     "giant.avi": "cannot decode", "cut off.avi": "not a readable video|no video",
     "giant.pdf": "is empty", "itself.pdf": "not a readable PDF",
 }  # fmt: skip
-"""What is said of those bombs that no picture is made of; the others have theirs in the limits that there are."""
+"""Errors for the bombs that yield no picture; the others yield theirs within the limits."""
 
 
 def test_bombs_cost_an_error_of_one_file_each(kernel: RunningKernel) -> None:
@@ -160,7 +160,7 @@ def test_file_that_takes_too_long_is_told_so_and_harms_no_other(hasty: RunningKe
             assert re.search(r"exceeds the limit of 1\.5 s", said["problem"]), (name, said)
     wait_until(lambda: hasty.service("decode")["generation"] >= before + 3, said=lambda: hasty.service("decode"))
     after = hasty.service("decode")
-    # What was found out once is not tried again.
+    # Results are kept and not computed again.
     for name, said in found.items():
         assert hasty.call("media_inspect", {"path": str(root / name)}) == said
     assert hasty.service("decode")["generation"] == after["generation"]
@@ -186,7 +186,7 @@ def test_limit_holds_also_where_nobody_waits_any_more(hasty: RunningKernel) -> N
     before = hasty.service("decode")
     idle = ticks(before["pid"])
     while ticks(before["pid"]) < idle + TICKS / 10:
-        # On a busy machine the time may be over before the decoder has begun.  The service counts what was left when
+        # On a busy machine the time may be over before the decoder has begun.  The service counts the time left when
         # the call reached it.
         with pytest.raises(CallFailed, match=r"within 0\.\d+ s|died"):
             hasty.call("media_inspect", {"path": str(slow)}, timeout_s=0.5)

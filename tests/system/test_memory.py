@@ -23,7 +23,7 @@ def data(tmp_path: Path) -> Iterator[Path]:
 
 
 class Talk:
-    """Calls of tools, one after the other; answers what is structured of each."""
+    """Calls tools one after the other; returns the structured content of each."""
 
     def __init__(self, client: StdioClient) -> None:
         client.initialize()
@@ -70,6 +70,6 @@ def test_a_session_binds_what_is_added_and_remembered_through_every_death(data: 
         listed = say("query", steps=[{"op": "list_memories", "params": {"scope": "session:work"}}])
         assert sorted(one["text"].split()[1] for one in listed["memories"]) == sorted(victims)
         assert {said["session"] for one in listed["memories"] for said in one["said"]} == {"work"}
-        # Another client has what is the user's, and by its label what is the session's.
+        # Another client sees the user's memories, and by its label those of the session.
         assert len(say_other("list_memories")["memories"]) == len(victims)
         assert [one["text"] for one in say_other("recall", query="killed", scope="session:work", limit=9)["memories"]]

@@ -200,7 +200,7 @@ def test_a_front_that_does_not_know_the_keys_says_to_come_again_while_the_issuer
 
 
 class Storage:
-    """Of a client: what it knows of the issuer."""
+    """A client's storage: its knowledge of the issuer."""
 
     def __init__(self) -> None:
         self.tokens: OAuthToken | None = None

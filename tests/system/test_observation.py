@@ -86,7 +86,7 @@ def test_a_call_leaves_a_record_with_its_trace(operator: Operator, kernel: Runni
     assert failed[0]["trace"] == wrong.headers["linckia-trace"]
     assert operator.client("noyalib_get", {"file": 1}).json["error"].startswith("parameter `file`")
     assert operator.client("noyalib_gett", {}).status == 404
-    # A client may not call what is for services or for the operator.
+    # A client may not call operations for services or for the operator.
     for name in ("kernel_stop", "kernel_page_call", "kernel_token_create"):
         assert operator.client(name, {"service": "echo"}).status in (403, 404)
 

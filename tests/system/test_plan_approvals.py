@@ -1,4 +1,4 @@
-"""Calls that are made later or by another call wait for a person each, and what was approved is what is done."""
+"""Calls that are made later or by another call wait for a person each, and exactly the approved call is executed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_each_call_of_a_plan_waits_and_changing_the_plan_changes_no_call_that_wa
     assert file_of(kernel).read_text() == "retries: 3\n"
     approve(kernel, first)
     (second,) = wait_until(lambda: [each for each in pending(kernel) if each["id"] != first["id"]])
-    # What was shown for the first was done, and the second one waits although the first was approved.
+    # The first call did exactly the change that was shown, and the second one waits although the first was approved.
     assert file_of(kernel).read_text() == "retries: 4\n"
     shown = json.loads(second["preview"])["value"]
     approve(kernel, second)

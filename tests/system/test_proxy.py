@@ -1,4 +1,6 @@
-"""`linckia proxy` before a streaming server: what clients get, what is kept of it, and that it needs no kernel."""
+"""`linckia proxy` before a streaming server: the responses that clients get, the recorded conversations, and that it
+needs no kernel.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ KEY = "sk-proj-" + "a1B2c3D4" * 6
 
 
 Begin = Callable[[], tuple[Callable[[bytes], bytes], Callable[[], bytes]]]
-"""Begins to compress: answers what compresses the next piece, and what ends it."""
+"""Start compressing: return a function that compresses the next piece, and one that ends the stream."""
 
 
 def _deflating(wbits: int) -> Begin:
@@ -59,7 +61,7 @@ ENCODINGS: list[tuple[str, Begin]] = [
 
 
 class Model(BaseHTTPRequestHandler):
-    """Answers chat completions with the number of messages it was sent, streamed where that is asked for.
+    """Returns chat completions with the number of messages received, streamed on request.
 
     If the last message is "no reason", a stream ends with `[DONE]` alone; if it is "for ever", it never ends.
     """
@@ -110,7 +112,7 @@ class Model(BaseHTTPRequestHandler):
         deltas = [({"content": f"{' ' if n else ''}{delta['content']}"}, end) for n, (delta, end) in enumerate(deltas)]
         for delta, end in [({"role": "assistant"}, None), *deltas, *([] if asked == "no reason" else [({}, "stop")])]:
             if asked == "for ever" and end:
-                # Until the client has left.
+                # Wait until the client has disconnected.
                 self.rfile.read(1)
                 return
             choice = {"index": 0, "delta": delta, "finish_reason": end}
@@ -120,7 +122,7 @@ class Model(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
     def _chunk(self, data: bytes) -> None:
-        # One without content would end the reply: a compressor may keep what it gets.
+        # An empty chunk would end the reply, and a compressor may hold back its input.
         if not data:
             return
         self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
@@ -144,7 +146,7 @@ def model() -> Iterator[str]:
 
 @contextlib.contextmanager
 def proxy(data_dir: Path, upstream: str) -> Iterator[openai.OpenAI]:
-    """A client of the proxy; at the end the proxy is told to end, as by Ctrl-C."""
+    """A client of the proxy; at the end the proxy is stopped, as by Ctrl-C."""
     command = [sys.executable, "-m", "kernel.cli", "proxy", "--data", str(data_dir), "--upstream", upstream]
     process = subprocess.Popen(
         [*command, "--listen", "127.0.0.1:0"],

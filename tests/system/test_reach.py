@@ -148,7 +148,7 @@ def test_what_comes_later_is_not_found_either(kernel: RunningKernel, home: Path)
     until_notes(kernel, 2)
     kernel.call("knowledge_ingest", {"vectors": False}, timeout_s=60)
     assert kernel.call("knowledge_status")["notes"] == 2
-    # What the other tests find is as it was.
+    # Restore the state that the other tests expect.
     (home / "seen.md").unlink()
     until_notes(kernel, 1)
 

@@ -1,4 +1,6 @@
-"""A root that is deleted and made anew under a real kernel: the services, confined to the old folder, get the new."""
+"""A root that is deleted and created again under a real kernel: the services, confined to the old folder, get the new
+one.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import trio
 from tests.system.running import REPOSITORY, RunningKernel, running, wait_until
 from tests.unit.files.rig import differences
 
-"""After which a test fails; nothing waits that long where all is well."""
+"""Time after which a test fails; no wait takes that long if all is well."""
 
 
 @pytest.fixture(scope="module")

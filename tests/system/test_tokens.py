@@ -26,7 +26,7 @@ WITHOUT_FILES = frozenset({"embed", "rerank"})
 """Services that are left out here, since they take seconds to load: they see no path and keep nothing."""
 
 MARKER = "okapi7f3a"
-"""In contents and names below the other root, and in no request."""
+"""Text in contents and names below the other root, and in no request."""
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory, roots: tuple[Path, Path]) -
 
 @pytest.fixture(scope="module")
 def own(kernel: RunningKernel) -> HttpClient:
-    """With the kernel's own token."""
+    """A client with the kernel's own token."""
     return HttpClient(kernel, kernel.status()["token"])
 
 
@@ -238,7 +238,7 @@ def test_no_operation_answers_a_token_of_one_root_with_anything_of_another(
             elif root == str(roots[0]) and is_success(answer):
                 answered.add(op.name)
     assert not wrong, "\n".join(map(str, wrong))
-    # What is admitted was really tried.
+    # Each admitted operation really ran.
     admitted = {op.name for op in OPERATIONS if not op.refusal(LIMITED) and is_served(op)}
     assert admitted - answered == FAIL_HERE
 

@@ -33,7 +33,7 @@ YAML: dict[str, dict[str, Any]] = {
 
 
 def special(root: str) -> dict[str, dict[str, Any]]:
-    """What is not to be guessed by the names of the parameters."""
+    """Parameters whose values do not follow from their names."""
     source = {"type": "filesystem.index", "config": {"path": root}}
     paths = [f"{root}/note.md"]
     edit = {"file": f"{root}/plain.yaml", "path": "key", "value": "1", "dry_run": True}

@@ -138,7 +138,7 @@ class StdioClient:
         return result
 
     def leave(self) -> int:
-        """Close stdin, as an MCP client that shuts down in order does; answers the exit code."""
+        """Close stdin, as an MCP client that shuts down cleanly does; return the exit code."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         return self.process.wait(TIMEOUT_S)
@@ -169,7 +169,7 @@ def kernel_pid(data_dir: Path) -> int:
 
 
 def wait_until_ended(data_dir: Path, pid: int) -> None:
-    """Until the kernel's process is gone."""
+    """Wait until the kernel's process is gone."""
     give_up_at = time.monotonic() + TIMEOUT_S
     # It may go between the opening of that file and its reading.
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):

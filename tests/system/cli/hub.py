@@ -14,7 +14,7 @@ from pathlib import Path
 
 @dataclass
 class Hub:
-    """Its address, what it serves, and what was asked of it.
+    """A hub: its address, the files it serves, and the requests it received.
 
     Attributes:
         stalls_after: bytes of the weights after which it says no more, until `go_on` is set.
@@ -30,17 +30,17 @@ class Hub:
     stalled: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
     begins: list[tuple[str, int]] = field(default_factory=list)
-    """Of each file that was sent: its name and the first byte."""
+    """The name of each file sent, and its first byte."""
 
 
 def checksum(content: bytes, *, large: bool) -> str:
-    """By which a file is told from another: as git has it, or of what git keeps elsewhere SHA-256."""
+    """Return the checksum that identifies a file: git's own, or SHA-256 for files that git stores elsewhere."""
     digest = hashlib.sha256(content) if large else hashlib.sha1(b"blob %d\0" % len(content) + content)
     return digest.hexdigest()
 
 
 def sent(hub: Hub, content: bytes, *, large: bool) -> bytes:
-    """What is sent of a file."""
+    """Return the bytes sent for a file."""
     if large and hub.flips:
         content = content[:-1] + bytes([content[-1] ^ 1])
     return content[: hub.stalls_after] if large else content

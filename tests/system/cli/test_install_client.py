@@ -43,7 +43,7 @@ def install(kernel: RunningKernel, client: str, *options: str) -> str:
 def test_the_entry_starts_a_session_with_the_same_data(kernel: RunningKernel) -> None:
     entry = json.loads(install(kernel, "cursor", str(kernel.data_dir.parent / "notes")))["mcpServers"]["linckia"]
     assert entry["args"][-2:] == ["--data", str(kernel.data_dir)]
-    # The script would set up an environment of its own; what it starts is the same.
+    # The script would set up its own environment; the command it starts is the same.
     command, arguments = sys.executable, ["-m", "kernel.cli", *map(str, entry["args"])]
     assert Path(entry["command"]) == REPOSITORY / "scripts" / "linckia"
 

@@ -234,7 +234,7 @@ def test_what_a_confined_server_needs_is_learned_and_written_if_the_user_agrees(
     assert list(folder.iterdir()) == []
     done = learn(data, "own", "--yes", path=str(folder / "file"))
     assert (done.returncode, done.stderr) == (0, "")
-    # It was started again with what was found, and then needed less.
+    # The server was started again with the access it had needed, and then needed less.
     assert (folder / "file").read_text() == "written"
     assert settings_of(data, "own") == {
         "command": sys.executable,

@@ -106,7 +106,7 @@ def test_the_kernels_log_is_one_json_object_a_line(kernel: RunningKernel, data: 
 
 @contextlib.contextmanager
 def following(data: Path, *command: str) -> Iterator[IO[str]]:
-    """Run a command that never ends; yields what it prints into a pipe."""
+    """Run a command that never ends; yield its output as a pipe."""
     process = subprocess.Popen([*LINCKIA, *command], env=environment(data), stdout=subprocess.PIPE, text=True)
     patience = threading.Timer(TIMEOUT_S, process.kill)
     patience.start()
@@ -146,7 +146,7 @@ def test_doctor_finds_the_running_kernel(kernel: RunningKernel, data: Path) -> N
 
 @pytest.mark.parametrize("end", ["stop", "SIGTERM", "SIGINT"])
 def test_it_ends_in_order_with_exit_code_0_and_leaves_no_process(tmp_path: Path, end: str) -> None:
-    # Of each zygote but torch's.
+    # One process of each zygote except torch's.
     services = ("echo", "watch", "retrieve", "decode")
     with running(tmp_path / "data", services=services, all_ready=False) as kernel:
         pids = [service["pid"] for service in kernel.status()["services"] if service["pid"]]

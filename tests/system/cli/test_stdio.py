@@ -47,7 +47,7 @@ def kernel(data: Path, root: Path) -> Iterator[RunningKernel]:
 
 @pytest.fixture(scope="module")
 def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
-    """A kernel that the tests leave as it was."""
+    """A kernel whose state the tests do not change."""
     with running(tmp_path_factory.mktemp("data"), [tmp_path_factory.mktemp("notes")], services=["echo"]) as kernel:
         yield kernel
 

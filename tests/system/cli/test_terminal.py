@@ -30,7 +30,7 @@ SIZE = (24, 80)
 
 
 class Terminal:
-    """A terminal in which a command runs; `screen` is what it shows."""
+    """A terminal in which a command runs; `screen` is its current content."""
 
     def __init__(self, master: int, process: subprocess.Popen[bytes]) -> None:
         self._master = master

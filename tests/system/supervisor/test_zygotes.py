@@ -220,7 +220,7 @@ async def test_a_zygote_that_rests_is_there_again_for_a_call_in_that_very_moment
 
 
 def heaps(pid: int) -> int:
-    """Of glibc's, beside the main one: 64 MB each, and neighbours may be told of as one."""
+    """Count glibc's heaps besides the main one: 64 MB each, and neighbours may be reported as one."""
     size, found = 64 * 2**20, 0
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
         span, access, *_ = line.split()

@@ -1,4 +1,4 @@
-"""Operations of the test service, which can be told to misbehave in every way that the supervisor must survive."""
+"""Operations of the test service, which can be made to misbehave in every way that the supervisor must survive."""
 
 from __future__ import annotations
 
