@@ -64,7 +64,7 @@ def uptime() -> float:
 
 
 def end(run: str, since_s: float = 0.0) -> list[int]:
-    """Kill the processes that `started` returns until there are none; return those that there were."""
+    """Kill the processes that `started` returns until none is left; return all that were killed."""
     ended: list[int] = []
     for _ in range(ROUNDS):
         if not (found := started(run, since_s)):

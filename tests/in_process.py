@@ -155,7 +155,7 @@ class Bench:
                     case Return() | Fault():
                         running.outgoing.answer(frame)
                     case Unfinished(id=number, failure=failure):
-                        # There is no lane that would give it to the next generation.
+                        # No lane exists that would pass it to the next generation.
                         running.outgoing.answer(Fault(number, failure))
                     case Progress():
                         running.progress.append(frame)

@@ -51,7 +51,7 @@ class Issuer:
         self.read = 0
         self.down = False
         self.asked: list[dict[str, str]] = []
-        """What clients asked users to agree to."""
+        """The scopes that clients asked users to grant."""
         self._codes: dict[str, dict[str, str]] = {}
 
     def add(self, kid: str, algorithm: str = "ES256") -> None:

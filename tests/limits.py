@@ -1,8 +1,8 @@
 """The time limit of every test. A test that exceeds it fails, and the processes that it started are killed.
 
 pytest-timeout says which limit a test has (`timeout` in pyproject.toml, `@pytest.mark.timeout(S)`) and when it begins.
-Its own ways to end a test do not suit these tests: an exception in the middle of trio's scheduler leaves a test's tasks
-as they are, and to end the worker leaves its kernels. So, in this order:
+Its own ways to end a test do not suit these tests: an exception in the middle of trio's scheduler leaves the test's
+tasks behind, and ending the worker leaves its kernels. So, in this order:
 
 1. The processes that the test started are killed. What waits for one of them goes on.
 2. A coroutine test is cancelled. Any other one gets an exception, and so does one that does not react.

@@ -20,7 +20,7 @@ from proto.operation import Operation
 HUGE = "x" * (1 << 16)
 
 LARGEST = 4 << 20
-"""Of a text that is one character too long; each is sent through a real kernel."""
+"""The limit in bytes of texts that are too long by one character; each text is sent through a real kernel."""
 
 WRONG_TYPES: tuple[Any, ...] = (None, True, 7, -1.5, "text", [], ["x"], {}, {"a": 1}, [{"a": [None]}])
 
@@ -56,7 +56,7 @@ ONE_OF: dict[str, dict[str, Any]] = {
     "forget": {"id": "x"},
     "schedule": {"cron": "0 3 * * *"},
 }
-"""Of operations that take one of several parameters, one of them."""
+"""For operations that take exactly one of several parameters, the one to send."""
 
 
 class NoExample(Exception):

@@ -1,4 +1,4 @@
-"""A client that sends and sees JSON as it is, over the pipes of a process, in both eras of the protocol."""
+"""A client that sends and receives raw JSON over the pipes of a process, in both eras of the protocol."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_the_python_sdk_is_asked_and_answers(front: Front, transport: str, mode:
 
 @pytest.fixture(scope="module")
 def typescript(npx: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
-    """Runs `client.mjs` and answers what it printed."""
+    """Run `client.mjs` and return its output."""
     here = Path(__file__).parent
     folder = tmp_path_factory.mktemp("typescript")
     for name in ("package.json", "client.mjs"):

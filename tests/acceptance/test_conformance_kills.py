@@ -1,4 +1,5 @@
-"""The official conformance suite while the front is killed again and again: what is cut passes when it is asked again.
+"""The official conformance suite while the front is killed repeatedly: scenarios that were cut off pass when they are
+repeated.
 
 CONFORMANCE_KILLS=1 scripts/test tests/acceptance/test_conformance_kills.py
 """
@@ -18,7 +19,7 @@ from tests.acceptance.test_conformance import SCENARIOS, SUITE, required
 from tests.system.running import RunningKernel, running
 
 EVERY_S = 3.0
-"""Between a front's readiness and its death."""
+"""Time between a front's readiness and its kill."""
 
 AGAIN = 4
 """Times that a scenario whose connection was cut is run again."""

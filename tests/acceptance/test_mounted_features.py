@@ -28,7 +28,7 @@ def mounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounts]:
 
 
 class Recorder:
-    """The client's side: answers all questions, and records what it sees."""
+    """The client's side: replies to all questions and records everything that arrives."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
@@ -64,7 +64,7 @@ class Recorder:
 
 
 async def used(command: list[str], mode: str) -> dict[str, Any]:
-    """Use each feature; return what came of it."""
+    """Use each feature and return the results."""
     recorder = Recorder()
     found: dict[str, Any] = {}
 

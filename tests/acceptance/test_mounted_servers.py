@@ -59,7 +59,7 @@ def mounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounts]:
 
 
 def all_replies(client: RawClient, requests: list[Request]) -> dict[str, str]:
-    """Return the replies to all lists and requests, by what was asked."""
+    """Return the replies to all lists and requests, keyed by request."""
     lists = [Request(method) for name, methods in LISTS.items() if name in client.capabilities for method in methods]
     return {
         f"{number} {each.method} {each.params}": each.fixed(plain(client.ask(each.method, each.params)))

@@ -30,7 +30,7 @@ def instances(workers: int) -> list[str]:
 
 
 class _Posts:
-    """A channel that keeps what is posted, so that only the router's own work is measured."""
+    """A channel that only stores posted frames, so that the measurement covers the router's own work."""
 
     is_behind = False
     held_bytes = 0

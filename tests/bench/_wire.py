@@ -52,7 +52,7 @@ class Stdio:
     """A server on pipes.
 
     Args:
-        quiet: what it writes to stderr is not shown.
+        quiet: whether to discard its stderr.
     """
 
     def __init__(self, command: Sequence[str], tool: str = ECHO, *, quiet: bool = False) -> None:

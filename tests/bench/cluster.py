@@ -39,7 +39,7 @@ from tests.system.workloads import WORKLOADS
 NODES = 2
 CALLERS = 8
 DEADLINE_S = 30.0
-"""Of the operations called, unless the caller sets a shorter one."""
+"""The deadline of each operation called, unless the caller sets a shorter one."""
 
 HUNG_S = 2 * DEADLINE_S
 REST_S = 4.0
@@ -117,7 +117,7 @@ def under(loads: list[Load], data_dir: Path) -> Iterator[None]:
 
 
 Recoveries = dict[str, list[tuple[str, float, float]]]
-"""For each service, what was killed, the longest time without an answer, and the longest call from then on."""
+"""Per service: the killed process, the longest time without an answer, and the longest call after the kill."""
 
 
 def assail(kernel: RunningKernel, nodes: RayNodes, loads: list[Load], kills: int) -> Recoveries:

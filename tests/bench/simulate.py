@@ -57,7 +57,7 @@ NO_PID = 1 << 24
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What is simulated. The load is the share of the workers' time that calls take if nothing fails."""
+    """The scenario to simulate. The load is the share of the workers' time that calls take if nothing fails."""
 
     workers: int = 1000
     agents: int = 1000

@@ -59,7 +59,7 @@ def calling(url: str, path: Path, media_type: str, mode: str) -> str:
         },
     }  # fmt: skip
     if media_type == "text/plain":
-        # With no header that a browser asks about first.
+        # Send no header that requires a preflight request.
         request["headers"] = {"Content-Type": media_type, "Accept": "*/*"}
     return f"fetch({json.dumps(url)}, {json.dumps(request)}).then(r => String(r.status), e => 'blocked')"
 
@@ -85,7 +85,7 @@ def test_a_page_of_another_origin_calls_nothing_unless_it_is_allowed(tmp_path: P
             url = f"{front}/files"
             page.goto(f"http://evil.example:{port}/")
             assert page.evaluate(calling(url, victim, "application/json", "cors")) == "blocked"
-            # Sent without asking first, as a form may be; what comes of it the page never sees.
+            # A form may send this without a preflight request, but the page never sees the response.
             for mode in ("cors", "no-cors"):
                 page.evaluate(calling(url, victim, "text/plain", mode))
             assert victim.exists()

@@ -1,6 +1,6 @@
 """MCP clients that survive what happens to their server, and report the outcome of every call.
 
-They use plain JSON-RPC: the server is under test, and a client library would hide half of what it sends.
+They use plain JSON-RPC: the server is under test, and a client library would hide half of its output.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class StdioClient:
         self._answers: dict[int, Mapping[str, Any]] = {}
         self._sending = trio.Lock()
         self.unexpected: list[str] = []
-        """Answers that no call waits for, lines that are not JSON, and the end of the session."""
+        """Unexpected input: answers that no call waits for, lines that are not JSON, and the end of the session."""
 
     @classmethod
     async def start(

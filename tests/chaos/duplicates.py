@@ -136,7 +136,7 @@ class World:
 
 
 Check = Callable[[Any], Awaitable[str]]
-"""Takes the answer; returns what is wrong with the effect, or ""."""
+"""Takes the answer; returns a description of the error in its effect, or ""."""
 
 
 @dataclass(frozen=True)

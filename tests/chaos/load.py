@@ -83,7 +83,7 @@ class Worker:
     place: Value = field(default_factory=lambda: Value("0"))
     """The number of the place of the worker's file."""
     deleted: dict[str, Value] = field(default_factory=dict)
-    """Files that were to be deleted, each "there" or "gone"."""
+    """Files that should be deleted, each "there" or "gone"."""
     writes: dict[tuple[str, str], tuple[float, float | None]] = field(default_factory=dict)
     """Start and acknowledgement time of each write of documents, sets and turns, on the wall clock; None if not
     acknowledged."""

@@ -1,4 +1,4 @@
-"""What clients know: after an uncertain answer they look once, and what they saw must not change by itself."""
+"""The knowledge of clients: after an uncertain answer they look once, and the state seen must not change by itself."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Seen:
         self._there[kind, name] = there
 
     def changed(self, kind: str, is_there: Callable[[str], bool]) -> list[str]:
-        """Return what is different now."""
+        """Return the differences from the current state."""
         return [
             f"{kind} {name} is {'not ' * there}there now"
             for (of, name), there in self._there.items()
@@ -77,14 +77,14 @@ class Seen:
 
 @dataclass
 class Looks:
-    """The looks of one worker: each compares what it sees with what is possible."""
+    """The looks of one worker: each compares the observed state with the possible ones."""
 
     which: int
     record: Record
     seen: Seen = field(default_factory=Seen)
 
     async def written(self, value: Value, new: str, said: CallOutcome, look: Look) -> None:
-        """Note the outcome of a write; after an uncertain one, look once what has become of it."""
+        """Record the outcome of a write; after an uncertain one, look once at the result."""
         if said.ok:
             value.acknowledged(new)
         elif not said.not_done_for_sure:

@@ -28,27 +28,27 @@ _prompt = partial(_fixture, role=Role.PROMPT)
 
 @_fixture("test_simple_text")
 class SimpleText(Params[Content], frozen=True, kw_only=True):
-    """Answers a text block."""
+    """Returns a text block."""
 
 
 @_fixture("test_image_content")
 class ImageContent(Params[Content], frozen=True, kw_only=True):
-    """Answers an image block."""
+    """Returns an image block."""
 
 
 @_fixture("test_audio_content")
 class AudioContent(Params[Content], frozen=True, kw_only=True):
-    """Answers an audio block."""
+    """Returns an audio block."""
 
 
 @_fixture("test_embedded_resource")
 class EmbeddedResource(Params[Content], frozen=True, kw_only=True):
-    """Answers an embedded resource."""
+    """Returns an embedded resource."""
 
 
 @_fixture("test_multiple_content_types")
 class MultipleContentTypes(Params[Content], frozen=True, kw_only=True):
-    """Answers text, an image and a resource."""
+    """Returns text, an image and a resource."""
 
 
 @_fixture("test_tool_with_logging")
@@ -83,7 +83,7 @@ class TriggerPromptChange(Params[Content], frozen=True, kw_only=True):
 
 @_fixture("test_custom_headers")
 class CustomHeaders(Params[Content], frozen=True, kw_only=True):
-    """Answers its arguments, one of which clients repeat in a header."""
+    """Returns its arguments, one of which clients repeat in a header."""
 
     region: Annotated[
         str, Meta(description="Repeated in the header Mcp-Param-Region", extra_json_schema={"x-mcp-header": "Region"})
@@ -100,7 +100,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 @_fixture("json_schema_2020_12_tool")
 class SchemaKeywords(Params[Content], frozen=True, kw_only=True):
-    """Answers how somebody can be reached; its schema has the keywords of JSON Schema that no field's type can say."""
+    """Returns how somebody can be reached; its schema has the keywords of JSON Schema that field types cannot express."""
 
     rules: ClassVar[Mapping[str, Any]] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

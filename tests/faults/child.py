@@ -53,7 +53,7 @@ def die_at(step: int, subject: Subject, folder: Path) -> int:
 
 
 def forked(step: int, subject: Subject, folder: Path) -> int:
-    """Its exit code, or the number of the steps where none was to end it."""
+    """Return the child's exit code, or the number of steps if it was not killed at one."""
     folder.mkdir(parents=True)
     reader, writer = os.pipe()
     child = os.fork()
@@ -74,7 +74,7 @@ def forked(step: int, subject: Subject, folder: Path) -> int:
 
 
 def main() -> None:
-    """Of each write, a folder for each of its steps, `FOLDER/STEP`; background work may leave the last ones out."""
+    """Make a folder for each step of each write, `FOLDER/STEP`; background work may leave the last ones out."""
     for line in sys.stdin:
         name, folder, *steps = json.loads(line)
         for step in steps:

@@ -52,8 +52,8 @@ class Subject:
     """A service under test.
 
     `services`: it and those that it cannot work without, in the order of their start. `write(bench, root, n)` is one
-    acknowledged write, which may be asked for again after it failed. `seen(bench, root)` answers the writes that a
-    client sees, and raises AssertionError where one is there in part. `fed`: another service states its data again.
+    acknowledged write, which may be asked for again after it failed. `seen(bench, root)` returns the writes that a
+    client sees, and raises AssertionError if one is there in part. `fed`: another service states its data again.
     """
 
     name: str
@@ -167,7 +167,7 @@ async def write_media(bench: Bench, root: Path, n: int) -> None:
 
 
 async def seen_media(bench: Bench, root: Path) -> set[int]:
-    # A cache: what it lacks is made again, for which there has to be room.
+    # The store is a cache: missing entries are made again, which needs free space.
     found = set()
     for path in root.glob("*.png"):  # noqa: ASYNC240  # a test's own small folder
         try:

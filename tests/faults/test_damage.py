@@ -22,7 +22,7 @@ TRIES = 50
 MOST = 10
 
 Kind = tuple[Path, str, Callable[[Path], object]]
-"""A database, what is damaged in it, and how."""
+"""A database, the part of it to damage, and how."""
 
 
 def tables_of(path: Path) -> list[str]:
@@ -36,7 +36,7 @@ def tables_of(path: Path) -> list[str]:
 
 
 def damages_of(path: Path) -> dict[str, Callable[[Path], object]]:
-    """What can be done to a copy of the file: the first page of each table, half of it cut off, other content."""
+    """The ways to damage a copy of the file: the first page of each table, half of it cut off, other content."""
     done: dict[str, Callable[[Path], object]] = {
         table: partial(damage_page, page=pages[0]) for table in tables_of(path) if (pages := pages_of(path, table))
     }
@@ -51,7 +51,7 @@ def cut(path: Path) -> None:
 async def write_first(subject: Subject, folder: Path) -> None:
     async with scene(subject, folder) as (bench, root):
         await subject.write(bench, root, 1)
-        # Where the data follows from other data, what is made again can be compared.
+        # If the data is derived from other data, the rebuilt state can be compared.
         assert await subject.seen(bench, root) == {1}
 
 
@@ -67,7 +67,7 @@ async def test_damage_of_any_file_is_served_rebuilt_or_named(
     folder, whole = tmp_path / "first", tmp_path / "whole"
     folder.rename(whole)
     for relative, label, damage in sample(kinds, MOST):
-        # At the same path, which is in the databases too.
+        # Use the same path, because the databases contain it too.
         shutil.copytree(whole, folder, symlinks=True)
         damage(folder / relative)
         try:

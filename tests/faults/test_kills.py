@@ -1,4 +1,4 @@
-"""A kill at each step of a write of any service: what was acknowledged is whole, the rest is whole or not there."""
+"""A kill at each step of a write of any service: acknowledged writes are whole, others are whole or absent."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def parsed(tools: list[dict[str, str]]) -> Parsed:
 
 
 def state(store: Store) -> tuple[str, bool] | None:
-    """What clients see of the mount, and whether something is held back."""
+    """Return the tools of the mount as clients see them, and whether something is held back."""
     kept = store.kept.get("github")
     return None if kept is None else (*kept.seen.items["tools"], kept.held_back)  # type: ignore[return-value]  # one tool
 

@@ -1,4 +1,4 @@
-"""A short run of `tests.faults.text_kills`: what is killed while it edits and writes leaves no torn file."""
+"""A short run of `tests.faults.text_kills`: kills during edits and writes leave no torn file."""
 
 from __future__ import annotations
 

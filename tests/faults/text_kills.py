@@ -1,6 +1,6 @@
-"""Kills in the midst of `edit-file` and `write-file`: a process changes one file again and again, by what these two
-stand on, and is killed at a random moment; the next goes on with what that left. At the end the service starts, and
-heals what all of them have left.
+"""Kills in the middle of `edit-file` and `write-file`: a process changes one file again and again, with the code that
+these two use, and is killed at a random moment; the next process continues from the state left behind. At the end the
+service starts, and heals what all of them have left.
 
     python -m tests.faults.text_kills [--kills 1000] [--seed 0]
 
@@ -53,10 +53,10 @@ def generation_of(data: bytes) -> int:
 
 
 def change_forever(data: Path, root: Path, acknowledged: int) -> None:
-    """The life of a process that is to be killed."""
+    """Change one file until the process is killed."""
     database = open_database(data / "files.db")
     tree = Tree(database, Invalidations(), None)
-    # What it owes is noted, and is healed at the next start.
+    # Unfinished work is recorded and repaired at the next start.
     writing = Writing(tree, FileRoots(Roots([root])), data, lambda intent: None)
     path = str(root / "file.txt")
     generation = generation_of(Path(path).read_bytes())
@@ -70,7 +70,7 @@ def change_forever(data: Path, root: Path, acknowledged: int) -> None:
 
 
 def torment(data: Path, root: Path, kills: int, seed: int) -> tuple[list[str], dict[int, int]]:
-    """Kill so often; answers what was wrong, and the generations that are in the trash by their number there."""
+    """Kill the process `kills` times; return the errors found, and the generations in the trash by number."""
     chance = random.Random(seed)
     wrong: list[str] = []
     kept: dict[int, int] = {}
@@ -111,10 +111,10 @@ def torment(data: Path, root: Path, kills: int, seed: int) -> tuple[list[str], d
 
 
 async def audit(data: Path, root: Path, trash: Path, kept: dict[int, int]) -> list[str]:
-    """What is wrong after the next start."""
+    """Return the errors found after the next start."""
     wrong: list[str] = []
     async with files_service(data, root) as bench:
-        # What was made with its directories is scanned beside the start.
+        # Paths that were created together with their directories are scanned in parallel with the start.
         while (await bench.call(ListJobs(active_only=True))).jobs:
             await trio.lowlevel.checkpoint()
     wrong += differences(data, root)

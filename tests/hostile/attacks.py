@@ -1,4 +1,4 @@
-"""The attacks of a compromised service. Each is a function that returns what it got, or raises OSError.
+"""The attacks of a compromised service. Each is a function that returns the data it obtained, or raises OSError.
 
 They call the operating system directly, as injected code would, without our wrappers.
 """

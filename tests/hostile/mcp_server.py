@@ -1,7 +1,7 @@
 """A hostile MCP server on stdio: `python mcp_server.py HOW MARK`, where HOW is one of `WAYS`.
 
-Its tool `act` attacks whoever mounted it. Processes that it leaves behind have MARK in their command line. `honest` is
-the one that behaves, whose tools return their text at once or after a while.
+Its tool `act` attacks the process that mounted it. Processes that it leaves behind have MARK in their command line.
+`honest` is the one that behaves, whose tools return their text at once or after a while.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class MountStorm:
         self._ended = threading.Event()
         self.wrong: list[str] = []
         self.answered: Counter[str] = Counter()
-        """Answers by who got them and for what."""
+        """Number of answers by recipient and purpose."""
         self.longest_s = 0.0
 
     def run(self, seconds: float) -> None:
@@ -199,7 +199,7 @@ def with_meta(tool: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dic
 
 
 def text_of(answer: Answer) -> str:
-    """The first text of a result, or the whole answer if it is none."""
+    """The first text of a result, or the whole answer if it is an error."""
     try:
         text: str = answer.json["result"]["content"][0]["text"]
         return text

@@ -21,7 +21,7 @@ hostile = Family("hostile", role=Role.INTERNAL, callers=(OPERATOR,))
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of an attack or a call: what it got, or the refusal it met (`EPERM`, …)."""
+    """The result of an attack or a call: the data it obtained, or the refusal it met (`EPERM`, …)."""
 
     got: Any = None
     refused: str | None = None

@@ -1,4 +1,4 @@
-"""A compromised `files` calls nothing but its own operations and what clients requested in plans."""
+"""A compromised `files` can call only its own operations and those that clients requested in plans."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ async def opened(engine: Engine, name: str = "notes", keeper: Keeper | None = No
 
 
 async def indexed(collection: Collection) -> None:
-    """Until the vectors are searched by an index."""
+    """Wait until an index is used to search the vectors."""
     with trio.fail_after(60):
         while (await collection.status()).index in ("none", "flat"):  # noqa: ASYNC110  # nobody is told
             await trio.sleep(0.05)

@@ -272,7 +272,7 @@ async def test_vectors_are_found_as_by_comparing_with_all_with_an_index_and_with
             assert np.mean(recall) >= (0.95 if end > FLAT else 1.0)
             few = [await _recall(collection, halves[:end], rng, [Filter(field="tens", any_of=[3])]) for _ in range(5)]
             assert np.mean(few) == 1.0
-        # What is deleted is not found, and others take its place.
+        # Deleted groups are not found, and others take their place.
         await collection.delete([f"g{n}" for n in range(0, 3 * FLAT, 2)])
         query = halves[4].astype(np.float32)
         index = collection.searched_vectors()

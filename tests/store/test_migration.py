@@ -359,7 +359,7 @@ async def test_the_end_of_a_migration_is_left_to_the_engine_whose_collection_it_
         with pytest.raises(Ended):
             await moved(moving, to_server=True)
         monkeypatch.undo()
-        # In the same folder are collections of another kind.
+        # The same folder contains collections of another kind.
         others = LocalEngine(tmp_path, 4, VectorLimits(flat_vectors=FLAT), None, client_collections.FILES, Kind.SOURCE)
         of_others = PostgresEngine(Server(server.dsn, schema), "x", "here", NAMES, 4, FLAT, "hnsw", 100, "64MB")
         assert await Places(others, of_others, made_on_server=False).names() == []

@@ -21,7 +21,7 @@ from tests.store.rig import ANY_NAME, FLAT, Keeper, ServerStore, opened
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, group
 
 POSTGRES: dict[str, str] = {}
-"""Its own settings: what it acknowledges is on disk."""
+"""Use its own settings: acknowledged writes are on disk."""
 
 
 @pytest.fixture

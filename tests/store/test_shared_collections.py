@@ -42,7 +42,7 @@ async def upsert(bench: Bench, *ids: str) -> None:
 
 
 async def until_gone(bench: Bench) -> None:
-    """Until this machine has noticed that the collection is not there."""
+    """Wait until this machine has noticed that the collection is gone."""
     with trio.fail_after(20):
         while True:
             try:

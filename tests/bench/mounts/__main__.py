@@ -112,7 +112,7 @@ def cost(gateways: Mapping[str, Gateway], rounds: int) -> None:
 
 
 def faults(gateways: Mapping[str, Gateway], only: str) -> None:
-    """Print what clients see of each fault."""
+    """Print how each fault looks to clients."""
     print(f"| the server … | {' | '.join(gateways)} |")
     print("|---|" + "---|" * len(gateways))
     for fault in _faults.FAULTS:

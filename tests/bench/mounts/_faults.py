@@ -1,4 +1,4 @@
-"""What clients see of a server that fails: the call that was in flight, the calls after it, and the processes left."""
+"""How a failing server looks to clients: the call that was in flight, the calls after it, and the processes left."""
 
 from __future__ import annotations
 

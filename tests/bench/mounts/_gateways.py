@@ -37,7 +37,7 @@ class Served(msgspec.Struct, kw_only=True):
     """A server behind a gateway.
 
     Attributes:
-        pid: of the gateway; 0 if there is none.
+        pid: the gateway's process, or 0 if the server runs without a gateway.
         stdio: the command that a client starts.
         port: for HTTP; 0 if the gateway has none.
     """

@@ -41,7 +41,7 @@ class Row:
         self.blocks[subject].append(samples)
 
     def middle(self, subject: Subject) -> float | None:
-        """Return the median of all samples; None if there are none, or one of its calls failed."""
+        """Return the median of all samples, or None if there are no samples or one of the calls failed."""
         samples = [sample for block in self.blocks[subject] for sample in block]
         return statistics.median(samples) if samples and subject not in self.failures else None
 

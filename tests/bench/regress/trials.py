@@ -1,4 +1,4 @@
-"""What is compared, in the order in which it is measured: the list of trials, and how each is run."""
+"""The list of trials to compare, in the order of measurement, and how each is run."""
 
 from __future__ import annotations
 

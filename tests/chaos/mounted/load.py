@@ -49,7 +49,7 @@ class Ledger:
     made: list[Made] = field(default_factory=list)
     outages: list[Outage] = field(default_factory=list)
     changing: dict[str, trio.Event] = field(default_factory=dict)
-    """By server: set when the next call that changes something is made."""
+    """Per server: set when the next call that changes something is made."""
     left_over: list[str] = field(default_factory=list)
     """Processes of earlier generations that were still there after a recovery, or at the end."""
     unexpected: list[str] = field(default_factory=list)

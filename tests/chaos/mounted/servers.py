@@ -1,6 +1,6 @@
 """The servers of the storm: how they start, the calls that they get, and a record of every request that reached them.
 
-Each server reads its standard input through `tee`, which keeps what was sent to any of its processes. So the storm
+Each server reads its standard input through `tee`, which keeps everything sent to any of its processes. So the storm
 knows how often a call reached the server, whatever the server makes of it.
 """
 

@@ -1,4 +1,4 @@
-"""Readers of what comes from outside, fuzzed under the guidance of what code an input reaches (atheris, libFuzzer).
+"""Fuzzing of the parsers of external input, guided by the code that each input reaches (atheris, libFuzzer).
 
     LINCKIA_EXTRA=fuzz scripts/linckia --version
     python -m tests.fuzz.coverage TARGET --seconds N

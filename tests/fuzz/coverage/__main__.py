@@ -22,7 +22,8 @@ from tests.fuzz.coverage import TARGETS, corpus, keep
 
 MAX_BYTES = 4096
 KEPT_BYTES = 20 * 1024
-"""Of a target's corpus as it is written; the smallest inputs, each of which reached what those before it had not."""
+"""Size of a target's corpus as written: the smallest inputs, each of which reached code that the earlier ones had not.
+"""
 
 EVERY = 200
 """Inputs of which one is repeated."""
@@ -53,7 +54,7 @@ MODULES = {
     "documents": ("services.decode.text", "services.shared.text.html"),
     "notes": ("services.knowledge.notes", "services.documents.text", "services.retrieve.index.terms"),
 }
-"""What is instrumented, by target: it must be known before anything is imported."""
+"""The modules to instrument, by target; the list must be known before anything is imported."""
 
 
 class Findings:

@@ -24,7 +24,7 @@ def read(data: bytes) -> None:
             frame = reader(data)
         except msgspec.DecodeError:
             continue
-        # What was read can be passed on, and is read alike there.
+        # A frame that can be read can be passed on, and is read alike there.
         assert frames.encode(frames.decode(frames.encode(frame))) == frames.encode(frame)
         _reached(frame)
     # It reads nothing from its link here.

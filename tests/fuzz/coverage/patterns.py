@@ -33,7 +33,7 @@ SEEDS = [
 def read(data: bytes) -> None:
     """A pattern and a text."""
     with warnings.catch_warnings():
-        # Of sets that another version may read as nested.
+        # Ignore warnings about sets that another Python version may read as nested.
         warnings.simplefilter("ignore", FutureWarning)
         _read(data)
 

@@ -1,4 +1,4 @@
-"""What fuzzing found to reach different code, and what it found to be wrong, is read without a defect."""
+"""Inputs that reach different code or once revealed a defect are read without one."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def read(data: bytes) -> None:
 
 
 def _imported(data: bytes) -> None:
-    """As `importing` reads a part; an import that goes on elsewhere finds the state as it was."""
+    """Read one part as `importing` does; an import that continues elsewhere finds the state unchanged."""
     layout: Layout | None = None
     for line in data.split(b"\n"):
         text = line.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""YAML: what is read, changed and checked by paths; a text after a change is read as the tree that made it."""
+"""YAML: documents are read, changed and checked by paths; the text after a change is read as the tree that made it."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ async def fuzz(count: int, seed: int) -> Mapping[str, int]:
 
 
 async def _ask(k: Kernel, number: int) -> None:
-    """A call of a client that the hostile service has in hand for a while."""
+    """A client's call that the hostile service keeps in flight for a while."""
     with trio.move_on_after(1):
         try:
             await k.router.call(operation_of(Relay), Relay(text=f"{number}"), timeout_s=0.5)

@@ -226,7 +226,7 @@ class Machine(RuleBasedStateMachine):
         number, text = self.numbers, f"call {self.numbers}"
         actor = self.actor(service)
         if actor is not None:
-            # Of a service that is no front, nobody hears whom it names.
+            # Only the front may name callers; names from any other service are ignored.
             self.granted[text] = (grant, True) if service == "front" else (own_grant(service), False)
             self.owed[actor.pid, number] += 1
             named = {"caller": "client" if service == "front" else service, "session": "", "grant": grant}
@@ -335,7 +335,7 @@ class Machine(RuleBasedStateMachine):
             self.no_process_can_be_started(refuses=False)
             for service in SERVICES:
                 self.start(service)
-            # Beyond the deadline of every call.
+            # Advance the clock past the deadline of every call.
             for _ in range(16):
                 self.time_passes(4.0)
                 # The deadline of a service's call is for who serves it to keep.

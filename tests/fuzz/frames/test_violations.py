@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("autojump_clock")
 
 
 class Client:
-    """One that takes what comes."""
+    """A client that accepts all messages."""
 
     def progress(self, done: float, total: float | None, message: str | None) -> None: ...
 
