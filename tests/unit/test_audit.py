@@ -49,7 +49,7 @@ def recorded(folder: Path) -> list[AuditEntry]:
     return [found for path in files_of(folder) for found in entries(path.read_bytes().splitlines())]
 
 
-def test_what_is_recorded_is_on_disk_when_the_kernel_has_ended_and_is_its_owners_alone(tmp_path: Path) -> None:
+def test_records_are_on_disk_after_the_kernel_has_ended_and_readable_by_the_owner_only(tmp_path: Path) -> None:
     record(tmp_path, *map(entry, range(100)))
     record(tmp_path, entry(100))
     assert [found.target for found in recorded(tmp_path)] == [f"file=/n/{number}" for number in range(101)]
@@ -75,7 +75,7 @@ def test_a_line_that_a_death_cut_costs_no_other(tmp_path: Path) -> None:
     assert [found.target for found in recorded(tmp_path)] == ["file=/n/1", "file=/n/2"]
 
 
-async def test_a_disk_that_takes_no_more_is_told_and_nothing_waits_for_it(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_and_nothing_waits_for_it(tmp_path: Path) -> None:
     """A limit on the size of files answers EFBIG where the disk would answer ENOSPC, also in the middle of a line."""
     async with writing(tmp_path) as audit:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -116,7 +116,7 @@ async def test_a_flood_of_refusals_is_a_line_and_a_count_a_minute(
     assert [each.count for each in found if each.peer == "192.0.2.1"] == [1, 5000, 1]
 
 
-async def test_a_file_that_somebody_took_away_is_made_again(tmp_path: Path) -> None:
+async def test_a_removed_file_is_created_again(tmp_path: Path) -> None:
     async with writing(tmp_path) as audit:
         audit.record(entry(1))
         await until(path_of(tmp_path).exists)
@@ -130,7 +130,9 @@ def shown(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> li
     return capsys.readouterr().out.splitlines()
 
 
-def test_it_is_read_and_filtered_across_rotated_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_audit_log_is_read_and_filtered_across_rotated_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = [entry(number, who="ci" if number % 2 else "me", message="y" * 500) for number in range(40)]
     for each in given:
         record(tmp_path, each, max_bytes=8192, files=8)
@@ -147,13 +149,15 @@ def test_it_is_read_and_filtered_across_rotated_files(tmp_path: Path, capsys: py
 
 
 @pytest.mark.parametrize("options", [["--since", "soon"], ["-n", "-1"], ["--since", "1 fortnight"]])
-def test_what_cannot_be_asked_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+def test_invalid_filters_are_refused_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
     record(tmp_path, entry())
     assert main(["audit", "--data", str(tmp_path), *options]) == 2
     assert options[0] in capsys.readouterr().err
 
 
-def test_no_name_moves_the_cursor_of_who_reads() -> None:
+def test_names_in_the_log_cannot_control_the_terminal() -> None:
     assert "\x1b" not in in_words(entry(target="file=/n/\x1b[2J\x9b\n"))
 
 
@@ -166,7 +170,7 @@ def test_no_name_moves_the_cursor_of_who_reads() -> None:
         ({"path": "/d/a", "problem": "", "waiting": 0, "lost": 7}, "note", "7 lines were lost"),
     ],
 )
-def test_doctor_says_how_the_log_is(state: dict[str, Any] | None, verdict: str, told: str) -> None:
+def test_doctor_reports_the_state_of_the_log(state: dict[str, Any] | None, verdict: str, told: str) -> None:
     finding = doctor.audit_finding(state)
     assert finding.verdict == verdict
     assert told in finding.found

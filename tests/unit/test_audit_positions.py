@@ -57,7 +57,7 @@ def test_nothing_to_read_leaves_the_position(tmp_path: Path) -> None:
     assert read(tmp_path, position) == ([], position, False)
 
 
-def test_lines_that_were_rotated_away_are_said_to_be_lost_once(tmp_path: Path) -> None:
+def test_lines_that_were_rotated_away_are_reported_as_lost_once(tmp_path: Path) -> None:
     writer = Writer(tmp_path, files=2)
     writer.write(1)
     _, position, _ = read(tmp_path, "")
@@ -68,7 +68,7 @@ def test_lines_that_were_rotated_away_are_said_to_be_lost_once(tmp_path: Path) -
     assert read(tmp_path, position) == ([], position, False)
 
 
-def test_a_log_that_was_deleted_is_begun_anew(tmp_path: Path) -> None:
+def test_a_deleted_log_is_read_from_its_beginning(tmp_path: Path) -> None:
     Writer(tmp_path).write(3)
     _, position, _ = read(tmp_path, "")
     path_of(tmp_path).unlink()

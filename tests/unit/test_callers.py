@@ -129,7 +129,7 @@ def test_operation_between_services_admits_no_caller_that_it_does_not_name() -> 
     assert {name for name in names if operation_of(Outside).admits(name)} == {CLIENT, OPERATOR}
 
 
-def test_table_of_callers_has_every_operation_and_what_destroys_admits_few() -> None:
+def test_the_table_of_callers_is_complete_and_destructive_operations_admit_few() -> None:
     table = load()
     printed = callers(table)
     assert printed.keys() == table.keys()

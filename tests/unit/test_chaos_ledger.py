@@ -205,7 +205,7 @@ async def test_a_system_without_a_defect_is_found_in_order(tmp_path: Path) -> No
         ("hangs", "hung", ("noyalib_set", "query", "delete-files", "task_start")),
     ],
 )
-async def test_a_defect_shows(
+async def test_each_defect_is_noticed(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, defect: str, list_: str, whats: tuple[str, ...]
 ) -> None:
     record = await under_load(tmp_path, defect)
@@ -225,7 +225,7 @@ async def test_an_effect_after_the_look_is_late(tmp_path: Path, defect: str) -> 
 
 
 @pytest.mark.parametrize("defect", ["is unsure of what it does", "is unsure of what it does not do"])
-async def test_what_may_have_executed_is_no_loss_and_counted(tmp_path: Path, defect: str) -> None:
+async def test_maybe_executed_calls_are_counted_and_not_losses(tmp_path: Path, defect: str) -> None:
     record = await under_load(tmp_path, defect)
     assert not record.failed, report(record, ())
     had = defect == "is unsure of what it does"

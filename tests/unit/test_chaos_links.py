@@ -37,7 +37,7 @@ async def read(channel: Channel, count: int) -> list[AnyFrame]:
     return [await channel.receive() for _ in range(count)]
 
 
-async def test_as_many_frames_of_that_kind_are_lost_as_was_asked_for() -> None:
+async def test_the_requested_number_of_frames_of_a_kind_is_lost() -> None:
     lose = KernelChaos(service="echo", fault="drop", direction="from", frame="return", count=2)
     async with linked(lose) as (kernel, service):
         sent: list[AnyFrame] = [Return(1, b"\x01"), Pong(1, 0), Return(2, b"\x02"), Return(3, b"\x03")]
@@ -46,7 +46,7 @@ async def test_as_many_frames_of_that_kind_are_lost_as_was_asked_for() -> None:
         assert await read(kernel, 2) == [sent[1], sent[3]]
 
 
-async def test_frames_that_come_late_come_in_order_and_once() -> None:
+async def test_delayed_frames_arrive_in_order_and_once() -> None:
     late = KernelChaos(service="echo", fault="delay", direction="to", count=2, delay_ms=700)
     async with linked(late) as (kernel, service):
         began = trio.current_time()
@@ -59,7 +59,7 @@ async def test_frames_that_come_late_come_in_order_and_once() -> None:
         assert trio.current_time() - began == pytest.approx(0.7)
 
 
-async def test_other_services_and_what_was_taken_back_are_left_alone() -> None:
+async def test_other_services_and_withdrawn_faults_are_left_alone() -> None:
     other = KernelChaos(service="yaml", fault="drop", direction="from", count=9)
     lose = KernelChaos(service="echo", fault="drop", direction="from", count=9)
     clear = KernelChaos(service="echo", fault="clear")

@@ -101,7 +101,7 @@ async def test_only_an_uncertain_answer_leads_to_a_look() -> None:
     assert not record.failed
 
 
-async def test_a_look_that_sees_what_cannot_be_is_reported_once() -> None:
+async def test_a_look_at_an_impossible_state_is_reported_once() -> None:
     record, value = Record(), Value("a")
 
     async def sees_another() -> str:

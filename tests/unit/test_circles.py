@@ -17,12 +17,12 @@ def circle(imports: dict[str, set[str]]) -> list[str]:
     return []
 
 
-def test_a_circle_is_found() -> None:
+def test_an_import_cycle_is_found() -> None:
     assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}
     assert circle({"a": {"b", "c"}, "b": {"c"}}) == []
 
 
-def test_imports_have_no_circles() -> None:
+def test_imports_have_no_cycles() -> None:
     graph = grimp.build_graph("kernel", "proto", "services", cache_dir=None)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     assert len(imports) > 500

@@ -42,7 +42,7 @@ def test_there_is_a_page_for_each_and_the_readme_links_it() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_what_a_page_names_is_there(page: Path) -> None:
+def test_paths_and_operations_named_in_a_page_exist(page: Path) -> None:
     text = page.read_text()
     assert text.count("\n") <= MAX_LINES
     known = _known()
@@ -63,7 +63,7 @@ def test_the_commands_of_a_page_are_commands(page: Path) -> None:
         assert given.command == words[1]
 
 
-def test_the_steps_of_yams_are_steps() -> None:
+def test_the_steps_named_for_yams_exist() -> None:
     text = (REPOSITORY / "docs" / "coming-from" / "yams.md").read_text()
     first = text[text.index("The steps of `query`") : text.index("The actions")]
     steps = set(re.findall(r"`([a-z_]+)`", first)) - {"query", "execute"}

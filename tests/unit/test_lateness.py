@@ -10,7 +10,7 @@ import trio.lowlevel
 from kernel.control.operations import LATE_S, SAMPLE_S, Lateness
 
 
-async def test_turn_that_computes_is_late_and_one_that_waits_is_not() -> None:
+async def test_a_computing_turn_of_the_loop_is_late_and_a_waiting_one_is_not() -> None:
     lateness = Lateness()
     trio.lowlevel.add_instrument(lateness)
     try:

@@ -176,6 +176,6 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_costs_in_proportion_to_its_length(name: str) -> None:
+def test_each_function_takes_time_in_proportion_to_the_length(name: str) -> None:
     case = CASES[name]
     assert growth(case.read, case.make, case.size) < MOST

@@ -71,7 +71,7 @@ async def live(data_dir: Path) -> AsyncIterator[Live]:
         nursery.cancel_scope.cancel()
 
 
-async def test_what_changed_is_applied_and_the_rest_is_left_alone(tmp_path: Path) -> None:
+async def test_changed_mounts_are_updated_and_the_rest_is_left_alone(tmp_path: Path) -> None:
     async with live(tmp_path) as live_:
         assert await live_.reload(a={}, b_c={"start": "eager"}) == MountsReloaded(added=["a", "b-c"])
         assert live_.names() == ["mcp_a", "mcp_b_c"]

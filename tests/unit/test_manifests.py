@@ -34,7 +34,7 @@ def test_every_folder_with_a_manifest_is_served_in_a_fixed_order() -> None:
 
 
 @pytest.mark.parametrize("found", SYSTEM, ids=lambda found: str(found.manifest.name))
-def test_what_a_manifest_names_is_there(found: PackagedManifest) -> None:
+def test_paths_and_modules_named_in_manifests_exist(found: PackagedManifest) -> None:
     manifest = found.manifest
     named = [manifest.module, *manifest.ops_modules, *(manifest.torch.preload if manifest.torch else ())]
     for module in found.modules(named):
@@ -91,5 +91,5 @@ def test_the_data_format_is_the_sum_of_all_schemas() -> None:
         ("token", Keep.SOURCE),
     ],
 )
-def test_what_a_file_is_to_a_backup(path: str, keep: Keep | None) -> None:
+def test_each_file_has_the_right_role_in_a_backup(path: str, keep: Keep | None) -> None:
     assert data_format.program().stores.keep_of(path) is keep

@@ -34,7 +34,7 @@ def found(server: Server, tool: str, outcome: CallOutcome, *, reached: int = 0, 
     return check(Ledger([Made(server.name, call, "m-1", 11.0, 11.5, outcome)], outages), [server])
 
 
-def test_what_may_happen_is_not_wrong(server: Server) -> None:
+def test_permitted_outcomes_are_not_reported(server: Server) -> None:
     assert not found(server, "append", OK, reached=1, killed=False)
     assert not found(server, "append", UNSURE, reached=1)
     assert not found(server, "append", UNSURE)
@@ -51,7 +51,7 @@ def test_what_may_happen_is_not_wrong(server: Server) -> None:
         ("echo", UNSURE, 1), ("write", REFUSED, 0), ("echo", CallOutcome("ok", "m-2"), 1),
     ],
 )  # fmt: skip
-def test_what_must_not_happen_is_wrong(server: Server, tool: str, outcome: CallOutcome, reached: int) -> None:
+def test_forbidden_outcomes_are_reported(server: Server, tool: str, outcome: CallOutcome, reached: int) -> None:
     assert found(server, tool, outcome, reached=reached)
 
 

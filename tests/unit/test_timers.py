@@ -18,19 +18,19 @@ def at(text: str) -> int:
     return int(datetime.datetime.fromisoformat(text).timestamp())
 
 
-def test_once_it_is_due_a_timer_without_expression_has_no_next_time() -> None:
+def test_a_one_time_timer_has_no_next_time_once_it_is_due() -> None:
     assert due(100, "", "UTC", "once", 99.5) == Due([], 100)
     assert due(100, "", "UTC", "once", 100.0) == Due([100], None)
 
 
-def test_in_time_a_run_is_made_whatever_becomes_of_missed_ones() -> None:
+def test_an_on_time_run_takes_place_under_every_policy_for_missed_ones() -> None:
     first = at("2026-03-01T03:00:00+00:00")
     cases: tuple[Missed, ...] = ("once", "each", "skip")
     for missed in cases:
         assert due(first, "0 3 * * *", "UTC", missed, first + 1) == Due([first], first + DAY)
 
 
-def test_missed_runs_are_made_up_for_once_each_or_not_at_all() -> None:
+def test_missed_runs_run_once_each_or_not_at_all_as_configured() -> None:
     first = at("2026-03-01T03:00:00+00:00")
     now = first + 3 * DAY + 3600
     after = first + 4 * DAY
@@ -39,7 +39,7 @@ def test_missed_runs_are_made_up_for_once_each_or_not_at_all() -> None:
     assert due(first, "0 3 * * *", "UTC", "skip", now) == Due([], after)
 
 
-def test_of_very_many_missed_runs_the_latest_are_made_up_for() -> None:
+def test_only_the_latest_of_very_many_missed_runs_are_made_up_for() -> None:
     first = at("2026-03-01T03:00:00+00:00")
     found = due(first, "* * * * *", "UTC", "each", first + DAY)
     assert (len(found.runs), found.runs[-1], found.next_s) == (MOST_EACH, first + DAY, first + DAY + 60)

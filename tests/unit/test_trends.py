@@ -39,7 +39,7 @@ def stores(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_deaths_and_growth_a_day() -> None:
+def test_deaths_and_growth_are_summed_up_by_day() -> None:
     lines = [
         Line(NOW, {"yaml": 3, "embed": 1}, {"yaml": 1000}),
         Line(NOW + 2 * DAY_S, {"yaml": 3}, {"yaml": 5000, "files": 10}),

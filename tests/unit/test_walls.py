@@ -32,7 +32,7 @@ def born(tmp_path: Path, name: str, **environment: str) -> LaunchConfig:
     return LaunchConfigs(config, BY_NAME, ops.load(), RootFolders(roots))(BY_NAME[name].spec, 1, "")
 
 
-def test_the_key_of_the_language_model_is_told_to_its_service_alone(
+def test_the_key_of_the_language_model_is_given_to_its_service_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", "secret")
@@ -51,7 +51,9 @@ def test_the_key_of_the_language_model_is_told_to_its_service_alone(
 
 
 @pytest.mark.usefixtures("as_root")
-def test_under_root_only_what_writes_to_the_roots_stays_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_root_only_services_that_write_to_the_roots_stay_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(users, "enclosed", lambda _data_dir: None)
     monkeypatch.setattr(users, "unreachable", lambda _folders: None)
     walls = {name: born(tmp_path, name).confinement for name in BY_NAME}
@@ -66,7 +68,7 @@ def test_under_root_only_what_writes_to_the_roots_stays_root(tmp_path: Path, mon
 
 
 @pytest.mark.usefixtures("as_root")
-def test_where_others_cannot_reach_the_installation_services_are_users_that_may_read(
+def test_if_others_cannot_reach_the_installation_services_get_users_that_may_read_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(users, "enclosed", lambda _data_dir: "/root can be entered by its owner only")
@@ -75,7 +77,7 @@ def test_where_others_cannot_reach_the_installation_services_are_users_that_may_
     assert (wall.user is not None, wall.files_of_others) == (True, "read")
 
 
-def test_an_ordinary_user_s_services_are_that_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ordinary_user_s_services_run_as_that_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     for name in BY_NAME:
         wall = born(tmp_path, name).confinement

@@ -103,7 +103,7 @@ async def test_a_withdrawn_call_keeps_its_place_and_a_repetition_gets_the_decisi
         nursery.cancel_scope.cancel()
 
 
-async def test_what_is_pending_outlives_the_service(tmp_path: Path) -> None:
+async def test_pending_calls_outlive_the_service(tmp_path: Path) -> None:
     async with service(tmp_path) as bench, trio.open_nursery() as nursery:
         call = Waiting()
         nursery.start_soon(call.run, bench, asked("1"))
@@ -200,7 +200,7 @@ def test_a_repeated_call_of_a_mounted_tool_is_equal_whatever_its_trace() -> None
     "params",
     [b"", b"\xc1", b"\xff" * 10, frames.pack_body(["x"] * 9_000), frames.pack_body({"a": b"\x00\xff", "b": None})],
 )
-def test_whatever_is_sent_is_shown_in_bounds(params: bytes) -> None:
+def test_previews_are_bounded(params: bytes) -> None:
     for is_mounted in (False, True):
         shown = preview.shown(asked("1", params=params, is_mounted=is_mounted))
         assert shown

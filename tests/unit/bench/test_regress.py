@@ -50,7 +50,7 @@ def test_only_ratios_above_the_limit_are_flagged(this: float, slower: bool) -> N
     assert made.as_json(1.1)["slower"] == slower
 
 
-def test_spread_is_that_of_the_ratios_of_the_rounds() -> None:
+def test_the_spread_is_that_of_the_rounds_ratios() -> None:
     assert row([[1.0], [2.0]], [[2.0], [1.0]]).spread() == (0.5, 2.0)
 
 

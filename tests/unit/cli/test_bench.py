@@ -51,7 +51,7 @@ def test_benchmark_names_the_packages_to_install_before_it_starts(
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def test_programs_that_are_there_are_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_programs_do_not_stop_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", programs(tmp_path, "rg", "borg"))
     require("rg", "borg")
     with pytest.raises(SystemExit, match="compares with restic, not found"):

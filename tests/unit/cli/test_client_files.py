@@ -202,14 +202,14 @@ def test_an_entry_with_a_mistake_is_named_and_the_others_are_mounted(
     assert warning.endswith("; the server is left out")
 
 
-def test_a_name_that_is_there_twice_is_reported(tmp_path: Path) -> None:
+def test_a_duplicate_name_is_reported(tmp_path: Path) -> None:
     text = '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}, "a": {"command": "z"}}}'
     config = load_with(written(tmp_path / "mcp.json", text))
     assert {name: table["command"] for name, table in config.mounts.items()} == {"a": "z", "b": "y"}
     assert config.warnings == (f"{tmp_path}/mcp.json: mcpServers.a is there more than once; the last one counts",)
 
 
-def test_what_other_clients_write_is_carried_over(tmp_path: Path) -> None:
+def test_settings_of_other_clients_are_carried_over(tmp_path: Path) -> None:
     listed = {
         "gemini": {"httpUrl": "https://example.org/mcp", "includeTools": ["a"], "excludeTools": ["b"]},
         "zed": {"command": {"path": "x", "args": ["y"], "env": {"A": "1"}}},

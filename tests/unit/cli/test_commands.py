@@ -140,7 +140,7 @@ def test_the_page_of_surfaces_lists_every_service_and_its_tools() -> None:
         assert "…" in listed[service] or tools <= named, f"{service}: the page lacks {tools - named}"
 
 
-def test_a_log_that_is_not_there_names_those_that_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_unknown_log_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     logs = tmp_path / "data" / "logs"
     logs.mkdir(parents=True)
     (logs / "embed.log").write_text("one\ntwo\nthree\n")

@@ -51,7 +51,7 @@ def test_a_later_layer_wins_and_leaves_the_rest_alone(data_dir: Path) -> None:
     assert config.log_level == "error"
 
 
-def test_a_named_file_goes_over_the_one_in_the_data_directory(data_dir: Path, tmp_path: Path) -> None:
+def test_a_named_file_overrides_the_one_in_the_data_directory(data_dir: Path, tmp_path: Path) -> None:
     write(data_dir, "[http]\nport = 4000\n")
     named = tmp_path / "other.toml"
     named.write_text("[http]\nport = 4001\n")
@@ -200,7 +200,7 @@ def test_a_wrong_variable_is_named(data_dir: Path, environment: dict[str, str], 
         assert word in str(caught.value)
 
 
-def test_what_the_set_up_reads_is_no_mistake_here(data_dir: Path) -> None:
+def test_variables_of_the_set_up_script_are_not_reported_as_mistakes(data_dir: Path) -> None:
     assert load_in(data_dir, {"LINCKIA_TORCH": "cpu", "LINCKIA_PYTHON": "python3.11"}).http is not None
 
 
@@ -232,7 +232,7 @@ def test_the_folder_of_prompts_is_a_setting_and_must_be_there(data_dir: Path) ->
         load_in(data_dir, {"LINCKIA_PROMPTS_DIR": str(data_dir / "nowhere")})
 
 
-def test_what_may_be_downloaded_from_nearby_is_a_setting_of_fetch(data_dir: Path) -> None:
+def test_local_hosts_that_fetch_may_reach_are_a_setting(data_dir: Path) -> None:
     write(data_dir, '[fetch]\nallow = ["10.0.0.0/8"]\n')
     assert load_in(data_dir).services["fetch"] == {"allow": ["10.0.0.0/8"]}
     set_here = load_in(data_dir, {"LINCKIA_FETCH_ALLOW": "127.0.0.1, example.org"})
@@ -353,7 +353,7 @@ def test_variables_of_other_programs_change_nothing(data_dir: Path) -> None:
         ("linckia.toml", "[server]\nport = 1\n[http]\nport = 2", "mean the same and are both set"),
     ],
 )
-def test_what_is_wrong_under_another_name_is_said(data_dir: Path, name: str, text: str, said: str) -> None:
+def test_mistakes_under_alternative_names_are_reported(data_dir: Path, name: str, text: str, said: str) -> None:
     (data_dir / name).write_text(text)
     with pytest.raises(ConfigError, match=said):
         load_in(data_dir)
@@ -370,7 +370,7 @@ def test_root_may_be_only_read_and_all_are_in_a_read_only_system(data_dir: Path,
         assert (config.read_only_roots, config.read_only) == (config.roots, True)
 
 
-def test_what_the_system_lives_on_is_denied_by_every_name(data_dir: Path, tmp_path: Path) -> None:
+def test_linckia_s_own_folders_are_denied_under_every_name(data_dir: Path, tmp_path: Path) -> None:
     for name in ("token", "key", "other.toml"):
         (tmp_path / name).write_text('deny = ["~/vault"]\n' if name == "other.toml" else "0123456789abcdef")
     (tmp_path / "link").symlink_to(data_dir)

@@ -42,7 +42,7 @@ def test_its_python_is_one_that_is_supported(lines: list[tuple[str, str]]) -> No
     assert f"python{found[1]}.{found[2]}" in (REPOSITORY / "scripts" / "environment.sh").read_text()
 
 
-def test_all_that_is_needed_is_copied_before_it_is_set_up(lines: list[tuple[str, str]]) -> None:
+def test_all_required_files_are_copied_before_the_set_up(lines: list[tuple[str, str]]) -> None:
     setup = next(at for at, (word, rest) in enumerate(lines) if word == "RUN" and "scripts/linckia" in rest)
     copied = {name for word, rest in lines[:setup] if word == "COPY" for name in rest.split()[:-1]}
     ignored = (REPOSITORY / ".containerignore").read_text().split()
@@ -61,7 +61,7 @@ def test_it_does_not_run_as_root_and_keeps_its_data(lines: list[tuple[str, str]]
     assert only(lines, "ENV").endswith(f"LINCKIA_DATA={only(lines, 'VOLUME')}")
 
 
-def test_what_it_runs_is_a_command_of_ours_on_the_port_that_is_looked_at(lines: list[tuple[str, str]]) -> None:
+def test_it_runs_a_linckia_command_on_the_port_of_the_health_check(lines: list[tuple[str, str]]) -> None:
     assert json.loads(only(lines, "ENTRYPOINT")) == ["scripts/linckia"]
     arguments = build_parser().parse_args(json.loads(only(lines, "CMD")))
     assert (arguments.command, arguments.http) == ("serve", f"0.0.0.0:{only(lines, 'EXPOSE')}")
@@ -69,7 +69,7 @@ def test_what_it_runs_is_a_command_of_ours_on_the_port_that_is_looked_at(lines: 
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
-def test_its_health_check_tells_ready_from_not(lines: list[tuple[str, str]], status: int, code: int) -> None:
+def test_its_health_check_detects_readiness(lines: list[tuple[str, str]], status: int, code: int) -> None:
     command = json.loads(only(lines, "HEALTHCHECK").partition("CMD ")[2])
     with answering(status) as (port, asked):
         check = command[-1].replace(only(lines, "EXPOSE"), str(port))

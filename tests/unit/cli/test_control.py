@@ -135,7 +135,7 @@ async def test_failure_names_its_kind_and_field(tmp_path: Path) -> None:
         assert caught.value.failure["kind"] == "operation"
 
 
-async def test_what_is_for_services_only_is_refused(tmp_path: Path) -> None:
+async def test_operations_for_services_only_are_refused(tmp_path: Path) -> None:
     async with served(tmp_path) as s:
         with pytest.raises(CallFailed) as caught:
             await s.ask(lambda c: c.call("test.secret", {"text": "x"}))
@@ -289,7 +289,7 @@ async def test_an_ephemeral_kernel_ends_after_its_last_client(tmp_path: Path) ->
             await s.ended.wait()
 
 
-async def test_the_end_of_the_kernel_is_told_from_an_answer(tmp_path: Path) -> None:
+async def test_the_end_of_the_kernel_is_distinguished_from_an_answer(tmp_path: Path) -> None:
     ended: list[BaseException] = []
 
     def ask() -> None:
@@ -304,7 +304,7 @@ async def test_the_end_of_the_kernel_is_told_from_an_answer(tmp_path: Path) -> N
     assert len(ended) == 1
 
 
-def test_where_no_kernel_is_the_error_says_how_to_start_one(tmp_path: Path) -> None:
+def test_without_a_kernel_the_error_says_how_to_start_it(tmp_path: Path) -> None:
     with pytest.raises(NoKernel, match="linckia serve"):
         Client(tmp_path)
 
@@ -378,7 +378,7 @@ os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
 
 
 @pytest.mark.parametrize("code", [(CONNECT,), (BY_A_CHILD, CONNECT), (BY_A_CHILD, BY_A_CHILD, CONNECT)])
-async def test_no_descendant_of_the_kernel_gives_orders(tmp_path: Path, code: tuple[str, ...]) -> None:
+async def test_no_descendant_of_the_kernel_may_use_the_control_socket(tmp_path: Path, code: tuple[str, ...]) -> None:
     async with served(tmp_path) as s:
         command = [sys.executable, "-c", *code, str(socket_path(tmp_path))]
         done = await trio.run_process(command, capture_stdout=True)
@@ -387,7 +387,7 @@ async def test_no_descendant_of_the_kernel_gives_orders(tmp_path: Path, code: tu
         assert (await s.ask(lambda client: client.call("test.say", {"text": "hello"})))["text"] == "hello"
 
 
-async def test_a_process_that_left_the_kernels_family_may_give_orders(tmp_path: Path) -> None:
+async def test_a_process_that_is_no_longer_a_descendant_may_use_the_control_socket(tmp_path: Path) -> None:
     # Another test may have made this process adopt orphans.
     ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)
     async with served(tmp_path):
@@ -396,7 +396,7 @@ async def test_a_process_that_left_the_kernels_family_may_give_orders(tmp_path: 
         assert b'"text":"x"' in done.stdout
 
 
-async def test_a_connection_whose_maker_is_gone_gives_no_orders(tmp_path: Path) -> None:
+async def test_a_connection_whose_creator_has_ended_is_refused(tmp_path: Path) -> None:
     code = "import socket, sys; socket.socket(fileno=int(sys.argv[1])).connect(sys.argv[2])"
     with socket.socket(socket.AF_UNIX) as made, hold(tmp_path) as listener:
         command = [sys.executable, "-c", code, str(made.fileno()), str(socket_path(tmp_path))]
@@ -405,7 +405,7 @@ async def test_a_connection_whose_maker_is_gone_gives_no_orders(tmp_path: Path) 
             assert not is_admitted(accepted)
 
 
-def test_an_existing_data_directory_is_closed(tmp_path: Path) -> None:
+def test_an_existing_data_directory_is_made_private(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data").chmod(0o755)
     with locked(tmp_path / "data", wait_s=0):

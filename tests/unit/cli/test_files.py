@@ -30,5 +30,5 @@ def test_names_with_control_characters_are_shown_and_not_obeyed() -> None:
     assert text_of(Line("a\x1b[2Jb\n", 1, "", False), 1, 200).endswith(r"  a\x1b[2Jb\n")
 
 
-def test_bytes_that_are_no_text_reach_the_service() -> None:
+def test_names_that_are_not_utf_8_reach_the_service() -> None:
     assert absolute("/x/" + os.fsdecode(b"\xff")) == "/x/\U0010feff"

@@ -75,7 +75,7 @@ def test_torch_may_be_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None
         ("2.13.0", ["filelock", "nvidia-x; extra == 'cuda'"], True),
     ],
 )
-def test_a_build_with_cuda_is_known_by_what_it_needs(
+def test_a_build_with_cuda_is_recognized_by_its_requirements(
     monkeypatch: pytest.MonkeyPatch, version: str, needs: list[str], cpu: bool
 ) -> None:
     report = json.dumps({"install": [{"metadata": {"version": version, "requires_dist": needs}}]})
@@ -122,7 +122,7 @@ def test_the_metadata_has_ranges_that_the_tested_versions_satisfy() -> None:
         assert wanted.specifier.contains(install.pinned(tested)[1], prereleases=True), requirement
 
 
-def test_what_only_older_pythons_need_is_left_out_of_newer_ones() -> None:
+def test_requirements_of_older_pythons_are_left_out_on_newer_ones() -> None:
     backport, versions = 'backports.zstd>=1.8.0,<2; python_version < "3.14"', {"backports-zstd": "1.8.0"}
     assert install.exact(backport, versions, (3, 13)) == "backports.zstd==1.8.0"
     assert install.exact(backport, versions, (3, 14)) is None
@@ -172,7 +172,7 @@ def test_openvino_comes_with_a_first_set_up_on_a_processor_with_amx(
     assert install.wanted_extras("dev") == ["dev"]
 
 
-def test_what_was_installed_before_stays_and_a_gpu_that_came_later_adds_nothing(
+def test_installed_extras_stay_and_a_gpu_added_later_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(install, "VENV", tmp_path)
@@ -184,6 +184,6 @@ def test_what_was_installed_before_stays_and_a_gpu_that_came_later_adds_nothing(
     assert install.wanted_extras("dev") == ["dev", "video"]
 
 
-def test_a_pin_that_names_extras_is_of_the_package() -> None:
+def test_a_pin_with_extras_applies_to_the_package() -> None:
     assert install.pinned("PyJWT[crypto]==2.15.1") == ("pyjwt", "2.15.1")
     assert install.is_there("PyJWT[crypto]==2.15.1", {"pyjwt": "2.15.1"})

@@ -98,6 +98,6 @@ def test_any_json_stays_the_same_beside_the_member(settings: dict[str, Any], ind
         ("[" * 100_000, "nested too deeply"),
     ],
 )
-def test_what_is_not_json_is_refused_with_its_place(text: str, says: str) -> None:
+def test_invalid_json_is_refused_with_its_place(text: str, says: str) -> None:
     with pytest.raises(NotJson, match=says):
         with_member(text, PATH, ENTRY)

@@ -49,7 +49,7 @@ log.info("echo is in backoff")
 
 
 @pytest.mark.parametrize(("level", "shown"), [("info", 1), ("debug", 2)])
-def test_a_terminal_is_spared_what_happens_at_each_start(tmp_path: Path, level: str, shown: int) -> None:
+def test_routine_start_messages_are_not_printed_on_a_terminal(tmp_path: Path, level: str, shown: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WATCHED, str(tmp_path), level],
         cwd=Path(__file__).parents[3],

@@ -39,7 +39,7 @@ def needs(home: Path, *attempts: tuple[str, str], **table: Any) -> Needs:
         ("write", "../outside/file", "../outside"),
     ],
 )
-def test_the_folder_of_what_was_written_is_proposed(home: Path, kind: str, path: str, root: str) -> None:
+def test_the_folder_of_written_files_is_proposed(home: Path, kind: str, path: str, root: str) -> None:
     real = (home / path).resolve()
     found = needs(home, (kind, str(real)))
     wanted = str((home / root).resolve())
@@ -92,13 +92,13 @@ def test_only_the_outermost_folders_that_are_no_roots_yet_are_proposed(home: Pat
         ("write", "/var/tmp/new", "all programs"),
     ],
 )
-def test_what_must_be_written_by_hand_is_never_proposed(home: Path, kind: str, path: str, why: str) -> None:
+def test_sensitive_folders_are_never_proposed(home: Path, kind: str, path: str, why: str) -> None:
     found = needs(home, (kind, path))
     assert (found.roots, found.new) == ([], [])
     assert why in " ".join(found.by_hand.values())
 
 
-def test_a_folder_above_such_places_is_none_either(home: Path) -> None:
+def test_folders_above_sensitive_ones_are_never_proposed_either(home: Path) -> None:
     for folder in (home, home.parent, home / ".config", home / ".local", home / ".local/share", Path("/")):
         assert problem(str(folder), home=home, closed=[])
     assert not problem(str(home / "work"), home=home, closed=[])

@@ -226,7 +226,7 @@ def test_a_bad_list_of_one_project_stops_no_other(home: Path, capsys: pytest.Cap
     assert "projects./srv/x: mcpServers: expected an object" in err
 
 
-def test_names_that_change_are_said(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_names_are_reported(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     listed = {"": "a", "本": "b", "My Server": "c", "my-server": "d"}
     write(home / ".cursor/mcp.json", servers(**listed))
     _, err = run(capsys)
@@ -260,7 +260,7 @@ def test_tokens_of_codex_stay_in_the_environment(
     assert "no new servers" in run(capsys)[0]
 
 
-def test_what_vs_code_refers_to_is_carried_or_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_references_of_vs_code_are_carried_over_or_reported(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     project = Path.cwd()
     (project / ".env").write_text("A=1\n")
     web = {"type": "http", "url": "https://example.org/mcp"}

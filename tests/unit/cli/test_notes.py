@@ -101,7 +101,7 @@ def test_ingest_of_a_folder_that_is_no_root_fails_at_once(kernel: Kernel, capsys
     assert "/etc is not below a root" in capsys.readouterr().err
 
 
-def test_bars_show_each_thing_that_is_counted() -> None:
+def test_each_count_has_its_own_progress_bar() -> None:
     with (bars := Bars(shown=True)):
         for done in range(3):
             bars.show({"done": done, "total": 4, "message": "notes"})

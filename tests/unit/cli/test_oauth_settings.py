@@ -40,7 +40,7 @@ def test_an_issuer_is_for_the_front_and_its_keys_are_read_by_fetch(folder: Path)
     assert config.services["fetch"] == {"issuer": "https://issuer.example", "jwks_url": ""}
 
 
-def test_without_one_nothing_changes(folder: Path) -> None:
+def test_without_an_issuer_nothing_changes(folder: Path) -> None:
     config = load_text(folder, "")
     assert config.http is not None
     assert config.http.oauth is None
@@ -70,7 +70,7 @@ def test_without_one_nothing_changes(folder: Path) -> None:
         ("[audit]\nmaxbytes = 1", ("audit.maxbytes", "did you mean max_bytes")),
     ],
 )
-def test_what_is_wrong_is_named_and_nothing_starts(folder: Path, text: str, words: tuple[str, ...]) -> None:
+def test_invalid_settings_are_named_and_nothing_starts(folder: Path, text: str, words: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as caught:
         load_text(folder, text)
     assert all(word in str(caught.value) for word in words), caught.value

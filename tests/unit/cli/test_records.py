@@ -169,7 +169,7 @@ def test_a_file_of_many_megabytes_is_read_in_little_memory(tmp_path: Path) -> No
     assert most < 3 * MAX_RECORD_BYTES
 
 
-def test_an_empty_file_has_no_records_and_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
+def test_an_empty_file_has_no_records_and_invalid_bytes_are_replaced(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"")
     assert not list(read_parts(path, 0, ""))

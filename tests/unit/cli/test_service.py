@@ -248,7 +248,7 @@ def test_a_root_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Captur
     assert "nowhere" in capsys.readouterr().err
 
 
-def test_what_is_not_installed_cannot_be_removed(
+def test_a_unit_that_is_not_installed_cannot_be_removed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

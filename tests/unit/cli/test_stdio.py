@@ -49,7 +49,7 @@ def test_a_session_outlives_any_number_of_kernels_that_served_it(
     serve([4.0] * 50 + [0.1] * stdio.EARLY_DEATHS + [4.0] + [0.1] * stdio.EARLY_DEATHS, monkeypatch, tmp_path)
 
 
-def test_a_session_that_kernels_may_die_of_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_session_that_may_kill_kernels_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(Failed, match=f"{stdio.EARLY_DEATHS + 1} kernels in a row have died within 3 s"):
         serve([4.0, *[0.1] * 50], monkeypatch, tmp_path)
 

@@ -69,7 +69,7 @@ def test_token_is_printed_once_and_only_its_hash_is_kept_for_its_owner(
         (("old",), "the token old already exists"),
     ],
 )
-def test_what_is_wrong_is_named_and_changes_nothing(
+def test_invalid_options_are_named_and_change_nothing(
     capsys: pytest.CaptureFixture[str], data: Path, options: tuple[str, ...], said: str
 ) -> None:
     assert run(capsys, "create", "old")[0] == 0
@@ -80,14 +80,14 @@ def test_what_is_wrong_is_named_and_changes_nothing(
     assert tokens.path(data).read_bytes() == before
 
 
-def test_revoking_what_is_not_there_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_revoking_an_unknown_token_suggests_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "create", "deploy")
     code, _, err = run(capsys, "revoke", "depoly")
     assert code == 2
     assert "did you mean deploy?" in err
 
 
-def test_surface_all_is_no_limit(capsys: pytest.CaptureFixture[str], data: Path) -> None:
+def test_surface_all_does_not_limit_a_token(capsys: pytest.CaptureFixture[str], data: Path) -> None:
     run(capsys, "create", "ci", "--surface", "all")
     assert tokens.listed(data)[0].surfaces == ()
 

@@ -188,7 +188,7 @@ def test_columns_are_dropped_by_importance_and_names_never() -> None:
     assert screen.written.count("word") == 8
 
 
-def test_status_leaves_out_services_that_are_well_where_the_screen_is_short() -> None:
+def test_status_leaves_out_healthy_services_on_a_short_screen() -> None:
     services: list[JsonObject] = [{"name": str(n), "state": "ready"} for n in range(10)]
     services[8]["state"] = "failed"
     services[9] |= {"deaths": {"signal": 1}, "last_death": "killed"}

@@ -130,7 +130,9 @@ def test_the_last_session_removes_the_environment_however_it_ends(usual: Path, m
     assert left == [1, 0]
 
 
-def test_what_a_killed_session_left_goes_with_the_next_one(usual: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_a_killed_session_are_removed_by_the_next_one(
+    usual: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = usual.with_name("linckia-wrap")
     killed = wrapped(usual, monkeypatch, *SERVER)
     (data / f"mcp/{killed}.env").write_text("TOKEN=hidden\n")
@@ -191,7 +193,7 @@ def test_servers_that_nobody_wraps_any_more_are_forgotten(usual: Path, monkeypat
         (["npx"], "npx"),
     ],
 )
-def test_names_say_what_is_run(server: list[str], words: str) -> None:
+def test_default_names_come_from_the_command(server: list[str], words: str) -> None:
     assert wrap.words_of(server) == words
 
 

@@ -71,7 +71,7 @@ def files() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", DECLARED | DETECTED)
-def test_the_set_is_the_one_that_is_declared_or_looks_most_like_it(name: str) -> None:
+def test_the_charset_is_the_declared_or_the_most_likely_one(name: str) -> None:
     text, codec, _ = (DECLARED | DETECTED)[name]
     data = files()[name]
     found = charset_of(data)
@@ -81,7 +81,7 @@ def test_the_set_is_the_one_that_is_declared_or_looks_most_like_it(name: str) ->
     assert found.reason == ("declared" if name in DECLARED else "mark" if codec in wide else "detected")
 
 
-def test_what_is_utf_8_is_that_whatever_it_declares() -> None:
+def test_valid_utf_8_is_read_as_such_whatever_it_declares() -> None:
     declared = '<meta charset="windows-1252"><p>Straße</p>'
     assert charset_of(declared.encode()) == ("utf-8", "utf-8", b"")
     assert charset_of(b"plain") == ("utf-8", "utf-8", b"")
@@ -93,7 +93,7 @@ def test_what_is_utf_8_is_that_whatever_it_declares() -> None:
     assert charset_of(b'<meta charset="no-such-set">Stra\xdfe').codec == "cp1252"
 
 
-def test_pictures_and_other_bytes_are_no_text() -> None:
+def test_pictures_and_other_binary_data_are_not_text() -> None:
     for data in (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), bytes(range(128, 256)) * 9, b"\xff\xd8\xff\xe0\x10JFIF"):
         assert not nature(data, "x.txt").is_text
     for text, codec, _ in DETECTED.values():
@@ -101,7 +101,7 @@ def test_pictures_and_other_bytes_are_no_text() -> None:
     assert nature("größe".encode(), "x").text_state == TEXT_OWN
 
 
-def test_mail_says_its_set_or_is_looked_at() -> None:
+def test_the_charset_of_mail_is_declared_or_guessed() -> None:
     for head, codec in (("; charset=x-sjis", "shift_jis"), ("; charset=no-such-set", "shift_jis"), ("", "shift_jis"),
                         ("; charset=iso-8859-1", "latin-1")):  # fmt: skip
         said = "Größe" if codec == "latin-1" else "経費を精算します。"
@@ -109,7 +109,7 @@ def test_mail_says_its_set_or_is_looked_at() -> None:
         assert said in (text_of(mail, 10.0).text or "")
 
 
-async def test_texts_of_each_set_are_found_and_say_their_set(tmp_path: Path) -> None:
+async def test_texts_of_each_charset_are_found_and_name_their_charset(tmp_path: Path) -> None:
     root = tmp_path / "root"
     tree(root, {**files(), "late.txt": b"plain\n" * 5000 + "Größe am Ende\n".encode("latin-1")})
     async with documents(tmp_path, {"retrieve": open_retrieve}) as bench:
@@ -131,7 +131,7 @@ async def test_texts_of_each_set_are_found_and_say_their_set(tmp_path: Path) -> 
         assert {hit.name for hit in hits.results[:2]} == {"russian.txt", "koi.txt"}
 
 
-async def test_code_in_another_set_has_its_symbols(tmp_path: Path) -> None:
+async def test_code_in_another_charset_has_its_symbols(tmp_path: Path) -> None:
     root = tmp_path / "root"
     tree(root, {"a.py": "# coding: latin-1\ndef größe():\n    pass\n\ndef b():\n    größe()\n".encode("latin-1")})
     async with documents(tmp_path) as bench:

@@ -75,7 +75,7 @@ def test_without_definitions_a_text_is_cut_as_before() -> None:
 @pytest.mark.parametrize(
     "name", ["json_decoder.py", "Vertrag März.docx", "会议.txt", ".bashrc", "getUserById.ts", "a/Invoice 7.pdf"]
 )
-def test_a_name_with_a_word_of_its_own_tells(name: str) -> None:
+def test_a_name_with_a_distinctive_word_is_distinctive(name: str) -> None:
     assert tells(name)
 
 
@@ -92,5 +92,5 @@ def test_a_name_with_a_word_of_its_own_tells(name: str) -> None:
         "",
     ],
 )
-def test_a_number_a_digest_or_a_general_word_does_not_tell(name: str) -> None:
+def test_a_number_a_digest_or_a_general_word_is_not_distinctive(name: str) -> None:
     assert not tells(name)

@@ -56,7 +56,7 @@ async def touches_only(bench: Bench, name: str, twin: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "twin"), TWINS)
-async def test_operations_touch_only_what_is_named(tmp_path: Path, name: str, twin: str) -> None:
+async def test_operations_touch_only_the_named_paths(tmp_path: Path, name: str, twin: str) -> None:
     async with documents(tmp_path) as bench:
         await touches_only(bench, name, twin)
 

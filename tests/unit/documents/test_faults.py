@@ -140,7 +140,7 @@ async def test_a_watched_folder_is_added_once_there_is_room(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["indexing.settle", "parsing.put"])
-async def test_a_full_disk_is_not_the_fault_of_what_is_being_extracted_or_parsed(
+async def test_a_full_disk_is_not_blamed_on_the_document_being_extracted_or_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     module, name = {"indexing.settle": (indexing, "settle"), "parsing.put": (parsing, "put")}[step]
@@ -200,7 +200,7 @@ async def a_store(tmp_path: Path) -> Path:
     ["object", "sqlite_autoindex_object_1", "block", "pack", "packed", "document", "sqlite_autoindex_document_1",
      "document_object", "setting", "snapshot", "index_outbox", "sqlite_schema"],
 )  # fmt: skip
-async def test_a_damaged_page_of_the_packs_is_told_by_file_and_remedy_and_the_rest_is_served(
+async def test_a_damaged_page_of_the_packs_is_reported_with_file_and_remedy_and_the_rest_is_served(
     tmp_path: Path, table: str
 ) -> None:
     packs = await a_store(tmp_path)
@@ -235,7 +235,7 @@ async def test_a_damaged_page_of_the_packs_is_told_by_file_and_remedy_and_the_re
     assert packs.exists()
 
 
-async def test_what_a_damaged_page_does_not_touch_can_still_be_added_and_read(tmp_path: Path) -> None:
+async def test_data_outside_a_damaged_page_can_still_be_added_and_read(tmp_path: Path) -> None:
     packs = await a_store(tmp_path)
     # From the middle of a long content: the way to the rest of it is lost.
     damage_page(packs, pages_of(packs, "block")[2])

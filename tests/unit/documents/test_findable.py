@@ -40,7 +40,7 @@ class Killed(BaseException):
     """The end of the process at this place."""
 
 
-async def test_index_whose_making_was_cut_short_is_made_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interrupted_build_of_the_index_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = await stored(tmp_path)
     for file in folder.glob("index.db*"):
         file.unlink()
@@ -60,7 +60,7 @@ async def test_index_whose_making_was_cut_short_is_made_whole(tmp_path: Path, mo
         assert [match.file for match in (await bench.call(DocumentsGrep(pattern="needle"))).matches] == ["a.txt"]
 
 
-async def test_text_that_is_in_no_index_is_told_of(tmp_path: Path) -> None:
+async def test_text_that_is_in_no_index_is_reported(tmp_path: Path) -> None:
     store = Store(await stored(tmp_path))
     try:
         assert await unfindable(store) == []
@@ -100,7 +100,7 @@ async def test_text_that_is_deleted_between_two_looks_is_not_missing(
         store.close()
 
 
-async def test_half_an_index_is_none(tmp_path: Path) -> None:
+async def test_an_incomplete_index_is_not_used(tmp_path: Path) -> None:
     folder = await stored(tmp_path)
     index = apsw.Connection(str(folder / "index.db"))
     index.execute("DELETE FROM setting; DELETE FROM done; DELETE FROM trigram")
@@ -113,7 +113,7 @@ async def test_half_an_index_is_none(tmp_path: Path) -> None:
     store.close()
 
 
-async def test_the_index_of_another_store_is_put_aside(tmp_path: Path) -> None:
+async def test_the_index_of_another_store_is_set_aside(tmp_path: Path) -> None:
     folder = await stored(tmp_path)
     index = apsw.Connection(str(folder / "index.db"))
     index.execute("UPDATE setting SET value='another'")

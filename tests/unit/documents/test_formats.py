@@ -79,7 +79,7 @@ def test_headings_and_tables_of_html_are_kept() -> None:
     assert [part.path for part in passage.parts] == [("Reefs",), ("Corals",), ("Corals", "Sums")]
 
 
-def test_mail_names_what_is_attached_and_reads_what_it_can() -> None:
+def test_mail_names_its_attachments_and_reads_the_readable_ones() -> None:
     text = text_of(formats.mail(), LIMIT_S).text or ""
     places = [
         text.index(said)
@@ -127,14 +127,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_yields_no_text_says_why(what: str) -> None:
+def test_files_without_text_say_why(what: str) -> None:
     data, reason = REFUSED[what]
     made = text_of(data, LIMIT_S)
     assert made.text is None
     assert reason in (made.problem or "")
 
 
-def test_a_document_that_unfolds_or_goes_on_too_long_is_cut_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_document_that_expands_beyond_the_limit_is_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     long = formats.docx("<w:p><w:r><w:t>word</w:t></w:r></w:p>" * 5000)
     monkeypatch.setattr(results, "MAX_TEXT_CHARACTERS", 3000)
     made = text_of(long, LIMIT_S)
@@ -147,7 +147,7 @@ def test_a_document_that_unfolds_or_goes_on_too_long_is_cut_there(monkeypatch: p
 
 
 @pytest.mark.parametrize("name", formats.KINDS)
-def test_what_is_cut_off_or_flipped_is_text_or_a_reason(name: str) -> None:
+def test_truncated_or_corrupted_files_yield_text_or_a_reason(name: str) -> None:
     data, _ = formats.KINDS[name]
     chosen = random.Random(18)
     for _ in range(15):
@@ -161,7 +161,7 @@ def test_what_is_cut_off_or_flipped_is_text_or_a_reason(name: str) -> None:
         assert made.text or made.problem
 
 
-async def test_documents_of_each_kind_are_found_and_what_has_no_text_is_told(tmp_path: Path) -> None:
+async def test_documents_of_each_kind_are_found_and_those_without_text_reported(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {name: data for name, (data, _) in formats.KINDS.items()}
     files |= {"scanned.pdf": pdf(""), "old.doc": REFUSED["an old Word file"][0], "plain.zip": formats.docx()}
     files["bad.ipynb"] = "{ a notebook that is not closed"
@@ -209,7 +209,7 @@ async def test_documents_of_each_kind_are_found_and_what_has_no_text_is_told(tmp
         assert len(status.quarantine or []) == 3
 
 
-async def test_the_search_is_told_as_soon_as_there_is_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_text_is_indexed_as_soon_as_it_is_extracted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nothing comes by itself.
     monkeypatch.setattr(cutting, "AGAIN_S", 3600.0)
     go_on = trio.Event()

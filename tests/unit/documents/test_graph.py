@@ -112,7 +112,7 @@ INHERITED: dict[str, str | bytes] = {
 }
 
 
-async def test_what_is_called_on_self_and_super_is_looked_for_in_what_the_class_extends(tmp_path: Path) -> None:
+async def test_methods_called_on_self_and_super_are_resolved_in_base_classes(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     tree(root, INHERITED)
@@ -135,7 +135,7 @@ async def test_what_is_called_on_self_and_super_is_looked_for_in_what_the_class_
         assert await calls("Over.java") == {("D.go", "Over.java#C.go", "resolved")}
 
 
-async def test_what_the_graph_cannot_answer_is_an_error_that_says_what_would_be_right(tmp_path: Path) -> None:
+async def test_invalid_graph_queries_are_errors_with_the_correct_form(tmp_path: Path) -> None:
     async with documents(tmp_path) as bench:
         added = await add_text(bench, "a.py", "class A:\n    pass\n")
         with pytest.raises(InvalidParams, match="`hash`, `name` or `node_key`"):
@@ -237,7 +237,7 @@ def test_any_bytes_can_be_parsed(extension: str) -> None:
         assert parse(data, extension) is not None
 
 
-async def test_code_that_the_decoder_dies_of_has_no_symbols_and_what_came_with_it_has_its_own(tmp_path: Path) -> None:
+async def test_code_that_kills_the_decoder_has_no_symbols_and_other_files_keep_theirs(tmp_path: Path) -> None:
     @asynccontextmanager
     async def open_deadly(env: Environment) -> AsyncIterator[Handlers]:
         async def parse_or_die(params: DecodeCode, ctx: Context) -> ParsedCode:
@@ -260,7 +260,7 @@ async def test_code_that_the_decoder_dies_of_has_no_symbols_and_what_came_with_i
         await until(parsed)
 
 
-async def test_the_graph_service_is_told_and_told_again_when_a_name_gets_another_meaning(tmp_path: Path) -> None:
+async def test_the_graph_service_is_updated_when_a_name_gets_another_meaning(tmp_path: Path) -> None:
     async with documents(tmp_path, {"graph": open_graph}) as bench:
         await add_text(bench, "a.py", "from b import f\n\ndef g():\n    f()\n")
         await add_text(bench, "b.py", "def f():\n    pass\n")

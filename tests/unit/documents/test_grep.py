@@ -133,7 +133,7 @@ def test_contents_come_in_their_order_though_their_texts_do_not(tmp_path: Path) 
     assert index.execute("SELECT count(*) FROM trigram_docsize").get == 0
 
 
-def test_of_many_trigrams_the_rarest_are_looked_for() -> None:
+def test_only_the_rarest_of_many_trigrams_are_looked_up() -> None:
     counts = {"_ae": 1.0, "aen": 1.3, "c d": 20.0}
     query = thinned(trigrams_of("async def __aenter__"), lambda one: (counts.get(one, 400.0), 0))
     assert query.trigrams > counts.keys()
@@ -184,7 +184,7 @@ async def test_lines_are_those_of_a_plain_scan_in_texts_of_many_pieces(
             await indexed(bench)
 
 
-async def test_what_a_match_needs_has_to_be_in_one_piece_of_a_text(tmp_path: Path) -> None:
+async def test_required_literals_must_be_in_one_piece_of_a_text(tmp_path: Path) -> None:
     lines = [f"line {n} " + "x" * 60 for n in range(3000)]
     apart = [*lines[:500], "here is alpha", *lines[500:2500], "and there is omega", *lines[2500:]]
     together = [*apart[:2900], "here is alpha, and omega", *apart[2900:]]
@@ -205,9 +205,7 @@ async def test_what_a_match_needs_has_to_be_in_one_piece_of_a_text(tmp_path: Pat
                 await bench.call(DocumentsStatus())
 
 
-async def test_a_long_text_that_no_document_holds_is_not_looked_through(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_text_without_a_document_is_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.documents.store.texts.WHOLE_BYTES", 1000)
     tree(tmp_path / "root", {"long.txt": "needle\n" * 1000})
     async with documents(tmp_path) as bench:

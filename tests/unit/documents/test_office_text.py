@@ -68,7 +68,7 @@ SHARED = f"<sst {S}><si><r><t>shared </t></r><r><t>text</t></r><rPh><t>spoken</t
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_a_cell_shows_what_it_holds(value: str) -> None:
+def test_a_cell_shows_its_formatted_value(value: str) -> None:
     more = {
         "xl/sharedStrings.xml": SHARED,
         "xl/_rels/workbook.xml.rels": formats.relations(
@@ -84,7 +84,7 @@ def test_days_count_from_1904_if_the_workbook_says_so() -> None:
     assert "2026-03-04" in (made.text or "")
 
 
-def test_what_other_formats_hold_is_shown_the_same() -> None:
+def test_cells_of_other_formats_are_shown_the_same() -> None:
     for value, wanted in ((1234567890123456.0, "1234567890123456"), (0.1 + 0.2, "0.3"), (True, "TRUE"), (7, "7")):
         assert sheets.shown(value) == wanted
 
@@ -139,7 +139,7 @@ NOTES = (
 )
 
 
-def test_what_was_moved_is_there_once_and_what_was_deleted_is_not() -> None:
+def test_moved_text_is_included_once_and_deleted_text_is_not() -> None:
     made = text_of(changed(formats.docx(REVISED), {"word/comments.xml": NOTES}), LIMIT_S).text or ""
     assert made.strip().split("\n\n") == [
         "The plan inserted", "between, cooperation", "moved sentence", "as in 2024", "is this so?"
@@ -212,7 +212,7 @@ def test_a_cell_that_was_never_calculated_has_its_formula() -> None:
     assert '1 | 2 | =SUM(A1:B1) | =A1&"x"\n' in (text_of(book(row), LIMIT_S).text or "")
 
 
-async def test_all_of_it_is_found(tmp_path: Path) -> None:
+async def test_all_of_the_text_is_found(tmp_path: Path) -> None:
     root = tmp_path / "root"
     values = book(cells("0:4111111111111111", "e=#N/A", "1:1.2604166666666667"))
     tree(root, {"card.xlsx": values, "notes.xlsx": commented(), "plan.docx": formats.docx(REVISED)})

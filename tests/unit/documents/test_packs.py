@@ -75,7 +75,7 @@ async def _nothing(folder: Path) -> bool:
     return not _packs(folder)
 
 
-async def test_damage_in_a_pack_is_of_one_content_alone(tmp_path: Path) -> None:
+async def test_damage_in_a_pack_affects_one_content_only(tmp_path: Path) -> None:
     tree(tmp_path / "root" / "tree", {f"{n}.txt": f"text {n}" for n in range(5)})
     async with documents(tmp_path) as bench:
         await bench.call(DocumentsAdd(path="tree"))
@@ -99,7 +99,7 @@ async def test_damage_in_a_pack_is_of_one_content_alone(tmp_path: Path) -> None:
         assert [said.split(":")[0][-5:] for said in answer.degraded] == ["2.txt"]
 
 
-async def test_what_is_unchanged_is_not_opened_and_what_was_deleted_meanwhile_is_read_again(tmp_path: Path) -> None:
+async def test_unchanged_files_are_not_opened_and_deleted_documents_are_read_again(tmp_path: Path) -> None:
     root = tmp_path / "root" / "tree"
     tree(root, {f"{n}.txt": f"text {n}" for n in range(6)})
     for file in root.iterdir():
@@ -146,7 +146,7 @@ async def test_a_store_of_an_earlier_version_is_opened_and_goes_on(tmp_path: Pat
         assert (await bench.call(DocumentsStatus())).unique_blocks == 3
 
 
-async def test_what_compresses_to_nothing_is_not_held_until_it_is_a_batch_of_bytes(tmp_path: Path) -> None:
+async def test_highly_compressible_contents_fill_a_batch_by_number_of_chunks(tmp_path: Path) -> None:
     # Each chunk holds as much memory as it had before: a hole of some gigabytes was more than the service may have.
     store = Store(tmp_path)
     incoming = Incoming(store.codec)

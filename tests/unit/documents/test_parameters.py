@@ -48,5 +48,5 @@ def test_wrong_parameters_are_refused_by_name(
         (DocumentsRestore, {**OUT, "collection": "c"}),
     ],
 )
-def test_right_parameters_are_taken(params: type[Params[Any]], arguments: dict[str, object]) -> None:
+def test_right_parameters_are_accepted(params: type[Params[Any]], arguments: dict[str, object]) -> None:
     assert isinstance(operation_of(params).parse(arguments), params)

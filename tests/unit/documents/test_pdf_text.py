@@ -53,14 +53,14 @@ def test_a_hyphen_of_the_word_stays(name: str) -> None:
     assert wanted in (text_of(pdf_of(lines), LIMIT_S).text or "")
 
 
-def test_what_a_page_divides_is_noted() -> None:
+def test_words_divided_by_a_page_break_are_noted() -> None:
     made = text_of(pdf_of(["costs of reimburse-"], ["ment and travel"]), LIMIT_S).text or ""
     assert made == "costs of reimburse-\n(Continued on the next page: reimbursement)\n\f\nment and travel"
     headed = text_of(pdf_of(["costs of reimburse-"], ["Chapter two"]), LIMIT_S).text or ""
     assert headed == "costs of reimburse-\n\f\nChapter two"
 
 
-def test_doubt_is_noted_only_where_there_is_some() -> None:
+def test_doubt_is_noted_only_in_doubtful_cases() -> None:
     alone = "the reimburse\x02ment"
     assert joined(alone, "", Words(alone)).startswith("the reimbursement\n(Divided")
     known = f"{alone} and Reimbursement"
@@ -98,7 +98,7 @@ def form() -> bytes:
     )  # fmt: skip
 
 
-def test_what_is_filled_in_and_noted_is_text() -> None:
+def test_form_fields_and_annotations_are_text() -> None:
     made = text_of(form(), LIMIT_S)
     assert made.problem is None
     assert (made.text or "").split("\n")[3:] == [
@@ -113,7 +113,7 @@ def test_a_scanned_page_with_a_note_has_the_note() -> None:
     assert (made.text, made.problem) == ("Note: see page two", None)
 
 
-async def test_all_of_it_is_found(tmp_path: Path) -> None:
+async def test_all_of_the_text_is_found(tmp_path: Path) -> None:
     root = tmp_path / "root"
     tree(root, {f"{name}.pdf": pdf_of(lines) for name, (lines, _) in DIVIDED.items()})
     tree(root, {"form.pdf": form()})

@@ -70,7 +70,7 @@ async def test_content_comes_whole_in_part_and_as_a_file(tmp_path: Path) -> None
         assert not (tmp_path / "x").exists()
 
 
-async def test_damage_is_an_error_of_the_document_that_has_it_and_of_no_other(tmp_path: Path) -> None:
+async def test_damage_is_an_error_of_the_damaged_document_only(tmp_path: Path) -> None:
     async with documents(tmp_path) as bench:
         good = await add_text(bench, "good.txt", "this one is whole")
         bad = await add_text(bench, "bad.txt", "this one is not: needle")
@@ -147,7 +147,7 @@ async def test_restore_follows_patterns_dry_run_and_overwrite(tmp_path: Path) ->
                 await restored(**unknown)
 
 
-async def test_numbers_names_and_choices_are_as_promised(tmp_path: Path) -> None:
+async def test_numbers_names_and_choices_follow_the_contract(tmp_path: Path) -> None:
     async with documents(tmp_path) as bench:
         for name, text in (("a.txt", "same"), ("b.txt", "same"), ("c.md", "other")):
             await add_text(bench, name, text, tags=["t"], metadata={"n": 1, "who": "Jane"}, collection="k")
@@ -171,7 +171,7 @@ async def test_numbers_names_and_choices_are_as_promised(tmp_path: Path) -> None
             await bench.call(DocumentsAdd(content="x", name="x", path="x"))
 
 
-async def test_what_tags_narrow_a_delete_to_holds_for_names_beside_a_glob(tmp_path: Path) -> None:
+async def test_tags_narrow_a_delete_by_names_and_glob(tmp_path: Path) -> None:
     async with documents(tmp_path) as bench:
         for name, tags in (("a.txt", []), ("b.txt", ["old"]), ("c.md", ["old"]), ("d[1].md", [])):
             await add_text(bench, name, name, tags=tags)

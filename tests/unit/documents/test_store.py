@@ -89,7 +89,7 @@ async def _is(condition: bool) -> bool:
     return condition
 
 
-async def test_a_path_added_again_has_the_new_content_and_keeps_what_is_known_of_it(tmp_path: Path) -> None:
+async def test_a_path_added_again_has_the_new_content_and_keeps_its_metadata(tmp_path: Path) -> None:
     async with documents(tmp_path) as bench:
         await add_text(bench, "a.txt", "old", tags=["kept"], metadata={"by": "Jane"})
         again = await add_text(bench, "a.txt", "new", metadata=["state=draft=1"])
@@ -108,7 +108,7 @@ async def test_a_path_added_again_has_the_new_content_and_keeps_what_is_known_of
         ("f" * 65, "not a hexadecimal SHA-256"),
     ],
 )
-async def test_a_hash_that_cannot_be_one_is_said_to_be_wrong(tmp_path: Path, given: str, message: str) -> None:
+async def test_a_malformed_hash_is_refused(tmp_path: Path, given: str, message: str) -> None:
     async with documents(tmp_path) as bench:
         await add_text(bench, "a.txt", "text")
         with pytest.raises((InvalidParams, OperationError), match=message) as caught:
@@ -156,7 +156,7 @@ async def test_a_directory_is_added_by_its_rules(tmp_path: Path) -> None:
         assert shallow.files == 3
 
 
-async def test_what_tools_make_is_left_out_which_is_told_and_can_be_switched_off(tmp_path: Path) -> None:
+async def test_generated_files_are_left_out_with_a_notice_unless_switched_off(tmp_path: Path) -> None:
     root = tmp_path / "root"
     kept = {"a.py": "a", "kept/.linckiaignore": "!node_modules/\n", "kept/node_modules/k.js": "k"}
     made = {"node_modules/x/y.js": "y", "src/node_modules/z.js": "z", "src/__pycache__/c.pyc": "c", ".venv/p.py": "p"}
@@ -268,7 +268,7 @@ async def test_update_changes_metadata_and_tags_of_exactly_the_named(tmp_path: P
             await bench.call(DocumentsUpdate(name="no.md", tags=["x"]))
 
 
-async def test_delete_says_first_what_it_would_do(tmp_path: Path) -> None:
+async def test_delete_previews_its_effect_first(tmp_path: Path) -> None:
     async with documents(tmp_path) as bench:
         for name in ("a.tmp", "d/b.tmp", "c.txt"):
             await add_text(bench, name, name)
@@ -373,7 +373,7 @@ async def test_a_session_marks_what_is_added_with_it_and_nothing_else(tmp_path: 
         assert len(await listed(bench, session=session.session_id)) == 1
 
 
-async def test_what_a_client_adds_between_start_and_stop_carries_its_session(tmp_path: Path) -> None:
+async def test_documents_added_between_start_and_stop_carry_the_session(tmp_path: Path) -> None:
     async with documents(tmp_path) as bench:
 
         async def add(name: str, client: str, to: str | None = None) -> str | None:
@@ -404,7 +404,7 @@ async def test_what_a_client_adds_between_start_and_stop_carries_its_session(tmp
         assert [one.name for one in await listed(bench, session="inner")] == ["6.txt", "7.txt", "8.txt"]
 
 
-async def test_memory_goes_back_also_where_nobody_has_read_yet_and_reading_goes_on(tmp_path: Path) -> None:
+async def test_memory_is_returned_even_before_the_first_read_and_reading_continues(tmp_path: Path) -> None:
     store = Store(tmp_path)
     try:
         await store.give_back()

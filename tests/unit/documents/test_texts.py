@@ -191,7 +191,7 @@ async def test_a_search_that_has_not_heard_of_a_deletion_yet_answers_with_what_i
         assert after.results[0].snippet.startswith("zebra zebra")
 
 
-async def test_a_misspelt_word_finds_what_it_was_meant_for_unless_that_is_turned_off(tmp_path: Path) -> None:
+async def test_a_misspelt_word_finds_the_intended_one_unless_turned_off(tmp_path: Path) -> None:
     async with documents(tmp_path) as bench:
         await add_text(bench, "a.txt", "A kubernetes deployment")
 
@@ -207,7 +207,7 @@ async def test_a_misspelt_word_finds_what_it_was_meant_for_unless_that_is_turned
 
 @pytest.mark.slow
 @pytest.mark.parametrize("followed", [False, True])
-async def test_what_changes_below_a_watched_folder_is_added_until_the_session_ends(
+async def test_changes_below_a_watched_folder_are_added_until_the_session_ends(
     tmp_path: Path, followed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "root"
@@ -254,7 +254,7 @@ async def test_what_changes_below_a_watched_folder_is_added_until_the_session_en
             await bench.call(SessionWatch(root=str(root / "w")))
 
 
-async def test_what_the_search_service_is_told_of_while_it_answers_is_found_all_the_same(tmp_path: Path) -> None:
+async def test_documents_added_during_a_search_are_found(tmp_path: Path) -> None:
     asked, told = trio.Event(), trio.Event()
 
     @contextlib.asynccontextmanager
@@ -315,7 +315,7 @@ async def test_hits_carry_the_lines_of_their_snippets_and_are_found_by_their_fol
                 assert hit.snippet.count("\n") == len(lines) - 1
 
 
-async def test_contents_that_were_cut_in_another_way_are_told_again_and_serve_meanwhile(tmp_path: Path) -> None:
+async def test_contents_cut_by_an_earlier_version_are_indexed_again_and_searchable_meanwhile(tmp_path: Path) -> None:
     put: list[str] = []
 
     @contextlib.asynccontextmanager

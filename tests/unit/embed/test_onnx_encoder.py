@@ -186,7 +186,7 @@ def test_by_default_no_torch_is_loaded(packaged: ModelFiles, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_what_is_faster_here_is_tried_once_and_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_faster_backend_is_measured_once_and_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "openvino_is_worth_it", lambda: False)
     files = small(tmp_path / "model", "Bert")
     here = partial(chosen, files, device="cpu", precision=Precision.AUTO, folder=tmp_path)
@@ -231,7 +231,7 @@ def test_tensors_are_read_as_torch_wrote_them(tmp_path: Path) -> None:
             read_tensors([tmp_path / "a.safetensors"])
 
 
-def test_a_precision_that_the_backend_has_not_is_refused(packaged: ModelFiles, tmp_path: Path) -> None:
+def test_a_precision_that_the_backend_lacks_is_refused(packaged: ModelFiles, tmp_path: Path) -> None:
     with pytest.raises(OperationError, match="int8 or fp32"):
         open_encoder(packaged, Backend.ONNX, device="cpu", precision=Precision.BF16, threads=1, folder=tmp_path)
 
@@ -262,7 +262,7 @@ async def test_the_service_answers_as_with_torch_and_its_vectors_are_of_the_same
     assert scores == pytest.approx(other_scores, abs=0.03)
 
 
-def test_a_backend_that_is_not_installed_is_said(
+def test_a_backend_that_is_not_installed_is_reported(
     packaged: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None)

@@ -66,7 +66,7 @@ def message(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def test_the_file_says_the_same_as_that_of_the_package_onnx() -> None:
+def test_the_file_equals_the_one_written_by_the_package_onnx() -> None:
     assert message(onnx.load_from_string(written())) == message(expected())
 
 

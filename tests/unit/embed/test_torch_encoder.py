@@ -108,7 +108,7 @@ def test_every_family_agrees_with_its_own_class(
 
 
 @pytest.mark.parametrize("pooling", list(Pooling))
-def test_pooling(pooling: Pooling) -> None:
+def test_each_kind_of_pooling(pooling: Pooling) -> None:
     states = np.arange(12, dtype=np.float32).reshape(3, 4)
     expected = {
         Pooling.MEAN: states.mean(0),

@@ -79,7 +79,7 @@ def test_a_missing_model_is_an_error_at_once_without_any_network(monkeypatch: py
         resolve("/nowhere/at/all")
 
 
-def test_a_pickle_is_refused_and_the_way_out_is_said(folder: Path) -> None:
+def test_a_pickle_is_refused_with_the_remedy(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
     with pytest.raises(ModelMissing, match=r"pickle.*model\.safetensors"):
@@ -111,7 +111,7 @@ def test_a_module_that_would_be_left_out_is_refused(folder: Path) -> None:
         ({"pooling_mode": "lasttoken"}, Pooling.LAST_TOKEN),
     ],
 )
-def test_pooling_is_what_the_model_says(folder: Path, config: dict[str, object], pooling: Pooling) -> None:
+def test_pooling_follows_the_model_s_configuration(folder: Path, config: dict[str, object], pooling: Pooling) -> None:
     pool(folder, config)
     assert resolve(str(folder)).pooling is pooling
 

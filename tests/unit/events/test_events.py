@@ -224,7 +224,7 @@ async def test_a_watcher_that_lost_its_log_leaves_a_gap(tmp_path: Path) -> None:
         assert [(each.subject, each.what) for each in got.events] == [(str(root), "missing")]
 
 
-async def test_what_other_services_add_is_added_once(tmp_path: Path) -> None:
+async def test_events_of_other_services_are_added_once(tmp_path: Path) -> None:
     async with following(tmp_path / "data", tmp_path / "root", {"files": False}) as bench:
         task = EventAdd(id="1", kind=EventKind.TASK, subject="nightly", what="done", at=5, who="ann", details={"n": 1})
         first = await bench.call(task, caller="tasks")

@@ -13,7 +13,7 @@ from services.fetch.main import name_of
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c",
                                      "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::1"])  # fmt: skip
-def test_addresses_of_the_internet(address: str) -> None:
+def test_public_addresses_are_allowed(address: str) -> None:
     assert is_public(ipaddress.ip_address(address))
 
 
@@ -27,7 +27,7 @@ def test_addresses_of_the_internet(address: str) -> None:
         "2001:0:7f00:1::1",
     ],
 )  # fmt: skip
-def test_addresses_of_this_side(address: str) -> None:
+def test_private_addresses_are_refused(address: str) -> None:
     assert not is_public(ipaddress.ip_address(address))
 
 
@@ -44,7 +44,7 @@ async def test_settings_allow_hosts_networks_and_domains() -> None:
     assert await resolve("localhost", 80, Allowed(["localhost"]))
 
 
-async def test_of_several_addresses_only_those_that_may_be_are_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_allowed_addresses_of_a_host_are_contacted(monkeypatch: pytest.MonkeyPatch) -> None:
     async def found(host: str, port: int, **kwargs: object) -> list[tuple[object, ...]]:
         return [(2, 1, 6, "", (address, port)) for address in ("127.0.0.1", "8.8.8.8", "10.0.0.1", "8.8.8.8")]
 
@@ -53,7 +53,7 @@ async def test_of_several_addresses_only_those_that_may_be_are_reached(monkeypat
 
 
 @pytest.mark.parametrize("entry", ["http://example.org", "a b", "", "10.0.0.0/99", "user@host", "*"])
-def test_what_is_neither_host_nor_network_is_no_setting(entry: str) -> None:
+def test_settings_that_are_neither_hosts_nor_networks_are_refused(entry: str) -> None:
     with pytest.raises(ValueError, match=r"fetch\.allow"):
         Allowed([entry])
 

@@ -33,7 +33,7 @@ async def whole(request: Request) -> None:
     await request.ranged(BODY)
 
 
-async def test_what_is_at_a_url_becomes_a_document(tmp_path: Path) -> None:
+async def test_the_content_of_a_url_becomes_a_document(tmp_path: Path) -> None:
     async with fetching(tmp_path, whole) as rig:
         url = rig.url("/a/data%20set.csv?x=1#part")
         done = await rig.call(Download(url=url, tags=["t"], metadata=["k=v"], collection="c"))
@@ -73,14 +73,14 @@ async def test_a_wrong_checksum_stores_nothing(tmp_path: Path) -> None:
         ("http://name.invalid/", OperationError),
     ],
 )
-async def test_a_url_that_cannot_be_is_refused(tmp_path: Path, url: str, error: type[LinckiaError]) -> None:
+async def test_an_invalid_url_is_refused(tmp_path: Path, url: str, error: type[LinckiaError]) -> None:
     async with fetching(tmp_path, whole) as rig:
         with pytest.raises(error) as caught:
             await rig.call(Download(url=url))
         assert caught.value.failure.field == "url"
 
 
-async def test_without_leave_the_loopback_is_refused_under_every_name(tmp_path: Path) -> None:
+async def test_the_loopback_is_refused_under_every_name_unless_allowed(tmp_path: Path) -> None:
     async with fetching(tmp_path, whole, allow=[]) as rig:
         for host in ("127.0.0.1", "localhost", "2130706433", "0x7f.1", "[::ffff:127.0.0.1]", "[::1]", "0.0.0.0"):
             with pytest.raises(Forbidden, match=r"not on the public Internet; allow it with fetch\.allow"):
@@ -135,7 +135,7 @@ async def test_a_name_is_looked_up_once_and_the_address_that_was_checked_is_reac
             await rig.call(Download(url=rig.url(host="rebinding.test")))
 
 
-async def test_a_redirect_is_followed_and_said(tmp_path: Path) -> None:
+async def test_a_redirect_is_followed_and_reported(tmp_path: Path) -> None:
     async def answer(request: Request) -> None:
         if request.target == "/start":
             await request.answer("301 Moved Permanently", b"gone", location="/there/report.pdf")
@@ -149,7 +149,7 @@ async def test_a_redirect_is_followed_and_said(tmp_path: Path) -> None:
         assert rig.only()[0] == BODY
 
 
-async def test_a_connection_that_breaks_is_gone_on_with(tmp_path: Path) -> None:
+async def test_a_broken_download_is_resumed(tmp_path: Path) -> None:
     async def answer(request: Request) -> None:
         await request.ranged(BODY, until=len(rig.site.asked) * 1_000_000)
 
@@ -205,7 +205,7 @@ async def test_without_a_validator_two_answers_are_never_put_together(tmp_path: 
         assert rig.only()[0] == BODY
 
 
-async def test_pieces_that_do_not_fit_the_checksum_are_fetched_anew(tmp_path: Path) -> None:
+async def test_a_resumed_download_with_a_wrong_checksum_is_fetched_again(tmp_path: Path) -> None:
     async def answer(request: Request) -> None:
         # A server that says nothing of versions, and has another one for each of the first two requests.
         if len(rig.site.asked) == 1:
@@ -242,7 +242,7 @@ async def test_an_upload_that_the_store_lost_is_made_again(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("status", ["404 Not Found", "401 Unauthorized", "204 No Content", "304 Not Modified"])
-async def test_an_answer_that_is_no_content_is_an_error(tmp_path: Path, status: str) -> None:
+async def test_a_status_without_content_is_an_error(tmp_path: Path, status: str) -> None:
     async def answer(request: Request) -> None:
         await request.answer(status, b"")
 
@@ -377,7 +377,7 @@ async def test_two_calls_for_one_url_do_not_disturb_each_other(tmp_path: Path) -
     assert rig.store.begun == 3
 
 
-async def test_whether_a_url_may_be_had_can_be_asked(tmp_path: Path) -> None:
+async def test_clients_can_ask_whether_a_url_is_allowed(tmp_path: Path) -> None:
     async with fetching(tmp_path, whole) as rig:
         assert (await rig.call(DownloadCheck(url=rig.url()))).addresses == ["127.0.0.1"]
         refused = await rig.call(DownloadCheck(url="http://10.0.0.1/"))
@@ -386,7 +386,7 @@ async def test_whether_a_url_may_be_had_can_be_asked(tmp_path: Path) -> None:
         assert rig.site.asked == []
 
 
-def test_only_what_is_known_to_be_on_disk_is_gone_on_with(tmp_path: Path) -> None:
+def test_only_bytes_known_to_be_on_disk_are_resumed(tmp_path: Path) -> None:
     partial = Partial(tmp_path, "http://example.org/")
     partial.open()
     partial.restart(Content(validator='"v"', total=100))
@@ -404,7 +404,7 @@ def test_only_what_is_known_to_be_on_disk_is_gone_on_with(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_nobody_asks_for_again_is_swept(tmp_path: Path) -> None:
+def test_abandoned_downloads_are_removed(tmp_path: Path) -> None:
     for name, age_s in (("old", KEPT_S + 1), ("new", KEPT_S - 1)):
         (tmp_path / name).write_bytes(b"x")
         os.utime(tmp_path / name, (0, 1_000_000_000 - age_s))

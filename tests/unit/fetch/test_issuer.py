@@ -46,7 +46,7 @@ METADATA = {"issuer": "http://127.0.0.1:PORT", "jwks_uri": "http://127.0.0.1:POR
 
 
 @pytest.mark.parametrize(("place", "asked"), [(RFC8414, [RFC8414, "/keys"]), (OIDC, [RFC8414, OIDC, "/keys"])])
-async def test_the_keys_are_where_the_metadata_says(place: str, asked: list[str]) -> None:
+async def test_the_keys_are_read_from_the_address_in_the_metadata(place: str, asked: list[str]) -> None:
     assert await read({place: METADATA, "/keys": {"keys": [KEY]}}) == ([KEY], asked)
 
 
@@ -75,7 +75,7 @@ def test_the_metadata_is_looked_for_where_the_standards_put_it() -> None:
         ({}, "no metadata found"),
     ],
 )
-async def test_what_is_wrong_with_it_is_said_and_nothing_else_is_asked_for(pages: dict[str, Any], why: str) -> None:
+async def test_invalid_metadata_is_reported_and_nothing_else_is_requested(pages: dict[str, Any], why: str) -> None:
     outcome, asked = await read(pages)
     assert isinstance(outcome, Exception)
     assert why in str(outcome)

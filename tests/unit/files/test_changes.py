@@ -80,7 +80,7 @@ async def test_each_item_has_its_own_status_and_nothing_is_overwritten(tmp_path:
         assert differences(data, root) == []
 
 
-async def test_items_follow_from_each_other_also_when_only_previewed(tmp_path: Path) -> None:
+async def test_each_item_builds_on_the_previous_ones_even_in_a_dry_run(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     small_tree(root)
     async with files_service(data, root) as bench:
@@ -118,7 +118,7 @@ async def test_missing_directories_are_made_only_when_asked(tmp_path: Path) -> N
         assert differences(data, root) == []
 
 
-async def test_what_was_not_in_the_index_is_taken_in_where_it_arrives(tmp_path: Path) -> None:
+async def test_unindexed_files_are_indexed_at_their_destination(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     small_tree(root)
     (root / "b/new/deeper").mkdir(parents=True)
@@ -165,7 +165,7 @@ async def test_a_move_to_another_file_system_copies_verifies_and_deletes(tmp_pat
         disk.remove(OpenPath(os.open("/dev/shm", os.O_RDONLY), other.name, str(other)), force=True)
 
 
-def test_a_copy_of_what_changes_meanwhile_is_not_taken(tmp_path: Path) -> None:
+def test_a_copy_of_a_file_that_changes_meanwhile_is_discarded(tmp_path: Path) -> None:
     (tmp_path / "from").mkdir()
     (tmp_path / "from/kept").write_bytes(b"k")
     (tmp_path / "from/changed").write_bytes(b"c")
@@ -184,7 +184,7 @@ def test_a_copy_of_what_changes_meanwhile_is_not_taken(tmp_path: Path) -> None:
         os.close(folder)
 
 
-def test_without_the_flag_of_the_system_nothing_is_overwritten_either(tmp_path: Path) -> None:
+def test_nothing_is_overwritten_without_renameat2_support_either(tmp_path: Path) -> None:
     for name in ("file", "taken"):
         (tmp_path / name).write_bytes(name.encode())
     (tmp_path / "folder").mkdir()
@@ -291,7 +291,7 @@ async def test_changes_during_a_scan_are_not_lost(tmp_path: Path) -> None:
             assert differences(data, root) == []
 
 
-async def test_a_renamed_note_is_told_what_renames_its_links(tmp_path: Path) -> None:
+async def test_a_renamed_note_names_the_operation_that_renames_its_links(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     for name in ("a.md", "b.txt"):

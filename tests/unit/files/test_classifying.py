@@ -15,7 +15,7 @@ from tests.unit.files.rig import files_service, index
 PATIENCE_S = 20
 
 
-async def test_job_is_on_record_and_what_is_no_indexed_file_is_refused(tmp_path: Path) -> None:
+async def test_classifier_jobs_are_recorded_and_unindexed_files_refused(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "a.jpg").touch()

@@ -62,7 +62,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("seed", range(3))
-async def test_rescan_is_right_whoever_looks(tmp_path: Path, seed: int) -> None:
+async def test_a_rescan_is_right_whether_other_processes_compare_or_not(tmp_path: Path, seed: int) -> None:
     chance, compare = random.Random(seed), Spied()
     root, data = tmp_path / "root", tmp_path / "data"
     make_tree(root, chance, 300)
@@ -80,7 +80,7 @@ async def test_rescan_is_right_whoever_looks(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.usefixtures("small_pieces")
-async def test_rescan_goes_on_where_the_others_die(tmp_path: Path) -> None:
+async def test_a_rescan_continues_if_the_comparing_processes_die(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     make_tree(root, random.Random(4), 400)
     died: list[int] = []
@@ -157,7 +157,7 @@ async def test_ignored_names_are_ignored_by_the_others_too(tmp_path: Path) -> No
         assert stored(data) == before
 
 
-async def test_compare_tells_what_is_different(tmp_path: Path) -> None:
+async def test_compare_reports_the_differences(tmp_path: Path) -> None:
     root = tmp_path / "root"
     for name in ("same", "other", "shut"):
         (root / name).mkdir(parents=True)

@@ -55,7 +55,7 @@ async def finder(tmp_path: Path) -> Finds:
     return find
 
 
-async def test_each_condition_finds_what_it_says(tmp_path: Path) -> None:
+async def test_each_condition_selects_the_right_entries(tmp_path: Path) -> None:
     finds = await finder(tmp_path)
     everything = {Path(name).name for name in FILES}
     assert finds(MediaCondition(mediaType="image")) == {"a.JPG", "b.png", "100%.gif"}
@@ -77,7 +77,7 @@ async def test_each_condition_finds_what_it_says(tmp_path: Path) -> None:
     assert finds(PathCondition(pathPattern=r"/(clips|songs)/[cd]\.")) == {"c.mp4", "d.flac"}
 
 
-async def test_groups_join_what_they_hold(tmp_path: Path) -> None:
+async def test_groups_combine_their_conditions(tmp_path: Path) -> None:
     finds = await finder(tmp_path)
     everything = {Path(name).name for name in FILES}
     image, small = MediaCondition(mediaType="image"), SizeCondition(maxSize=60)

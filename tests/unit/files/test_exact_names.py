@@ -63,7 +63,7 @@ async def touches_only(bench: Bench, root: Path, name: str, twin: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "twin"), TWINS)
-async def test_operations_touch_only_what_is_named(tmp_path: Path, name: str, twin: str) -> None:
+async def test_operations_touch_only_the_named_paths(tmp_path: Path, name: str, twin: str) -> None:
     (tmp_path / "root").mkdir()
     async with files_service(tmp_path / "data", tmp_path / "root") as bench:
         await touches_only(bench, tmp_path / "root", name, twin)
@@ -84,7 +84,7 @@ def test_no_name_touches_another(tmp_path_factory: pytest.TempPathFactory, name:
         trio.run(main)
 
 
-async def test_of_two_other_unicode_forms_none_is_meant(tmp_path: Path) -> None:
+async def test_a_name_that_matches_two_other_unicode_forms_is_ambiguous(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     forms = ["\u1ebf", "\u00ea\u0301", "e\u0302\u0301"]

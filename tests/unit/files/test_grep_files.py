@@ -88,7 +88,7 @@ async def test_a_folder_that_is_named_is_searched_though_it_is_ignored(tmp_path:
             assert await names(bench, root / folder) == expected, folder
 
 
-async def test_what_is_left_out_is_what_ripgrep_leaves_out(tmp_path: Path) -> None:
+async def test_files_that_ripgrep_skips_are_skipped(tmp_path: Path) -> None:
     root = tmp_path / "root"
     put(root, RULES)
     (root / "link.txt").symlink_to("plain.txt")
@@ -126,7 +126,7 @@ def test_one_look_at_many_names_misses_none_that_a_rule_names() -> None:
     assert rules.touches("sub/", ["new\nline"])
 
 
-async def test_lines_have_numbers_and_what_is_around_them(tmp_path: Path) -> None:
+async def test_lines_have_numbers_and_context(tmp_path: Path) -> None:
     root = tmp_path / "root"
     put(root, {
         "a.txt": "one\ntwo Needle\r\nthree\nneedle", "b.txt": "needle ü\n".encode("utf-16"),
@@ -174,7 +174,7 @@ async def test_a_long_file_is_read_in_windows_that_lose_nothing(
 
 
 @pytest.mark.parametrize("kinds", [{"files_with_matches": True}, {"count": True}, {}])
-async def test_pages_together_are_the_whole(tmp_path: Path, kinds: dict[str, bool]) -> None:
+async def test_pages_add_up_to_the_full_result(tmp_path: Path, kinds: dict[str, bool]) -> None:
     root = tmp_path / "root"
     for folder in ("a-b", "a", "a/b", "c"):
         put(root, {f"{folder}/{n}.txt": "needle\n" * (n + 1) for n in range(4)})

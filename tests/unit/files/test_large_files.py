@@ -71,7 +71,7 @@ async def test_lines_of_a_large_file_are_those_of_a_small_one(
         ("a.txt", b"text\n" * 500, "no lines 900-; the file has 500"),
     ],
 )
-async def test_what_cannot_be_read_is_refused_with_the_reason(
+async def test_unreadable_files_are_refused_with_the_reason(
     tmp_path: Path, name: str, data: bytes, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operations, "MAX_BYTES", 1000)

@@ -65,7 +65,7 @@ async def test_misses_of_a_plan_with_a_tool_cost_no_transaction_each(
     assert noted == 7
 
 
-async def test_entry_that_an_earlier_outcome_took_away_has_none(tmp_path: Path) -> None:
+async def test_an_entry_deleted_during_an_execution_has_no_outcome(tmp_path: Path) -> None:
     root, kernel = with_files(tmp_path, 4), Kernel()
     async with with_kernel(tmp_path / "data", root, kernel) as bench:
         await bench.call(PlanCreate(name="p", sources=[folder(root)], outcomes=[A_SET]))
@@ -81,7 +81,7 @@ async def test_entry_that_an_earlier_outcome_took_away_has_none(tmp_path: Path) 
     assert {given["name"] for _, given in kernel.calls[1:]} == left - {gone}
 
 
-async def test_active_again_a_plan_goes_on_where_its_pause_ended_it(tmp_path: Path) -> None:
+async def test_a_resumed_plan_continues_where_it_was_paused(tmp_path: Path) -> None:
     root, kernel = with_files(tmp_path, 6), Kernel()
     async with with_kernel(tmp_path / "data", root, kernel) as bench:
         await bench.call(PlanCreate(name="p", sources=[folder(root)], outcomes=[A_SET]))
@@ -112,7 +112,7 @@ async def test_active_again_a_plan_goes_on_where_its_pause_ended_it(tmp_path: Pa
         assert [one.status for one in await executions(bench, "q")] == ["running", "cancelled"]
 
 
-async def test_tool_is_called_for_each_entry_with_what_the_entry_has(tmp_path: Path) -> None:
+async def test_the_tool_is_called_for_each_entry_with_its_values(tmp_path: Path) -> None:
     root, kernel = tmp_path / "root", Kernel()
     make(root)
     async with with_kernel(tmp_path / "data", root, kernel) as bench:

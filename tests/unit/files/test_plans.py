@@ -130,7 +130,7 @@ async def test_update_mode_decides_what_stays_in_the_target_set(tmp_path: Path, 
         assert await members(bench, "s") == left
 
 
-async def test_failure_is_on_record_and_what_is_wrong_is_refused(tmp_path: Path) -> None:
+async def test_failures_are_recorded_and_invalid_plans_refused(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     async with files_service(tmp_path / "data", root) as bench:

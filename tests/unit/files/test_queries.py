@@ -22,7 +22,7 @@ def make(root: Path) -> None:
     (root / "note.txt").write_text("note")
 
 
-async def test_query_finds_what_it_asks_for_page_by_page_and_after_a_restart(tmp_path: Path) -> None:
+async def test_a_query_returns_its_matches_page_by_page_and_after_a_restart(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     make(root)
     async with files_service(data, root) as bench:
@@ -54,7 +54,7 @@ async def test_update_keeps_what_it_does_not_name(tmp_path: Path) -> None:
         assert changed.updated_at > changed.created_at
 
 
-async def test_names_are_unique_and_unknown_ones_are_errors_that_list_those_there_are(tmp_path: Path) -> None:
+async def test_names_are_unique_and_errors_for_unknown_ones_list_the_known(tmp_path: Path) -> None:
     async with files_service(tmp_path / "data", tmp_path) as bench:
         with pytest.raises(InvalidParams, match=r"none; create one with query-create"):
             await bench.call(QueryExecute(name="q"))

@@ -64,7 +64,7 @@ async def test_a_long_file_in_another_set_is_searched_in_windows(
         assert counted.files[0].count == 20_000
 
 
-async def test_a_set_that_cannot_be_written_again_is_not_taken(tmp_path: Path) -> None:
+async def test_an_encoding_that_cannot_be_written_back_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     # U+2252 has two codes in it, of which one is written.
@@ -75,9 +75,7 @@ async def test_a_set_that_cannot_be_written_again_is_not_taken(tmp_path: Path) -
     assert (root / "a.txt").read_bytes() == twice.replace(b"\n", b"!\n")
 
 
-async def test_documents_are_read_by_their_text_and_as_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_documents_are_read_as_text_or_raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "root"
     root.mkdir()
     kinds = {name: one for name, one in formats.KINDS.items() if not name.endswith((".eml", ".mbox", ".ipynb"))}

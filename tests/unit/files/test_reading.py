@@ -64,7 +64,7 @@ async def test_directory_is_listed_in_pages_that_follow_on(tmp_path: Path) -> No
         assert [entry.name for entry in (await bench.call(Navigate(path=f"{root}/link/"))).entries] == ["large"]
 
 
-async def test_what_cannot_be_listed_is_refused_with_the_reason(tmp_path: Path) -> None:
+async def test_unlistable_paths_are_refused_with_the_reason(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     tree(root)
     async with files_service(data, root) as bench:
@@ -84,7 +84,7 @@ async def test_what_cannot_be_listed_is_refused_with_the_reason(tmp_path: Path) 
             validate(Navigate, {"path": str(root), "sort": "age"})
 
 
-async def test_inspect_says_all_that_is_known(tmp_path: Path) -> None:
+async def test_inspect_returns_everything_known_about_an_entry(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     tree(root)
     async with files_service(data, root) as bench:
@@ -164,7 +164,7 @@ async def test_damaged_database_is_put_aside_and_begun_anew(tmp_path: Path) -> N
         assert len(list((data / "files").glob("files.db.damaged-*"))) == 1
 
 
-def test_database_that_is_as_it_should_be_is_opened_without_a_write(tmp_path: Path) -> None:
+def test_an_intact_database_is_opened_without_a_write(tmp_path: Path) -> None:
     path = tmp_path / "files.db"
     open_database(path).close()
     with contextlib.closing(apsw.Connection(str(path))) as other:

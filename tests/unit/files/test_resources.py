@@ -165,7 +165,7 @@ async def test_ranges_take_in_both_ends(tmp_path: Path) -> None:
             validate(ResourceMetricRange, {"name": "all", "metric": "weight"})
 
 
-async def test_exact_values(tmp_path: Path) -> None:
+async def test_exact_values_are_matched(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     async with files_service(data, root.parent) as bench:
         await one_set(data, root, bench)
@@ -261,7 +261,7 @@ async def test_graph_is_walked_level_by_level_and_each_entry_counts_once(tmp_pat
         ).total_count == 1
 
 
-async def test_what_lies_in_a_directory_of_the_set_counts_once(tmp_path: Path) -> None:
+async def test_entries_inside_a_directory_of_the_set_count_once(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     async with files_service(data, root.parent) as bench:
         make(root)
@@ -280,7 +280,7 @@ async def test_what_lies_in_a_directory_of_the_set_counts_once(tmp_path: Path) -
         assert [(part.name, part.value) for part in photos.breakdown] == [("photos", 1500), ("file", 0), ("tree", 1300)]
 
 
-async def test_more_entries_than_an_answer_holds_are_summed_up_and_paged(tmp_path: Path) -> None:
+async def test_more_entries_than_fit_into_an_answer_are_summed_up_and_paged(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     root.mkdir()
     for number in range(3000):

@@ -38,7 +38,7 @@ async def test_every_sum_is_right_after_each_scan_of_a_tree_that_changes(tmp_pat
             assert differences(data, root) == []
 
 
-async def test_scan_of_a_part_puts_every_directory_above_it_right(tmp_path: Path) -> None:
+async def test_a_scan_of_a_part_corrects_every_directory_above_it(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     make_tree(root, random.Random(7), 60)
     (root / "a/b/c").mkdir(parents=True)
@@ -98,7 +98,7 @@ async def test_rescan_removes_what_vanished_below_its_root_alone(tmp_path: Path)
         assert {"aXb/file", "aXb/inside/file", "a%b/file"} <= there
 
 
-async def test_what_came_beside_a_scan_and_went_again_is_not_taken_for_there(tmp_path: Path) -> None:
+async def test_files_that_came_and_went_during_a_scan_are_not_indexed(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     make_tree(root, random.Random(9), 20)
     (root / "sub").mkdir()
@@ -364,7 +364,7 @@ async def test_ignored_names_are_not_in_the_index(tmp_path: Path) -> None:
         read_settings({"ignor": []})
 
 
-async def test_unreadable_directory_is_told_and_keeps_what_was_known(
+async def test_an_unreadable_directory_is_reported_and_keeps_its_known_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, data = tmp_path / "root", tmp_path / "data"

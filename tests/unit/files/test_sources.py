@@ -126,7 +126,7 @@ async def test_nothing_is_lost_when_a_service_dies(tmp_path: Path, dies: str) ->
         await until_status(bench, "live", "running")
 
 
-async def test_what_is_renamed_while_the_first_listing_is_compared_keeps_its_place_in_sets(tmp_path: Path) -> None:
+async def test_entries_renamed_during_the_first_listing_stay_in_their_sets(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     (root / "a").mkdir(parents=True)
     (root / "a/file").write_bytes(b"x")
@@ -162,7 +162,7 @@ async def test_what_is_renamed_while_the_first_listing_is_compared_keeps_its_pla
         await bench.stop("files")
 
 
-async def test_what_went_before_the_watcher_saw_it_leaves_the_index(tmp_path: Path) -> None:
+async def test_entries_deleted_before_the_watcher_saw_them_leave_the_index(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     root.mkdir()
     (root / "stays").touch()
@@ -184,7 +184,7 @@ async def test_what_went_before_the_watcher_saw_it_leaves_the_index(tmp_path: Pa
         assert f"{root}/gone" not in stored(data)
 
 
-async def test_what_is_renamed_keeps_its_place_in_sets(tmp_path: Path) -> None:
+async def test_renamed_entries_stay_in_their_sets(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     (root / "a/b").mkdir(parents=True)
     (root / "a/b/file").write_bytes(b"x")
@@ -280,7 +280,7 @@ async def test_manual_source_scans_when_it_is_started_and_only_then(tmp_path: Pa
         assert differences(data, root) == []
 
 
-async def test_source_that_cannot_be_is_refused(tmp_path: Path) -> None:
+async def test_an_invalid_source_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "file").touch()

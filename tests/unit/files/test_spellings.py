@@ -98,7 +98,7 @@ async def test_files_are_moved_and_deleted_by_another_form(
         assert (folder / form(kept, NAMES[1])).exists()
 
 
-async def test_the_exact_name_comes_first_and_what_is_nowhere_is_made_as_written(tmp_path: Path) -> None:
+async def test_the_exact_name_comes_first_and_new_names_are_created_as_written(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     both = [root / form(kind, "é.txt") for kind in ("NFC", "NFD")]

@@ -82,7 +82,7 @@ async def test_the_trash_is_listed_and_restored_after_the_database_was_lost(tmp_
         assert list((data / "files/trash").iterdir()) == []
 
 
-async def test_the_note_of_an_item_goes_with_it(tmp_path: Path) -> None:
+async def test_a_trash_item_s_record_is_deleted_with_it(tmp_path: Path) -> None:
     async with kept(tmp_path) as (root, data):
         async with files_service(data, root, trash=True) as bench:
             (item,) = (await bench.call(ListTrash())).items
@@ -113,7 +113,7 @@ async def test_numbers_are_not_given_again_after_the_database_was_lost(tmp_path:
 
 
 @pytest.mark.parametrize("table", ["entry", "entry_name", "folder", "member", "job", "sqlite_sequence"])
-async def test_what_was_stored_outlives_a_damaged_page(tmp_path: Path, table: str) -> None:
+async def test_stored_sets_and_queries_survive_a_damaged_page(tmp_path: Path, table: str) -> None:
     async with kept(tmp_path) as (root, data):
         damage_page(database_of(data), pages_of(database_of(data), table)[0])
         async with files_service(data, root, trash=True) as bench:
@@ -134,7 +134,7 @@ async def test_what_was_stored_outlives_a_damaged_page(tmp_path: Path, table: st
         assert differences(data, root) == []
 
 
-async def test_what_a_damaged_page_has_taken_is_said_until_the_old_database_is_removed(tmp_path: Path) -> None:
+async def test_losses_from_a_damaged_page_are_reported_until_the_old_database_is_removed(tmp_path: Path) -> None:
     async with kept(tmp_path) as (root, data):
         path = database_of(data)
         damage_page(path, pages_of(path, "source")[0])
@@ -314,7 +314,7 @@ async def test_classifier_jobs_wait_for_room(tmp_path: Path) -> None:
         assert not bench.failures
 
 
-def test_a_note_without_its_item_says_nothing(tmp_path: Path) -> None:
+def test_a_trash_record_without_its_item_is_ignored(tmp_path: Path) -> None:
     trash = tmp_path / "trash"
     trash.mkdir()
     write_note(trash, 7, Note("/a", 0, 1, 2))

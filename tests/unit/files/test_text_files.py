@@ -75,7 +75,7 @@ async def test_encoding_mark_line_ends_and_last_line_stay(
     assert file.read_bytes() == data
 
 
-async def test_lines_are_those_that_were_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_requested_lines_are_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "root"
     root.mkdir()
     file = root / "a.txt"
@@ -99,7 +99,7 @@ async def test_lines_are_those_that_were_asked_for(tmp_path: Path, monkeypatch: 
         assert (await read(bench, root / "empty")).total_lines == 0
 
 
-async def test_what_is_no_text_is_said_with_its_type(tmp_path: Path) -> None:
+async def test_binary_files_are_refused_with_their_type(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "a").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
@@ -168,7 +168,7 @@ async def test_the_index_is_in_step_and_sets_keep_what_is_edited(tmp_path: Path)
         assert await members(bench, "mine") == [str(root / "a/one")]
 
 
-async def test_nothing_that_is_there_is_lost_unsaid(tmp_path: Path) -> None:
+async def test_no_existing_content_is_lost_silently(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     root.mkdir()
     file = root / "a.txt"
@@ -251,7 +251,7 @@ async def test_nothing_is_written_where_it_may_not(tmp_path: Path) -> None:
     assert os.listdir(outside) == []
 
 
-async def test_what_a_death_left_is_in_the_index_after_the_next_start(tmp_path: Path) -> None:
+async def test_files_left_by_a_killed_process_are_indexed_at_the_next_start(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     root.mkdir()
     (root / "a.txt").write_text("mine")

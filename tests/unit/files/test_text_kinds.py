@@ -76,7 +76,7 @@ def test_edits_of_lines_do_what_the_same_edits_do_in_a_list(before: list[str], d
         ("if x:\n  y()\n", "if x:\n      y()", "line 2 has 'y' (U+0079, LATIN SMALL LETTER Y) where `old` has a space"),
     ],
 )  # fmt: skip
-def test_what_is_not_found_is_shown_by_the_character_that_differs(text: str, old: str, said: str) -> None:
+def test_an_error_for_a_missing_text_shows_the_first_differing_character(text: str, old: str, said: str) -> None:
     with pytest.raises(LinckiaError) as refused:
         edited(text, [FileEdit(old=old, new="")])
     assert said in str(refused.value)

@@ -25,7 +25,7 @@ NOON = 1_718_452_800 * times.NS
         "1.7184528e9", 1718452800, 1718452800.0,
     ],
 )  # fmt: skip
-def test_one_instant_in_every_form(text: str | float) -> None:
+def test_every_form_of_a_time_is_parsed(text: str | float) -> None:
     assert times.parse(text) == NOON
     assert times.parse(text, end=True) == NOON
 
@@ -40,7 +40,7 @@ def test_date_is_its_first_instant_or_its_last() -> None:
     "text",
     ["", "someday", "last", "2024-13-01", "2024-02-30", "2024-06-15T25:00", "2024-06", "1e", "nan", "12:00", "--1"],
 )
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_invalid_times_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"not a time|not a day|no time|no day"):
         times.parse(text)
 
@@ -67,12 +67,12 @@ def test_every_text_leads_to_a_name(text: str) -> None:
     ("given_path", "clean"),
     [("/", "/"), ("//", "/"), ("/a/", "/a"), ("/a//b/./c/..", "/a/b"), ("/..", "/"), ("/a b", "/a b")],
 )
-def test_path_is_made_plain(given_path: str, clean: str) -> None:
+def test_paths_are_normalized(given_path: str, clean: str) -> None:
     assert paths.clean(given_path, "path") == clean
 
 
 @pytest.mark.parametrize("wrong", ["a", "./a", "~/a", "/a\0b", "/" + "x" * 40_000])
-def test_what_is_no_absolute_path_is_refused(wrong: str) -> None:
+def test_relative_paths_are_refused(wrong: str) -> None:
     with pytest.raises(InvalidParams):
         paths.clean(wrong, "path")
 
@@ -81,7 +81,7 @@ def test_what_is_no_absolute_path_is_refused(wrong: str) -> None:
     ("name", "extension"),
     [("a.TXT", "txt"), ("a.tar.gz", "gz"), (".bashrc", ""), ("..x", ""), ("a.", ""), ("a", ""), (".a.b", "b")],
 )
-def test_extension(name: str, extension: str) -> None:
+def test_the_extension_of_a_name(name: str, extension: str) -> None:
     assert paths.extension(name) == extension
 
 
@@ -96,5 +96,5 @@ def test_extension(name: str, extension: str) -> None:
         ("[^]", r"\[\^\]"),
     ],
 )
-def test_glob_as_regex(pattern: str, regex: str) -> None:
+def test_globs_become_regular_expressions(pattern: str, regex: str) -> None:
     assert glob_to_regex(pattern) == regex

@@ -56,7 +56,9 @@ async def test_a_very_deep_directory_can_be_indexed_and_deleted(tmp_path: Path) 
         assert os.listdir(root) == []
 
 
-async def test_the_trash_is_on_and_where_it_is_off_every_answer_says_that_deleting_is_for_good(tmp_path: Path) -> None:
+async def test_the_trash_is_on_by_default_and_without_it_every_answer_says_that_deletion_is_final(
+    tmp_path: Path,
+) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     small_tree(root)
     async with files_service(data, root) as bench:
@@ -110,7 +112,7 @@ async def test_deleted_files_are_restored_from_the_trash(tmp_path: Path) -> None
         assert os.listdir(data / "files/trash") == []
 
 
-async def test_what_came_back_from_the_trash_before_a_crash_is_in_its_sets_again(tmp_path: Path) -> None:
+async def test_entries_restored_before_a_crash_are_in_their_sets_again(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     small_tree(root)
     async with files_service(data, root, trash=True) as bench:

@@ -39,7 +39,7 @@ def test_the_uris_are_listed() -> None:
     } <= templates  # fmt: skip
 
 
-async def test_an_entry_is_read_by_the_uri_that_inspect_answers(tmp_path: Path) -> None:
+async def test_an_entry_is_read_by_the_uri_that_inspect_returns(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     names = ["plain", "a b%20c", "what?#x", "ü+é", "100%"]
     for name in names:

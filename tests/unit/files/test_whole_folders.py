@@ -78,9 +78,7 @@ async def test_folders_of_tools_stand_as_one_row_with_the_sums_of_the_disk(tmp_p
             await bench.call(Inspect(path=str(root / ".git/config")))
 
 
-async def test_what_is_in_them_is_listed_when_it_is_asked_for_and_no_longer_when_it_is_not(
-    tmp_path: Path, root: Path
-) -> None:
+async def test_contents_of_tool_folders_are_listed_only_while_requested(tmp_path: Path, root: Path) -> None:
     data = tmp_path / "data"
     async with files_service(data, root) as bench:
         await index(bench, root)
@@ -177,9 +175,7 @@ async def test_rows_of_an_older_index_stay_until_its_next_scan(tmp_path: Path, r
         assert wrong(data, root) == []
 
 
-async def test_a_background_job_that_its_process_did_not_end_shows_what_it_was_to_show(
-    tmp_path: Path, root: Path
-) -> None:
+async def test_an_interrupted_background_job_keeps_its_display_options(tmp_path: Path, root: Path) -> None:
     data = tmp_path / "data"
 
     async def ended(bench: Bench) -> None:

@@ -77,7 +77,7 @@ async def test_unknown_and_expired_tokens_are_refused(monkeypatch: pytest.Monkey
     assert (asked.statuses, asked.served) == ([401] * 4, [])
 
 
-async def test_what_is_served_ends_when_its_token_expires(
+async def test_streams_end_when_their_token_expires(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: 1000.0)
@@ -88,7 +88,7 @@ async def test_what_is_served_ends_when_its_token_expires(
     assert trio.current_time() - began == pytest.approx(60)
 
 
-async def test_revocation_ends_what_its_token_has_open_and_nothing_else() -> None:
+async def test_revocation_ends_its_token_s_streams_and_sessions_only() -> None:
     asked = Asked(token(), token("other"))
     asked.hold = trio.Event()
     ended = []

@@ -130,7 +130,7 @@ async def test_a_batch_of_notifications_has_no_answer() -> None:
         assert (reply.status, reply.body) == (202, b"")
 
 
-async def test_what_is_no_message_is_answered_beside_the_others() -> None:
+async def test_invalid_messages_of_a_batch_are_answered_beside_the_others() -> None:
     messages = [5, [], {"jsonrpc": "2.0", "id": {}, "method": "ping"}, call(1), call(1), call("1")]
     async with gateway_in_process() as (gateway, _), connected(gateway) as wire:
         await wire.initialize("2025-03-26")
@@ -145,7 +145,7 @@ async def test_what_is_no_message_is_answered_beside_the_others() -> None:
         assert sorted("error" in answer for answer in mine) == [False, True, True]
 
 
-async def test_what_is_not_json_is_refused_as_a_whole() -> None:
+async def test_invalid_json_is_refused_as_a_whole() -> None:
     broken = b'[{"jsonrpc":"2.0","id":1,"method":"ping"},{"a":\xff}]'
     async with gateway_in_process() as (gateway, _), connected(gateway) as wire:
         await wire.initialize("2025-03-26")

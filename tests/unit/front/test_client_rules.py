@@ -81,7 +81,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("tool", "rule"), BAD)
-def test_each_rule_finds_what_breaks_it(tool: dict[str, Any], rule: str) -> None:
+def test_each_rule_finds_its_violations(tool: dict[str, Any], rule: str) -> None:
     assert rule in {found.partition(":")[0] for found in broken([tool])}
 
 
@@ -107,7 +107,7 @@ def test_there_is_a_bad_tool_for_each_rule_and_its_source_is_named() -> None:
         ("collection_delete", {"collection": "c", "ids": None, "filters": []}, ("ids", "filters")),
     ],
 )
-def test_that_one_of_several_parameters_is_needed_is_described_and_checked(
+def test_the_need_for_one_of_several_parameters_is_described_and_checked(
     name: str, arguments: dict[str, Any], fields: tuple[str, ...]
 ) -> None:
     operation = TABLE[name]

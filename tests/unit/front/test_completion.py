@@ -36,7 +36,7 @@ def test_an_answer_has_at_most_a_hundred_values_and_says_how_many_there_are() ->
         ({"type": "ref/prompt", "name": "test_prompt_with_arguments"}, "arg9", None),
     ],
 )
-async def test_an_argument_is_completed_by_what_its_operation_names(
+async def test_an_argument_is_completed_with_the_names_its_operation_returns(
     ref: dict[str, Any], argument: str, values: list[str] | None
 ) -> None:
     table = ops.load(["tests.conformance.operations"])

@@ -177,7 +177,7 @@ async def test_text_around_a_reference_is_left_alone_and_numbers_stay_numbers(cl
     ["$prev.nothing", "$prev.results[99].hash", "$prev.results[-1].hash", "$prev.results.hash", "$prev.total[0]",
      "$prev[0]", "$previous", "$prev.", "$prev.results[", "$prev.results[x]", "$prev.results[0]hash"],
 )  # fmt: skip
-async def test_what_does_not_resolve_counts_as_absent(client: Client, reference: str) -> None:
+async def test_unresolvable_references_count_as_absent(client: Client, reference: str) -> None:
     result = await client.query(GOOD, {"op": "get", "params": {"hash": "h", "depth": reference}})
     assert result["steps"][1]["result"]["depth"] == 2
     result = await client.query(GOOD, {"op": "get", "params": {"hash": reference}})
@@ -192,7 +192,7 @@ async def test_on_the_first_step_prev_is_an_empty_object(client: Client) -> None
     assert (result["options"], result["depth"]) == ({}, 2)
 
 
-async def test_null_counts_as_absent_where_it_is_no_value_of_its_own(client: Client) -> None:
+async def test_null_counts_as_absent_unless_it_is_a_valid_value(client: Client) -> None:
     result = await client.query({"op": "get", "params": {"hash": "h", "depth": None, "output_path": None}})
     assert (result["depth"], result["outputPath"]) == (2, None)
 
@@ -252,7 +252,7 @@ async def test_a_batch_is_understood_as_models_write_it(client: Client) -> None:
         ([{"op": "get", "params": {"hash": None}}], "hash"),
     ],
 )
-async def test_text_that_is_no_such_json_is_refused_by_its_field(client: Client, steps: object, said: str) -> None:
+async def test_text_that_is_not_valid_json_is_refused_by_its_field(client: Client, steps: object, said: str) -> None:
     assert said in await client.refused("query", steps=steps)
 
 
@@ -365,7 +365,7 @@ async def test_describe_answers_one_op_in_full(client: Client) -> None:
     assert (result["category"], result["readOnly"]) == ("session", False)
 
 
-async def test_an_unknown_target_of_describe_is_an_answer(client: Client) -> None:
+async def test_describe_of_an_unknown_target_returns_an_answer(client: Client) -> None:
     result = await client.query({"op": "describe", "params": {"target": "nonsense"}})
     assert "nonsense" in result["error"]
     assert {"search", "add", "start"} <= set(result["available"])
@@ -386,7 +386,7 @@ async def test_every_operation_is_within_reach_of_three_tools(everything: Client
     assert result["steps"][1]["result"]["text"] == "two"
 
 
-async def test_where_two_have_one_name_the_step_has_it_and_the_tool_another(everything: Client) -> None:
+async def test_on_a_name_clash_the_step_keeps_the_short_name(everything: Client) -> None:
     listed = await everything.query({"op": "describe"})
     assert "test_search" in listed["query_ops"]
     assert await everything.query({"op": "test_search"}) == {"result": "the other"}
@@ -483,7 +483,7 @@ async def test_a_cancelled_query_withdraws_the_step_that_runs_and_begins_no_othe
         ([], True, None, (1, 0, None)),
     ],
 )
-async def test_an_operation_of_which_no_item_was_done_has_failed(
+async def test_an_operation_without_a_successful_item_has_failed(
     client: Client, names: list[str], success: bool, error: str | None, counts: tuple[int, int, int | None]
 ) -> None:
     result = await client.tool("execute", operations=[{"op": "move", "params": {"names": names}}])

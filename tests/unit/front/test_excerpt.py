@@ -54,7 +54,7 @@ def test_no_answer_is_longer_than_it_may_be_and_the_whole_is_kept(
     assert msgspec.json.decode(entry.text) == value
 
 
-def test_of_hits_each_is_shown_before_any_is_shown_in_full(pad: Scratchpad) -> None:
+def test_every_hit_is_shown_in_part_before_any_is_shown_in_full(pad: Scratchpad) -> None:
     short = excerpt(SEARCH, QUERY, hits(5, 50_000), None)
     assert isinstance(short, Excerpt)
     assert [hit["hash"] for hit in short["results"]] == [f"{n:064}" for n in range(5)]
@@ -87,7 +87,7 @@ def test_a_text_that_is_cut_says_at_which_line_to_go_on(pad: Scratchpad) -> None
     assert later["more"]["go_on"] == {"lines": f"{900 + later['text'].count(chr(10))}-"}
 
 
-def test_content_that_is_cut_is_said_to_be(pad: Scratchpad) -> None:
+def test_truncated_content_is_marked(pad: Scratchpad) -> None:
     value: dict[str, Any] = {
         "hash": "ab",
         "content": "ä" * 90_000,
@@ -105,7 +105,7 @@ def test_content_that_is_cut_is_said_to_be(pad: Scratchpad) -> None:
     assert len(base64.b64decode(cut["content"])) == cut["content_length"]
 
 
-async def test_what_is_kept_is_read_to_its_end_in_bounded_parts(pad: Scratchpad) -> None:
+async def test_kept_results_are_read_to_their_end_in_bounded_parts(pad: Scratchpad) -> None:
     value = {"text": "äöü \n" * 9_000}
     whole = excerpt(SEARCH, QUERY, value, None)
     assert isinstance(whole, Excerpt)

@@ -39,7 +39,7 @@ class Asking:
         self.nursery.start_soon(self.ask, client, takes_s)
 
 
-async def test_who_asks_seldom_comes_before_the_rest_of_a_flood(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_occasional_client_precedes_the_rest_of_a_flood(autojump_clock: trio.testing.MockClock) -> None:
     async with trio.open_nursery() as nursery:
         asking = Asking(FairLimiter(each=4, total=6, quick_s=math.inf), nursery)
         for _ in range(100):
@@ -55,7 +55,7 @@ async def test_who_asks_seldom_comes_before_the_rest_of_a_flood(autojump_clock: 
     assert not asking.limiter._waiting
 
 
-async def test_many_floods_share(autojump_clock: trio.testing.MockClock) -> None:
+async def test_several_floods_share_the_limit_fairly(autojump_clock: trio.testing.MockClock) -> None:
     async with trio.open_nursery() as nursery:
         asking = Asking(FairLimiter(each=3, total=3, quick_s=math.inf), nursery)
         for client in "abcd":
@@ -77,7 +77,7 @@ async def test_a_long_call_counts_for_a_moment_only(autojump_clock: trio.testing
         assert trio.current_time() - began <= 0.05
 
 
-async def test_who_goes_while_waiting_gives_the_turn_on(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_client_that_leaves_while_waiting_passes_its_turn_on(autojump_clock: trio.testing.MockClock) -> None:
     limiter = FairLimiter(each=1, total=1, quick_s=math.inf)
     async with trio.open_nursery() as nursery:
         asking = Asking(limiter, nursery)
@@ -102,7 +102,7 @@ async def test_who_goes_while_waiting_gives_the_turn_on(autojump_clock: trio.tes
     assert not limiter._waiting
 
 
-def test_bodies_beyond_the_bound_are_refused_to_who_has_the_most() -> None:
+def test_bodies_over_the_limit_are_refused_to_the_client_with_the_most() -> None:
     bodies = BodyBudget(limit=100)
     assert all(bodies.reserve("flood", 20) for _ in range(5))
     assert not bodies.reserve("flood", 1)
@@ -112,7 +112,7 @@ def test_bodies_beyond_the_bound_are_refused_to_who_has_the_most() -> None:
     assert bodies.reserve("other", 20)
 
 
-async def test_one_client_has_no_more_in_hand_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_client_has_at_most_its_share_of_requests_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fair_limits, "BodyBudget", lambda: BodyBudget(10 * 1024 * 1024))
     async with served() as (http, *_):
         other = HttpWire(http.port)

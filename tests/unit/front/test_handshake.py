@@ -129,7 +129,7 @@ def test_the_revisions_are_the_sdks() -> None:
 
 
 @pytest.mark.parametrize("surface", SURFACES)
-async def test_an_answer_without_the_sdk_is_the_sdks_on_every_surface(surface: str) -> None:
+async def test_answers_without_the_sdk_equal_the_sdk_s_on_every_surface(surface: str) -> None:
     for message in TAKEN if surface in ("all", "yaml") else (TAKEN[0], discover()):
         ours = greeted(message, surface=surface)
         assert ours, message
@@ -140,7 +140,7 @@ async def test_an_answer_without_the_sdk_is_the_sdks_on_every_surface(surface: s
 
 
 @pytest.mark.parametrize("message", LEFT)
-def test_what_is_malformed_or_means_anything_else_is_left_to_the_sdk(message: dict[str, Any]) -> None:
+def test_malformed_and_unusual_messages_are_left_to_the_sdk(message: dict[str, Any]) -> None:
     session = McpSession()
     assert greeted(message, session) is None
     assert (session.modern, session.version) == (None, None)
@@ -277,7 +277,7 @@ async def test_a_client_may_leave_before_the_sdk_is_there() -> None:
             await wire.ended.wait()
 
 
-async def test_lines_that_are_no_message_are_refused_before_the_sdk_is_there() -> None:
+async def test_invalid_lines_are_refused_before_the_sdk_is_loaded() -> None:
     async with unloaded() as (gateway, _, _nursery), connected(gateway) as wire:
         await wire.send_bytes(b"not json\n")
         assert (await wire.receive())["error"]["code"] == -32700

@@ -114,7 +114,7 @@ async def test_a_withdrawn_call_is_answered_with_an_error_in_the_revisions_that_
         assert dispatcher.cancelled == ["t_wait"]
 
 
-async def test_blanks_around_the_value_of_a_header_are_none_of_it() -> None:
+async def test_blanks_around_the_value_of_a_header_are_ignored() -> None:
     async with served() as (http, *_):
         params = {"name": "t_string", "arguments": {}, "_meta": META}
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
@@ -205,7 +205,7 @@ async def test_preflight_is_answered_for_allowed_origins_only() -> None:
         assert "access-control-allow-origin" not in refused.headers
 
 
-async def test_where_every_origin_is_allowed_none_is_trusted_with_credentials_but_those_named() -> None:
+async def test_if_every_origin_is_allowed_only_named_ones_may_send_credentials() -> None:
     settings = Http(port=0, allowed_origins=("*", "https://app.example"))
     async with served(settings) as (http, *_):
         for origin, named in (("https://any.example", False), ("https://app.example", True)):
@@ -228,7 +228,7 @@ async def test_where_every_origin_is_allowed_none_is_trusted_with_credentials_bu
         ("Bearer é", 401),
     ],
 )
-async def test_the_token_is_required_where_there_is_one(authorization: str | None, status: int) -> None:
+async def test_the_token_is_required_if_set(authorization: str | None, status: int) -> None:
     async with served(Http(port=0, token=TOKEN)) as (http, *_):
         headers = {} if authorization is None else {"authorization": authorization}
         params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
@@ -333,7 +333,7 @@ async def test_health_says_whether_the_system_is_ready() -> None:
             assert json.loads((await http.request("GET", path)).body) == {"status": "ready"}
 
 
-async def test_routes_of_others_stand_behind_the_same_checks() -> None:
+async def test_routes_of_services_have_the_same_access_checks() -> None:
     async def metrics(request: Request) -> Response:
         return PlainTextResponse("up 1")
 

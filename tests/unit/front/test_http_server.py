@@ -133,7 +133,7 @@ async def test_an_old_client_gets_a_body_that_ends_with_its_connection() -> None
         (b"GET /defect HTTP/1.1\r\nHost: x\r\n\r\n", 500),
     ],
 )
-async def test_what_cannot_be_served_is_refused_and_the_connection_closed(request_: bytes, status: int) -> None:
+async def test_invalid_requests_are_refused_and_the_connection_closed(request_: bytes, status: int) -> None:
     async with served() as (port, _):
         assert (await said(port, request_)).startswith(b"HTTP/1.1 %d " % status)
         assert (await said(port, post("/", b"next", "Connection: close"))).endswith(b"next")
@@ -195,7 +195,7 @@ async def test_connection_that_is_answered_yields_after_idle_ones() -> None:
         assert (await exchange(answered, b"done")).endswith(b"done")
 
 
-async def test_connections_with_tokens_beyond_the_limit_are_told_so_and_others_go_on() -> None:
+async def test_connections_with_tokens_over_the_limit_are_refused_and_others_continue() -> None:
     async with served(max_connections=2) as (port, _), contextlib.AsyncExitStack() as stack:
         one, two = [await opened(stack, port, post(f"/of/{key}", b"mine")) for key in "ab"]
         for _ in range(3):
@@ -369,7 +369,7 @@ async def test_connections_between_two_requests_go_on_at_the_next_server() -> No
                     assert (await stream.receive_some(1000)).endswith(text)
 
 
-async def test_what_is_not_done_by_the_end_is_answered_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unfinished_requests_are_answered_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "GRACE_S", 0.05)
     async with served() as (port, shutdown), await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(post("/gone", b""))

@@ -58,7 +58,7 @@ async def client(dispatcher: LinkDispatcher) -> AsyncIterator[Wire]:
             yield wire
 
 
-async def test_tools_steps_and_resources(lying: LinkDispatcher) -> None:
+async def test_invalid_results_of_tools_steps_and_resources_are_failures(lying: LinkDispatcher) -> None:
     steps = [{"op": "documents_list"}, {"op": "documents_list"}]
     edit = {"op": "noyalib_set", "params": {"file": "a", "path": "b", "value": "c"}}
     asked: list[tuple[str, Any]] = [
@@ -75,7 +75,7 @@ async def test_tools_steps_and_resources(lying: LinkDispatcher) -> None:
             assert LIE in json.dumps(await wire.receive()), (method, params)
 
 
-async def test_routes_of_operations(lying: LinkDispatcher) -> None:
+async def test_invalid_results_of_routes_are_failures(lying: LinkDispatcher) -> None:
     async with served(routes=routes(lying, TABLE, 1000)) as (http, *_):
         for method, path, body in (("GET", "/things/a", b""), ("POST", "/things", b'{"name": "a"}')):
             reply = await http.request(method, path, body)

@@ -41,7 +41,7 @@ def bare(tool: JsonObject) -> JsonObject:
 
 
 @pytest.mark.parametrize("surface", SURFACES)
-def test_no_list_and_no_tool_costs_more_than_it_may(surface: str, table: ops.Table) -> None:
+def test_lists_and_tools_stay_within_their_token_budgets(surface: str, table: ops.Table) -> None:
     made = Surface(surface, table)
     listed = made.listed_tools
     whole, with_results = LIMITS.get(surface, LIMITS["all"])
@@ -53,7 +53,7 @@ def test_no_list_and_no_tool_costs_more_than_it_may(surface: str, table: ops.Tab
     assert 20 <= tokens(made.instructions) < INSTRUCTIONS_LIMIT
 
 
-def test_an_explanation_is_left_out_only_where_name_values_and_tool_say_as_much() -> None:
+def test_explanations_are_left_out_only_if_redundant() -> None:
     described = {
         "sort_desc": {"type": "boolean", "description": "Whether to sort descending"},
         "kind": {"enum": ["file", "folder"], "description": "file or folder"},
@@ -66,7 +66,7 @@ def test_an_explanation_is_left_out_only_where_name_values_and_tool_say_as_much(
     assert [name for name, parameter in listed.items() if "description" in parameter] == ["depth", "offset_s"]
 
 
-def test_a_detail_is_told_where_few_tools_are_listed_and_by_describe(table: ops.Table) -> None:
+def test_details_are_shown_on_small_surfaces_and_by_describe(table: ops.Table) -> None:
     def of(surface: str) -> JsonObject:
         (tool,) = (tool for tool in Surface(surface, table).listed_tools if tool["name"] == "grep-files")
         properties: JsonObject = tool["inputSchema"]["properties"]
@@ -78,7 +78,7 @@ def test_a_detail_is_told_where_few_tools_are_listed_and_by_describe(table: ops.
     )
 
 
-def test_a_long_explanation_is_told_once_in_a_list() -> None:
+def test_a_long_explanation_appears_once_in_a_list() -> None:
     long, short = "As `server.host`, `items[0].name`, `labels`: a path of keys", "YAML file"
     tools: list[JsonObject] = [
         {"name": name, "inputSchema": {"properties": {"path": {"description": long}, "file": {"description": short}}}}
@@ -105,7 +105,7 @@ def keys(schema: Any) -> list[str]:
     return [name for each in schema for name in keys(each)] if isinstance(schema, list) else []
 
 
-def test_core_lists_few_tools_and_answers_by_name_what_all_has(table: ops.Table) -> None:
+def test_core_lists_few_tools_but_serves_all_by_name(table: ops.Table) -> None:
     core, whole = Surface("core", table), Surface("all", table)
     assert {"query", "execute", "session", "search_everything", "edit_note", "edit-file", "remember"} <= {
         t["name"] for t in core.listed_tools
@@ -115,7 +115,7 @@ def test_core_lists_few_tools_and_answers_by_name_what_all_has(table: ops.Table)
     assert core.listed_templates == whole.listed_templates
 
 
-def test_three_searches_are_told_apart_by_their_first_words(table: ops.Table) -> None:
+def test_the_three_searches_differ_in_their_first_words(table: ops.Table) -> None:
     names = ("search", "search_documents", "documents_search", "search_everything")
     first = {name: table[name].description.partition(":")[0] for name in names}
     assert list(first.values()) == ["Conversations", "Notes", "Documents", "Everything"]
@@ -123,7 +123,7 @@ def test_three_searches_are_told_apart_by_their_first_words(table: ops.Table) ->
 
 
 @pytest.mark.parametrize("surface", ["transcripts", "all"])
-def test_a_parameter_has_the_name_of_its_reference_there_and_its_common_one_elsewhere(
+def test_parameters_have_the_reference_s_names_on_its_surface_and_common_ones_elsewhere(
     surface: str, table: ops.Table
 ) -> None:
     (search,) = [tool for tool in Surface(surface, table).listed_tools if tool["name"] == "search"]
@@ -143,7 +143,7 @@ def clients(table: ops.Table) -> list[Operation[object]]:
     return [op for op in table.values() if op.admits("client") and op.role in (Role.TOOL, Role.STEP)]
 
 
-def test_what_fits_the_whole_schema_fits_the_listed_one(table: ops.Table) -> None:
+def test_values_valid_for_the_full_schema_are_valid_for_the_listed_one(table: ops.Table) -> None:
     """Values are made from the whole schemas: of each choice one, with all members and with those required alone."""
     for op in clients(table):
         whole = json_schema(op.params)
@@ -188,13 +188,13 @@ def examples(schema: JsonObject, definitions: JsonObject, depth: int) -> list[An
 
 
 @pytest.mark.parametrize("surface", ["all", "core"])
-async def test_a_client_is_told_what_the_surface_is_for(surface: str) -> None:
+async def test_the_instructions_describe_the_surface(surface: str) -> None:
     async with gateway_in_process(TABLE) as (gateway, _), connected(gateway, surface) as wire:
         told = (await wire.initialize())["instructions"]
     assert told == Surface(surface, TABLE).instructions
 
 
-def test_a_name_that_was_meant_is_named_in_the_types_of_json(table: ops.Table) -> None:
+def test_errors_use_json_type_names_and_both_names_of_a_parameter(table: ops.Table) -> None:
     with pytest.raises(Exception, match="expected `integer`, got `string`"):
         table["navigate"].parse({"path": "/x", "limit": "many"})
     with pytest.raises(Exception, match=r"missing required parameter `root` \(or `path`\)"):

@@ -79,7 +79,7 @@ async def left_to_the_sdk(*_: object) -> None:
     return None
 
 
-async def test_a_list_waits_until_what_mounted_servers_offer_is_known_and_not_for_the_sdk(
+async def test_a_list_waits_for_the_tools_of_mounted_servers_and_not_for_the_sdk(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with in_process(open_service) as dispatcher, trio.open_nursery() as nursery:
@@ -95,7 +95,7 @@ async def test_a_list_waits_until_what_mounted_servers_offer_is_known_and_not_fo
         nursery.cancel_scope.cancel()
 
 
-async def test_a_call_of_an_unknown_tool_waits_until_what_mounted_servers_offer_is_known(
+async def test_a_call_of_an_unknown_tool_waits_for_the_tools_of_mounted_servers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with in_process(open_service) as dispatcher, trio.open_nursery() as nursery:

@@ -137,7 +137,7 @@ async def test_any_call_is_a_task_if_its_client_asks() -> None:
     assert services.names == ["task_start"]
 
 
-def test_what_a_client_wants_depends_on_its_request_and_its_revision() -> None:
+def test_a_client_s_wish_for_a_task_depends_on_request_and_revision() -> None:
     declared: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
     assert wanted_by(None, {}, modern=True) is Wanted.RESULT
     assert wanted_by(None, declared, modern=True) is Wanted.EITHER

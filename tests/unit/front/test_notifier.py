@@ -14,7 +14,7 @@ from tests.unit.front.wire import META, connected, gateway_in_process
 
 
 @pytest.mark.parametrize("which", ["tools", "prompts", "resources"])
-async def test_a_changed_list_is_told_to_every_client_with_a_handshake(which: Any) -> None:
+async def test_a_changed_list_is_announced_to_every_client_with_a_handshake(which: Any) -> None:
     async with gateway_in_process() as (gateway, dispatcher):
         async with connected(gateway) as first, connected(gateway) as second:
             await first.initialize()
@@ -27,7 +27,7 @@ async def test_a_changed_list_is_told_to_every_client_with_a_handshake(which: An
         dispatcher.publish(mcp.LIST_CHANGED, ListChanged(list=which))
 
 
-async def test_an_updated_resource_is_told_to_its_subscribers_until_they_unsubscribe() -> None:
+async def test_an_updated_resource_is_announced_to_its_subscribers_until_they_unsubscribe() -> None:
     async with gateway_in_process() as (gateway, dispatcher), connected(gateway) as wire, connected(gateway) as other:
         await wire.initialize()
         await other.initialize()
@@ -72,7 +72,7 @@ async def test_a_malformed_event_does_no_harm() -> None:
         assert (await wire.receive())["id"] == 2
 
 
-async def test_a_client_is_told_only_of_lists_that_its_surface_has() -> None:
+async def test_a_client_is_notified_only_about_lists_of_its_surface() -> None:
     async with gateway_in_process() as (gateway, dispatcher), connected(gateway, "yaml") as wire:
         await wire.initialize()
         # A client that has seen a list is notified when it changes.

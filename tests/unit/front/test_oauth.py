@@ -81,7 +81,7 @@ def test_a_subject_of_another_issuer_is_another_client() -> None:
 
 
 @pytest.mark.parametrize("kid", ["ec", "rsa", "ed"])
-async def test_a_token_of_the_issuer_gives_what_its_scope_is_said_to_give(issuer: Issuer, kid: str) -> None:
+async def test_a_token_of_the_issuer_has_the_rights_of_its_scope_in_the_settings(issuer: Issuer, kid: str) -> None:
     bearer = await server(issuer).bearer(issuer.token(kid))
     assert bearer.grant == grant_of("ann", ("knowledge",), (), True)
     assert bearer.expires is not None
@@ -97,14 +97,14 @@ async def test_a_token_of_the_issuer_gives_what_its_scope_is_said_to_give(issuer
         ({"sub": None, "client_id": "robot", "aud": ["x", AUDIENCE]}, grant_of("robot", ("knowledge",), (), True)),
     ],
 )
-async def test_of_several_scopes_the_first_of_the_settings_counts(
+async def test_among_several_scopes_the_first_in_the_settings_counts(
     issuer: Issuer, claims: dict[str, Any], grant: Grant
 ) -> None:
     assert (await server(issuer).bearer(issuer.token("ec", **claims))).grant == grant
 
 
 @pytest.mark.parametrize("scope", [None, "", "other", 7, ["notes "], {"notes": True}])
-async def test_a_token_without_such_a_scope_is_told_so(issuer: Issuer, scope: object) -> None:
+async def test_a_token_without_a_configured_scope_is_refused_with_the_reason(issuer: Issuer, scope: object) -> None:
     with pytest.raises(InsufficientScope, match="notes, files"):
         await server(issuer).bearer(issuer.token("ec", scope=scope))
 
@@ -171,7 +171,7 @@ async def test_a_token_signed_with_the_public_key_as_a_secret_is_refused(issuer:
             await refused(issuer, token, "not signed with an algorithm")
 
 
-async def test_keys_that_a_token_brings_or_points_to_are_not_looked_at(issuer: Issuer) -> None:
+async def test_keys_that_a_token_contains_or_links_to_are_ignored(issuer: Issuer) -> None:
     mallory = Issuer(issuer.url)
     mallory.add("ec")
     for header in (
@@ -185,7 +185,7 @@ async def test_keys_that_a_token_brings_or_points_to_are_not_looked_at(issuer: I
     await refused(issuer, issuer.token("ec", {"crit": ["exp"], "exp": 1}), "not a JSON Web Token|not valid")
 
 
-async def test_a_signature_is_of_its_own_token_and_of_its_own_key(issuer: Issuer) -> None:
+async def test_a_signature_is_valid_only_for_its_token_and_its_key(issuer: Issuer) -> None:
     head, _, signature = issuer.token("ec").split(".")
     changed = encoded({**claims_of(issuer), "scope": "files"})
     await refused(issuer, f"{head}.{changed}.{signature}", "signature is wrong")
@@ -193,7 +193,7 @@ async def test_a_signature_is_of_its_own_token_and_of_its_own_key(issuer: Issuer
     await refused(issuer, issuer.token("rsa", {"kid": "ed"}), "no such key")
 
 
-async def test_a_token_that_names_no_key_is_of_the_only_one_there_is(issuer: Issuer) -> None:
+async def test_a_token_without_a_key_id_is_checked_with_the_only_key(issuer: Issuer) -> None:
     algorithm, key = issuer.private["ec"]
     token = jwt.encode(claims_of(issuer), key, algorithm)
     assert await server(issuer).bearer(token)
@@ -229,7 +229,7 @@ async def test_a_token_may_not_be_huge_or_deep(issuer: Issuer) -> None:
 
 @given(st.text(max_size=100), st.text(max_size=100), st.binary(max_size=100))
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_bytes_are_more_than_an_invalid_token(issuer: Issuer, head: str, body: str, signature: bytes) -> None:
+def test_arbitrary_bytes_are_only_an_invalid_token(issuer: Issuer, head: str, body: str, signature: bytes) -> None:
     async def judge() -> None:
         for first in (head, encoded(head), encoded({"alg": "ES256", "kid": head}), encoded({"alg": head})):
             token = f"{first}.{encoded(body)}.{base64.urlsafe_b64encode(signature).decode()}"
@@ -285,7 +285,7 @@ async def test_keys_that_are_known_are_used_while_the_issuer_is_away(autojump_cl
     assert isinstance(await judging.bearer(own.token("ec")), Bearer)
 
 
-async def test_a_session_is_of_a_subject_and_what_it_may_do_and_not_of_one_token(issuer: Issuer) -> None:
+async def test_a_session_belongs_to_a_subject_with_its_rights_and_not_to_one_token(issuer: Issuer) -> None:
     judging = server(issuer)
     of: list[dict[str, Any]] = [{}, {"jti": "2"}, {"sub": "bob"}, {"scope": "files"}]
     first, second, other, wider = [(await judging.bearer(issuer.token("ec", None, **claims))).key for claims in of]
@@ -293,7 +293,7 @@ async def test_a_session_is_of_a_subject_and_what_it_may_do_and_not_of_one_token
     assert len({first, other, wider}) == 3
 
 
-def test_a_client_is_led_to_the_issuer(issuer: Issuer) -> None:
+def test_refusals_point_clients_to_the_issuer(issuer: Issuer) -> None:
     made = server(issuer)
     metadata = made.metadata("http://127.0.0.1:3000", "/mcp/files")
     assert metadata["resource"] == "http://127.0.0.1:3000/mcp/files"
@@ -311,7 +311,7 @@ def test_a_client_is_led_to_the_issuer(issuer: Issuer) -> None:
     ]  # fmt: skip
 
 
-def test_who_has_no_issuer_loads_no_library_for_one() -> None:
+def test_without_an_issuer_no_oauth_library_is_loaded() -> None:
     script = "import sys; import services.front.transport.access; print({'jwt', 'cryptography'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "set()"

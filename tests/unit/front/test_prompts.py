@@ -150,7 +150,7 @@ async def test_an_unknown_prompt_or_a_wrong_argument_is_invalid(
         assert said in error["message"]
 
 
-async def test_a_file_is_a_prompt_with_its_heading_and_the_whole_of_it_is_one_message(tmp_path: Path) -> None:
+async def test_a_prompt_file_has_its_heading_as_title_and_its_text_as_one_message(tmp_path: Path) -> None:
     text = "---\ntitle: x\n---\nFirst some text.\n\n## Research *workflow* for `MCP`\r\n\nDo it.\n"
     write(tmp_path, "PROMPT-research-mcp.md", text)
     write(tmp_path, "PROMPT-plain.md", "no heading")
@@ -166,7 +166,7 @@ async def test_a_file_is_a_prompt_with_its_heading_and_the_whole_of_it_is_one_me
         assert result["messages"] == [{"role": "assistant", "content": {"type": "text", "text": text}}]
 
 
-async def test_a_file_of_the_user_goes_before_what_comes_with_the_system_and_one_in_a_root_does_not(
+async def test_user_prompts_override_built_in_ones_and_prompts_in_roots_do_not(
     tmp_path: Path,
 ) -> None:
     root = tmp_path / "root"
@@ -192,7 +192,7 @@ async def test_a_file_of_the_user_goes_before_what_comes_with_the_system_and_one
         assert messages == ["assistant", "user", "assistant"]
 
 
-async def test_what_cannot_be_a_prompt_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_invalid_prompt_files_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (tmp_path / "secret").write_text("# Secret")

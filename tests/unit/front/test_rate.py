@@ -21,14 +21,14 @@ from services.front.rate import MAX_CLIENTS, Limits
         ("120/min burst 1", Rate(120, 1)),
     ],
 )
-def test_a_rate_is_read(text: str, meant: Rate) -> None:
+def test_a_rate_is_parsed(text: str, meant: Rate) -> None:
     assert parse_rate(text) == meant
 
 
 @pytest.mark.parametrize(
     "text", ["", "600", "0/min", "-1/s", "1.5/s", "10/day", "10/s burst 0", "9999999999/s", "1/s x"]
 )
-def test_what_is_no_rate_says_how_to_write_one(text: str) -> None:
+def test_an_invalid_rate_is_refused_with_the_correct_form(text: str) -> None:
     with pytest.raises(ValueError, match="600/min"):
         parse_rate(text)
 
@@ -56,7 +56,7 @@ async def test_a_burst_and_then_the_rate(autojump_clock: trio.testing.MockClock)
     assert calls(limits, "a", 100, allowed) == 10
 
 
-async def test_who_waits_as_long_as_it_was_told_is_let_through(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_client_that_waits_for_the_announced_time_is_admitted(autojump_clock: trio.testing.MockClock) -> None:
     limits, allowed = Limits(), Rate(7, 1)
     calls(limits, "a", 1, allowed)
     limit = limits.of("a", "ci", allowed)
@@ -68,7 +68,7 @@ async def test_who_waits_as_long_as_it_was_told_is_let_through(autojump_clock: t
     limit.call("x")
 
 
-async def test_the_flood_of_one_client_is_no_other_ones_concern(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_flood_of_one_client_does_not_affect_others(autojump_clock: trio.testing.MockClock) -> None:
     limits, allowed = Limits(), Rate(60, 10)
     assert calls(limits, "a", 1000, allowed) == 10
     assert calls(limits, "b", 10, allowed) == 10

@@ -91,7 +91,7 @@ def test_a_surface_lists_the_tools_and_parameters_of_its_reference(surface: str)
         assert set(listed[name].get("required", ())) == required, name
 
 
-def test_types_of_the_reference_are_taken() -> None:
+def test_types_of_the_reference_are_accepted() -> None:
     # Only this page has a column of types.
     listed = {tool["name"]: tool["inputSchema"]["properties"] for tool in Surface("files", TABLE).listed_tools}
     text = page("space-browser-mcp.md")
@@ -152,7 +152,7 @@ def _respelled() -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(("name", "declared", "common"), _respelled())
-def test_both_spellings_are_taken_everywhere(name: str, declared: str, common: str) -> None:
+def test_both_spellings_are_accepted_everywhere(name: str, declared: str, common: str) -> None:
     operation = TABLE[name]
     given = {"name": "a", "query": "q", "field": "mtime", "tags": ["a"]}
     base = {key: value for key, value in given.items() if key in operation.input_schema.get("required", ())}

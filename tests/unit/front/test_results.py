@@ -40,14 +40,14 @@ async def test_json_that_a_service_wrote_reaches_the_client_as_plain_data_would(
     assert encoded == await encoded_tool_result(surface, operation, params, plain, b"")
 
 
-def test_result_of_which_the_kernel_reads_more_than_its_json_comes_as_plain_data() -> None:
+def test_results_that_the_kernel_inspects_arrive_as_plain_data() -> None:
     table = ops.load()
     # One is shown as a text of its own; a preview is made of the other.
     assert not may_be_written(table["knowledge_stats_summary"])
     assert not may_be_written(table["search_everything"])
 
 
-def test_a_step_that_is_called_as_a_tool_is_told_its_place() -> None:
+def test_a_step_called_as_a_tool_is_refused_with_the_right_tool() -> None:
     core = Surface("core", ops.load())
     for name, said in (
         ("add", "`add` changes what is stored: call it in `execute`"),

@@ -359,7 +359,7 @@ async def test_http_judges_headers_as_the_sdk_does(version: str) -> None:
     ],
 )
 @pytest.mark.parametrize("version", ["2025-11-25", MODERN])
-async def test_http_refuses_what_is_not_a_message_as_the_sdk_does(version: str, body: bytes) -> None:
+async def test_http_refuses_invalid_messages_as_the_sdk_does(version: str, body: bytes) -> None:
     """Our own error text names the request if possible.
 
     A request whose id is neither a string nor an integer is refused by us alone: see `tests/hostile`.

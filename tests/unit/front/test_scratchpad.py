@@ -223,7 +223,7 @@ async def test_sessions_over_http_have_scratchpads_of_their_own() -> None:
 
 
 @pytest.mark.usefixtures("path", "http_table")
-async def test_who_has_no_session_reads_by_an_id_beyond_guessing_and_sees_nothing_of_others() -> None:
+async def test_clients_without_a_session_read_by_unguessable_ids_and_see_no_other_entries() -> None:
     """Others of the same token are other clients: an entry's id is all that leads to it."""
     async with served(Http(port=0, token="secret")) as (wire, _, _, _):
 
@@ -282,7 +282,7 @@ def test_preview_of_a_text_is_its_beginning_and_its_headings() -> None:
     assert json.dumps(list(scratchpad.preview_lines({"n": 1}, None))) == '["{\\"n\\":1}\\u2026"]'
 
 
-def test_clients_without_a_session_are_told_apart_by_token_and_else_by_address() -> None:
+def test_clients_without_a_session_are_identified_by_token_or_else_by_address() -> None:
     here, there = ({"type": "http", "client": (address, 1)} for address in ("127.0.0.1", "127.0.0.2"))
     names = {name_of(here), name_of(there)}
     assert len(names) == 2

@@ -109,7 +109,7 @@ async def test_a_memory_cannot_name_the_session_of_another() -> None:
             assert SessionMemory(s.memory).name not in ("", name)
 
 
-async def test_what_may_be_repeated_is_and_what_may_not_is_answered_so() -> None:
+async def test_repeatable_requests_are_repeated_and_others_answered_as_maybe_executed() -> None:
     async with session() as s:
         async with s.kernel() as first:
             writing = trio.Event()
@@ -134,7 +134,7 @@ async def test_what_may_be_repeated_is_and_what_may_not_is_answered_so() -> None
             assert second.calls == ["t_wait"]
 
 
-async def test_what_was_read_and_not_looked_at_is_not_lost() -> None:
+async def test_input_that_was_read_but_not_parsed_is_not_lost() -> None:
     async with session() as s:
         async with s.kernel():
             await s.wire.initialize()
@@ -248,7 +248,7 @@ def subscription(action: str, uri: str) -> bytes:
     return json.dumps({"id": 1, "method": f"resources/{action}", "params": {"uri": uri}}).encode()
 
 
-def test_what_was_answered_and_left_its_mark_is_told_in_order(memory: int) -> None:
+def test_answered_requests_with_lasting_effect_are_replayed_in_order(memory: int) -> None:
     session_memory = SessionMemory(memory)
     session_memory.record_message("initialize", b'{"id": 0, "method": "initialize"}')
     session_memory.record_message("notifications/initialized", b'{"method": "notifications/initialized"}')
@@ -264,7 +264,7 @@ def test_what_was_answered_and_left_its_mark_is_told_in_order(memory: int) -> No
     assert record.in_flight == []
 
 
-def test_what_is_taken_over_is_kept_until_it_is_seen_to(memory: int) -> None:
+def test_requests_taken_over_are_kept_until_they_are_handled(memory: int) -> None:
     session_memory = SessionMemory(memory)
     session_memory.record_request(7, "tools/call", b'{"id": 7, "method": "tools/call"}', b'{"id": 8')
     first = SessionMemory(memory)
@@ -303,7 +303,7 @@ def test_fronts_that_died_are_counted_for_what_was_in_hand_at_each_death(memory:
 
 
 @pytest.mark.parametrize("short", [False, True])
-def test_what_was_read_by_a_kernel_that_did_not_live_to_know_is_there(memory: int, *, short: bool) -> None:
+def test_input_read_by_a_kernel_that_died_at_once_is_not_lost(memory: int, *, short: bool) -> None:
     begun = b"x" * PARTIAL_BYTES if short else b'{"id": 7, '
     source, target = os.pipe()
     first = SessionMemory(memory)
@@ -325,7 +325,7 @@ def test_what_was_read_by_a_kernel_that_did_not_live_to_know_is_there(memory: in
         first.record_unread(begun, is_partial=True)
 
 
-def test_input_that_is_not_there_yet_leaves_nothing(memory: int) -> None:
+def test_input_that_has_not_arrived_leaves_no_record(memory: int) -> None:
     source, _target = os.pipe()
     os.set_blocking(source, False)
     session_memory = SessionMemory(memory)
@@ -336,7 +336,7 @@ def test_input_that_is_not_there_yet_leaves_nothing(memory: int) -> None:
     assert (record.unread, record.in_flight) == (b"", [])
 
 
-def test_more_than_there_is_room_for_is_kept_in_part(memory: int) -> None:
+def test_requests_beyond_the_capacity_are_kept_in_part(memory: int) -> None:
     session_memory = SessionMemory(memory)
     for key in range(100):
         message = b'{"id": %d, "method": "tools/call", "params": "%b"}' % (key, b"x" * LONGEST_BYTES)
@@ -348,7 +348,7 @@ def test_more_than_there_is_room_for_is_kept_in_part(memory: int) -> None:
     assert record.unread == b"rest"
 
 
-def test_memory_that_is_none_of_a_session_is_refused(tmp_path: Path) -> None:
+def test_memory_of_the_wrong_size_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"x")
     with (tmp_path / "other").open("r+b") as other, pytest.raises(ValueError, match="mmap length"):
         SessionMemory(other.fileno())

@@ -36,7 +36,7 @@ def given(**capabilities: Any) -> str:
 # ---- ids ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_id_says_what_the_handshake_agreed_on() -> None:
+def test_a_session_id_contains_the_result_of_the_handshake() -> None:
     claims = SessionIds(b"k" * 32).verify(given(sampling={}, roots={"listChanged": True}))
     assert claims is not None
     assert (claims.surface, claims.version, claims.client) == ("all", "2025-11-25", CLIENT)
@@ -44,7 +44,7 @@ def test_an_id_says_what_the_handshake_agreed_on() -> None:
     assert len({given() for _ in range(100)}) == 100
 
 
-def test_an_altered_id_is_none() -> None:
+def test_an_altered_session_id_is_invalid() -> None:
     ids, good = SessionIds(b"k" * 32), given()
     assert ids.verify(good) is not None
     assert SessionIds(b"l" * 32).verify(good) is None
@@ -56,7 +56,7 @@ def test_an_altered_id_is_none() -> None:
         assert ids.verify(bad) is None
 
 
-def test_an_id_is_of_the_token_that_opened_the_session() -> None:
+def test_a_session_id_is_valid_for_the_opening_token_only() -> None:
     ids, anyones = SessionIds(b"k" * 32), given()
     with contextlib.ExitStack() as stack:
         stack.callback(current_key.reset, current_key.set("of ada"))
@@ -69,7 +69,7 @@ def test_an_id_is_of_the_token_that_opened_the_session() -> None:
     assert ids.verify(anyones) is not None
 
 
-def test_an_id_is_taken_up_for_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_id_is_valid_for_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
     good = given()
     later = time.time() + session_ids.LIFETIME_S + 1
     monkeypatch.setattr(session_ids, "now", lambda: later)
@@ -84,7 +84,7 @@ def test_an_id_is_taken_up_for_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
         {"elicitation": {}, "💥" * 1000: {}},
     ],
 )
-def test_an_id_is_short_whatever_the_client_says_of_itself(capabilities: dict[str, Any]) -> None:
+def test_a_session_id_is_short_for_any_client_info(capabilities: dict[str, Any]) -> None:
     talkative = {"name": "💥" * 5000, "version": "é" * 5000, "title": "t" * 5000}
     session_id = SessionIds(b"k" * 32).issue("transcripts", "2025-11-25", capabilities, talkative)
     assert len(session_id) <= session_ids.MAX_CHARACTERS
@@ -93,7 +93,7 @@ def test_an_id_is_short_whatever_the_client_says_of_itself(capabilities: dict[st
     assert claims.capabilities.keys() == capabilities.keys() & {"roots", "sampling", "elicitation"}
 
 
-def test_what_is_kept_of_a_session_is_bounded() -> None:
+def test_stored_session_data_is_bounded() -> None:
     state = SessionState()
     for n in range(5000):
         state.subscribe(f"test://{n}")
@@ -130,7 +130,7 @@ async def used(sessions: Sessions, server: Any, session_id: str) -> HttpSession:
     return session
 
 
-async def test_what_idled_longest_is_given_up_and_made_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_longest_idle_session_is_dropped_and_recreated_on_use(autojump_clock: trio.testing.MockClock) -> None:
     async with sessions(limit=3) as (made, server):
         first, *others = [given() for _ in range(6)]
         session = await used(made, server, first)
@@ -150,7 +150,7 @@ async def test_what_idled_longest_is_given_up_and_made_again(autojump_clock: tri
         assert again.state.level == "error"
 
 
-async def test_one_with_a_scratchpad_stays_before_one_without(autojump_clock: trio.testing.MockClock) -> None:
+async def test_sessions_with_scratchpads_are_kept_before_those_without(autojump_clock: trio.testing.MockClock) -> None:
     async with sessions(limit=2) as (made, server):
         session = await used(made, server, given())
         session.scratchpad.store("t", "x" * 5000)
@@ -160,7 +160,7 @@ async def test_one_with_a_scratchpad_stays_before_one_without(autojump_clock: tr
         assert await made.find(session.id, server) is session
 
 
-async def test_what_nobody_uses_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+async def test_unused_sessions_are_dropped(autojump_clock: trio.testing.MockClock) -> None:
     async with sessions(idle_s=10) as (made, server):
         session = await used(made, server, given())
         with session:
@@ -174,7 +174,7 @@ async def test_what_nobody_uses_is_given_up(autojump_clock: trio.testing.MockClo
 # ---- over HTTP ----------------------------------------------------------------------------------------------------
 
 
-async def test_six_hundred_who_open_sessions_end_nobodys() -> None:
+async def test_six_hundred_new_sessions_end_no_existing_one() -> None:
     async with served() as (http, *_):
         await http.initialize()
         assert (await http.rpc("logging/setLevel", {"level": "error"})).status == 200
@@ -193,7 +193,7 @@ async def test_six_hundred_who_open_sessions_end_nobodys() -> None:
         assert (await http.rpc("tools/list")).status == 200
 
 
-async def test_an_id_is_of_one_surface() -> None:
+async def test_a_session_id_is_valid_for_one_surface() -> None:
     async with served() as (http, *_):
         await http.initialize()
         assert (await http.rpc("tools/call", STRING, path="/mcp/all")).status == 200

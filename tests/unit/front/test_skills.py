@@ -147,7 +147,7 @@ async def test_skills_are_listed_got_and_read_with_the_digests_that_clients_chec
         ("resources/read", "skill://search-well/none.md", "Resource not found"),
     ],
 )
-async def test_what_is_no_skill_is_an_invalid_parameter(method: str, uri: str, said: str) -> None:
+async def test_invalid_uris_of_skills_are_invalid_parameters(method: str, uri: str, said: str) -> None:
     async with gateway_in_process() as (gateway, _), connected(gateway) as wire:
         await wire.open_modern()
         error = (await ask(wire, method, {"_meta": META, "uri": uri}))["error"]

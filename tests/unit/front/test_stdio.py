@@ -61,7 +61,7 @@ INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n'
         (b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":' + b"[" * 5000 + b"]" * 5000 + b"}\n", -32700),
     ],
 )
-async def test_what_is_no_message_is_refused_and_the_connection_goes_on(line: bytes, code: int) -> None:
+async def test_invalid_messages_are_refused_and_the_connection_continues(line: bytes, code: int) -> None:
     async with gateway_in_process() as (gateway, _), connected(gateway) as wire:
         await wire.initialize()
         await wire.send_bytes(line)
@@ -75,7 +75,7 @@ async def test_what_is_no_message_is_refused_and_the_connection_goes_on(line: by
     ("inner", "said"),
     [(b"[" * 101 + b"]" * 101, "levels"), (b"[" + b"[]," * 97_000 + b"[]]", "lists and objects")],
 )
-async def test_what_is_beyond_the_bounds_is_refused_under_its_id_before_it_is_decoded(inner: bytes, said: str) -> None:
+async def test_messages_beyond_the_bounds_are_refused_by_id_before_they_are_decoded(inner: bytes, said: str) -> None:
     head = b'{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"t_string","arguments":{"message":'
     async with gateway_in_process() as (gateway, _), connected(gateway) as wire:
         await wire.initialize()
@@ -143,7 +143,7 @@ async def test_lines_are_whole_however_they_arrive() -> None:
     assert expected == [(b'{"a":1}', None), (b'{"b":"' + b"x" * 50 + b'"}', None), (b"", 3), (b"last", None)]
 
 
-async def test_what_is_in_flight_when_the_input_ends_is_still_answered() -> None:
+async def test_calls_in_flight_at_the_end_of_input_are_answered() -> None:
     async with gateway_in_process() as (gateway, dispatcher), connected(gateway) as wire:
         await wire.initialize()
         # The last line has no newline, as `printf '{…}' | linckia stdio` sends it.

@@ -30,7 +30,7 @@ def test_all_shows_every_tool_that_clients_may_call_and_no_other() -> None:
     assert not shown & {"t_inner", "t_operator", "t_page"}
 
 
-def test_a_surface_shows_what_names_it() -> None:
+def test_a_surface_shows_the_operations_that_name_it() -> None:
     assert list(Surface("yaml", TABLE).tools) == ["t_pair"]
     assert Surface("yaml", TABLE).listed_templates == []
 
@@ -140,7 +140,7 @@ def test_a_query_carries_only_what_the_resource_takes() -> None:
     assert surface.find_resource("t://nothing?offset=7") is None
 
 
-def test_text_arguments_become_what_the_parameters_are() -> None:
+def test_text_arguments_are_converted_to_the_parameters_types() -> None:
     operation = TABLE["t_page"]
     assert operation.parse({"number": "5"}, strict=False) == PageOp(number=5)
     with pytest.raises(InvalidParams, match="number"):

@@ -87,7 +87,7 @@ async def test_a_task_is_found_by_meaning_once_vectors_are_computed(autojump_clo
         await found(search, "rainfall", ["sky_t0"])
 
 
-async def test_each_text_is_embedded_once_also_for_the_next_search(autojump_clock: trio.testing.MockClock) -> None:
+async def test_each_text_is_embedded_once_for_all_searches(autojump_clock: trio.testing.MockClock) -> None:
     embed = PlayedEmbed()
     operations = tools("rain", "sun")
     vectors = ToolVectors(embed)

@@ -31,7 +31,7 @@ IDS = [f"n{n}" for n in range(40)]
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_neighbourhoods_and_paths_are_those_of_all_edges(tmp_path: Path, seed: int) -> None:
+async def test_neighbourhoods_and_paths_take_all_edges_into_account(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     edges = chance_graph(chance, 40, 60)
     async with services_in_process(SERVICES, tmp_path) as bench:
@@ -68,7 +68,7 @@ async def test_neighbourhoods_and_paths_are_those_of_all_edges(tmp_path: Path, s
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_stated_last_is_what_is_there(tmp_path: Path, seed: int) -> None:
+def test_the_last_statement_of_a_document_replaces_earlier_ones(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     db = database(tmp_path / "graph.db")
     truth: dict[str, set[tuple[str, str]]] = {}
@@ -119,7 +119,7 @@ async def test_edges_lead_between_corpora(tmp_path: Path) -> None:
         assert (stats.hubs[0].id, stats.hubs[0].edges) == ("page-1", 2)
 
 
-async def test_hub_is_cut_and_said_so(tmp_path: Path) -> None:
+async def test_neighbours_of_a_hub_are_cut_and_the_answer_says_so(tmp_path: Path) -> None:
     async with services_in_process(SERVICES, tmp_path) as bench:
         leaves = [f"leaf{n:03}" for n in range(300)]
         nodes = [state("hub", *leaves), state("start", "hub"), *(state(f"in{n}", "hub") for n in range(50))]
@@ -135,7 +135,7 @@ async def test_hub_is_cut_and_said_so(tmp_path: Path) -> None:
         assert (few.complete, len(few.nodes)) == (False, 10)
 
 
-async def test_what_is_not_there_or_not_yet_is_never_an_empty_answer(tmp_path: Path) -> None:
+async def test_missing_or_pending_data_is_never_an_empty_answer(tmp_path: Path) -> None:
     async with services_in_process(SERVICES, tmp_path) as bench:
         with pytest.raises(Unavailable, match="notes"):
             await bench.call(GraphNeighbors(id="a"))
@@ -180,7 +180,7 @@ async def epoch_of(path: Path) -> str:
         database.close()
 
 
-async def test_page_that_is_damaged_begins_the_graph_again_and_the_service_lives(tmp_path: Path) -> None:
+async def test_a_damaged_page_makes_the_graph_start_again_and_the_service_lives(tmp_path: Path) -> None:
     async with services_in_process(SERVICES, tmp_path) as bench:
         nodes = [state(f"n{n}", *(f"n{m}" for m in range(n))) for n in range(60)]
         await bench.call(GraphPut(corpus="notes", nodes=nodes))

@@ -137,7 +137,7 @@ def test_ingest_that_is_killed_again_and_again_ends_complete(tmp_path: Path, see
         assert group.items[-1].text == texts[str(group.metadata["path"])]
 
 
-def test_failure_of_the_log_is_a_failure_of_the_test(tmp_path: Path) -> None:
+def test_the_double_s_log_keeps_everything_it_acknowledged(tmp_path: Path) -> None:
     """The double itself must keep everything it acknowledged, or the test above would prove nothing."""
     search = LoggedSearch(tmp_path / "log")
     search.groups.update({"a": Group(id="a", items=[]), "b": Group(id="b", items=[])})

@@ -61,12 +61,12 @@ def test_one_place_changes_and_every_other_byte_stays(
         ({}, "say what to change"),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_the_reason(asked: dict[str, object], said: str) -> None:
+def test_impossible_edits_are_refused_with_the_reason(asked: dict[str, object], said: str) -> None:
     with pytest.raises(LinckiaError, match=said):
         edit(NOTE, **asked)
 
 
-def test_a_heading_that_stands_twice_is_named_by_the_one_above() -> None:
+def test_a_repeated_heading_is_identified_by_its_parent() -> None:
     text = "# A\n\n## Log\n\n1\n\n# B\n\n## Log\n\n2\n"
     with pytest.raises(LinckiaError, match="2 headings match 'Log'"):
         edit(text, section=SectionText("Log", "x"))
@@ -91,14 +91,14 @@ def test_front_matter_is_made_and_removed_with_its_dashes() -> None:
     assert with_front_matter(made, lambda front: merge(front, {"tags": None, "yes": None})) == "\ufeffbody\r\n"
 
 
-def test_front_matter_keeps_comments_order_and_what_has_the_value_already() -> None:
+def test_front_matter_keeps_comments_order_and_unchanged_values() -> None:
     front = "# head\nb: 2\na: [x, y]   # why\n\nc:\n  - 1\n  - 2\n"
     assert merge(front, {"a": ["x", "y"], "b": 2}) == front
     assert merge(front, {"c": [1, 2]}) == front
     assert merge(front, {"b": 3, "d": "2026-01-01"}) == front.replace("b: 2", "b: 3") + 'd: "2026-01-01"\n'
 
 
-def test_any_note_keeps_what_is_not_edited() -> None:
+def test_edits_of_any_note_leave_the_rest_unchanged() -> None:
     rng = random.Random(0)
     pieces = ["# H\n", "## S\n", "t\r\n", "t\n", "\n", "\r\n", "```\n# no\n```\n", "---\n", "a: 1\n", "\ufeff", "x"]
     for _ in range(2000):

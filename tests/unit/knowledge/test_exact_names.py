@@ -22,7 +22,7 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("name", "twin"), NAMED)
-async def test_operations_touch_only_the_note_that_is_named(tmp_path: Path, name: str, twin: str) -> None:
+async def test_operations_touch_only_the_named_note(tmp_path: Path, name: str, twin: str) -> None:
     root = tmp_path / "root"
     root.mkdir()
     for each in (name, twin):
@@ -57,7 +57,7 @@ async def test_links_to_a_twin_stay_when_a_note_is_renamed(tmp_path: Path) -> No
         assert (root / "links.md").read_text() == "[[ab]] [[new]] [x](new.md) [y](ab.md) [[a1]] [z](new.md)\n"
 
 
-async def test_of_two_other_unicode_forms_none_is_meant(tmp_path: Path) -> None:
+async def test_a_name_that_matches_two_other_unicode_forms_is_ambiguous(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     forms = ["\u1ebf.md", "\u00ea\u0301.md", "e\u0302\u0301.md"]

@@ -65,7 +65,7 @@ def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
     assert paths(walk(root)) == ["a.md"]
 
 
-def test_root_inside_another_keeps_its_notes_to_itself(tmp_path: Path) -> None:
+def test_notes_of_a_nested_root_are_not_listed_by_the_outer_one(tmp_path: Path) -> None:
     write(tmp_path, "a.md", "x")
     write(tmp_path, "inner/b.md", "x")
     found = walk(tmp_path, tmp_path / "inner", tmp_path)
@@ -75,7 +75,7 @@ def test_root_inside_another_keeps_its_notes_to_itself(tmp_path: Path) -> None:
     ]
 
 
-def test_name_that_is_no_text_and_a_pipe_are_passed_over_and_said(tmp_path: Path) -> None:
+def test_invalid_names_and_pipes_are_skipped_and_reported(tmp_path: Path) -> None:
     write(tmp_path, "good.md", "x")
     (tmp_path / os.fsdecode(b"bad\xff.md")).write_text("x")
     os.mkfifo(tmp_path / "pipe.md")
@@ -107,7 +107,7 @@ def test_ignore_file_that_is_a_pipe_or_leads_outside_is_not_read(tmp_path: Path)
     assert len(found.problems) == 2
 
 
-def test_reading_stays_below_the_roots_and_takes_no_pipe(tmp_path: Path) -> None:
+def test_reading_stays_below_the_roots_and_refuses_pipes(tmp_path: Path) -> None:
     outside = write(tmp_path, "outside/a.md", "x")
     root = tmp_path / "root"
     inside = write(root, "a.md", "x")

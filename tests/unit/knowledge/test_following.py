@@ -109,7 +109,7 @@ async def test_tags_are_added_while_the_search_is_away_and_show_once_it_is_back(
 
 
 @pytest.mark.slow
-async def test_watcher_that_is_away_is_stood_in_for_and_takes_over_again(tmp_path: Path, root: Path) -> None:
+async def test_walks_replace_an_unavailable_watcher_until_it_returns(tmp_path: Path, root: Path) -> None:
     write(root, "a.md", "# A\n\nzebra")
     async with following(tmp_path / "data", root, MemorySearch(), rescan_s=0.05) as bench:
         await eventually(bench, "zebra", ["a"])
@@ -167,7 +167,7 @@ async def test_walk_that_is_asked_for_during_a_walk_takes_place(
 
 
 @pytest.mark.slow
-async def test_what_changes_while_either_is_dead_is_found(tmp_path: Path, root: Path) -> None:
+async def test_changes_during_an_outage_of_either_service_are_found(tmp_path: Path, root: Path) -> None:
     search = MemorySearch()
     for number in range(30):
         write(root, f"n{number}.md", f"# N {number}\n\nnumber{number}")

@@ -83,7 +83,7 @@ async def test_graph_follows_links_as_they_come_and_go(tmp_path: Path) -> None:
         assert await linked(bench, "a") == {("a", "CITES", "later")}
 
 
-async def test_graph_that_was_away_or_begins_anew_is_told_everything(tmp_path: Path) -> None:
+async def test_a_graph_that_was_away_or_starts_empty_receives_everything(tmp_path: Path) -> None:
     root, folder = tmp_path / "root", tmp_path / "data"
     for n in range(20):
         write(root, f"n{n}.md", f"# N\n\n[[n{(n + 1) % 20}]]\n")
@@ -104,7 +104,7 @@ async def test_graph_that_was_away_or_begins_anew_is_told_everything(tmp_path: P
         assert await linked(bench, "n0") == expected
 
 
-async def test_graph_is_told_of_a_note_once_it_was_read_or_cannot_be(tmp_path: Path) -> None:
+async def test_the_graph_receives_a_note_once_it_was_read_or_found_unreadable(tmp_path: Path) -> None:
     database = open_database(tmp_path / "notes.db")
     try:
         place, other = Place("/root", "a.md"), Place("/root", "b.md")
@@ -165,7 +165,7 @@ async def test_graph_that_begins_again_while_it_runs_is_fed_again(tmp_path: Path
         assert await linked(bench, "n1") == {("n0", "CITES", "n1"), ("n1", "CITES", "n2")}
 
 
-async def test_note_that_changes_while_it_is_told_is_told_again(tmp_path: Path) -> None:
+async def test_a_note_that_changes_while_it_is_sent_is_sent_again(tmp_path: Path) -> None:
     store = open_database(tmp_path / "notes.db")
     add = "INSERT INTO edge VALUES('a', ?, 'CITES', ?, '', 1, ?)"
     await store.write(lambda c: c.execute("INSERT INTO node(id, root, path, title) VALUES('a', '/r', 'a.md', 'A')"))
@@ -186,7 +186,7 @@ async def test_note_that_changes_while_it_is_told_is_told_again(tmp_path: Path) 
     store.close()
 
 
-def test_database_of_the_version_before_is_brought_up_and_told_as_a_whole(tmp_path: Path) -> None:
+def test_a_database_of_the_previous_version_is_migrated_and_sent_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "notes.db"
     open_database(path).close()
     with contextlib.closing(apsw.Connection(str(path))) as db:

@@ -64,7 +64,7 @@ def test_a_heading_is_found_as_written_and_as_it_reads(line: str, asked: str, li
         "Cafe\u0301",
     ],
 )
-def test_what_is_not_there_is_made_as_asked_and_once(heading: str) -> None:
+def test_a_missing_heading_is_created_once_on_request(heading: str) -> None:
     text = "# Title\n\ntext\n"
     once = edit(text, heading, "one")
     assert once == f"{text}\n## {heading}\n\none\n"
@@ -74,7 +74,7 @@ def test_what_is_not_there_is_made_as_asked_and_once(heading: str) -> None:
     assert edit(below, f"Title > {heading}", "two") == below.replace("one", "two")
 
 
-def test_what_is_written_exactly_so_comes_before_what_reads_so() -> None:
+def test_an_exact_match_of_a_heading_precedes_a_match_of_its_text() -> None:
     text = "## *Plan*\n\n1\n\n## Plan\n\n2\n\n## A > B\n\n3\n\n## A\n\n### B\n\n4\n"
     assert edit(text, "Plan") == text.replace("2", "after")
     assert edit(text, "*Plan*") == text.replace("1", "after")
@@ -82,7 +82,7 @@ def test_what_is_written_exactly_so_comes_before_what_reads_so() -> None:
     assert edit(text, "## A > ### B") == text.replace("4", "after")
 
 
-def test_a_name_that_several_have_is_refused_and_one_within_another_found() -> None:
+def test_an_ambiguous_heading_is_refused_and_a_heading_path_is_found() -> None:
     text = "# A\n\n## **Log**\n\n1\n\n# A\n\n## Other\n\n2\n\n# B\n\n## *Log*\n\n3\n"
     with pytest.raises(LinckiaError, match="2 headings match 'Log'"):
         edit(text, "Log")
@@ -109,7 +109,7 @@ COMMENTS = [
 
 @pytest.mark.parametrize("comment", COMMENTS)
 @pytest.mark.parametrize("line_break", ["\n", "\r\n"])
-def test_headings_in_comments_are_no_headings(comment: str, line_break: str) -> None:
+def test_headings_in_comments_are_ignored(comment: str, line_break: str) -> None:
     text = f"---\na: 1\n---\n# Title\n\n{comment}\n\n## Log\n\nbefore\n\n## Next\n\nstays\n".replace("\n", line_break)
     assert edit(text, "Log", create=False) == text.replace("before", "after")
     assert part(text, "", "Log").text == f"## Log{line_break * 2}before{line_break * 2}"
@@ -132,7 +132,7 @@ def test_percent_signs_that_are_no_comment_hide_nothing(text: str) -> None:
     assert edit(text, "Log", create=False) == text.replace("before", "after")
 
 
-def test_a_name_that_several_have_is_numbered() -> None:
+def test_repeated_headings_are_numbered() -> None:
     text = "---\nx: 1\n---\n# A\n\n## Log\n\n1\n\n# A\n\n## Log\n\n2\n\n# B\n\n## Log\n\n3\n\n## Log [2]\n\n4\n"
     said = r"3 headings match 'Log', in lines 6, 12, 18; include the parent heading, `A > B`, or say which: Log\[1\] to"
     with pytest.raises(LinckiaError, match=said):

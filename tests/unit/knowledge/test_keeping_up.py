@@ -78,7 +78,7 @@ async def test_ids_follow_from_the_files_whatever_came_first(
         assert [await read(bench, id_) for id_ in ("note", "x-note")] == ["x/note", "x/note"]
 
 
-async def test_ids_keep_their_script_and_ids_of_before_lead_there(tmp_path: Path, root: Path) -> None:
+async def test_ids_keep_their_script_and_earlier_ids_still_work(tmp_path: Path, root: Path) -> None:
     search = MemorySearch()
     for name in ("会议记录", "Über Äpfel", "การประชุม", "🚀 launch", "My Note_v2", "हिन्दी"):
         write(root, f"{name}.md", f"{name} [[会议记录]]")
@@ -187,7 +187,9 @@ async def test_notes_of_a_root_that_is_no_longer_served_leave(tmp_path: Path, ro
             await read(bench, "a")
 
 
-async def test_file_that_shrinks_or_grows_during_the_ingest_ends_up_as_it_is(tmp_path: Path, root: Path) -> None:
+async def test_a_file_that_changes_size_during_the_ingest_is_indexed_in_its_final_form(
+    tmp_path: Path, root: Path
+) -> None:
     search = MemorySearch()
     file = write(root, "a.md", "start")
     async with notes_service(tmp_path / "data", root, search=search) as bench:
@@ -199,7 +201,7 @@ async def test_file_that_shrinks_or_grows_during_the_ingest_ends_up_as_it_is(tmp
         assert search.groups["a"].items[0].text == "version 59"
 
 
-async def test_notes_of_another_cut_serve_until_the_vectors_of_those_before_are_there(
+async def test_notes_cut_by_an_earlier_version_are_searched_until_the_new_vectors_exist(
     tmp_path: Path, root: Path
 ) -> None:
     search = MemorySearch()

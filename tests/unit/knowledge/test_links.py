@@ -51,7 +51,7 @@ def references(text: str) -> list[tuple[str, str]]:
         ("[[unclosed and [x](", []),
     ],
 )  # fmt: skip
-def test_references_of_a_text(text: str, expected: list[tuple[str, str]]) -> None:
+def test_links_in_a_text_are_found(text: str, expected: list[tuple[str, str]]) -> None:
     assert references(text) == expected
 
 

@@ -215,7 +215,7 @@ def test_plain_heading_of_any_marks_is_short_and_quick() -> None:
     assert len(plain("*" * 100_000)) <= 300
 
 
-def test_a_note_has_as_many_tags_and_links_as_it_says_and_tells_what_is_left_out() -> None:
+def test_excess_tags_and_links_of_a_note_are_left_out_and_counted() -> None:
     some = note(f"x\n<!-- tags: {', '.join(f't{n}' for n in range(2000))} -->\n")
     assert (len(some.tags), some.tags[-1], some.problem) == (2000, "t1999", None)
     tags = note(f"x\n<!-- tags: {', '.join(f't{n}' for n in range(MAX_POINTERS + 5))} -->\n")

@@ -71,7 +71,7 @@ async def test_a_path_and_a_file_name_come_before_a_title(
         assert await leads_to(bench, "home") == [meant]
 
 
-async def test_what_is_nearest_follows_files_that_come_move_and_go(tmp_path: Path, root: Path) -> None:
+async def test_the_nearest_note_changes_as_files_come_move_and_go(tmp_path: Path, root: Path) -> None:
     write(root, "a/plan.md", "[[todo]]")
     write(root, "z/todo.md", "far away, and long enough to be known again")
     async with notes_service(tmp_path, root) as bench:

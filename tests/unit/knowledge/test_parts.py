@@ -51,17 +51,17 @@ def test_lines_within_a_section_and_nothing_at_all() -> None:
 
 
 @pytest.mark.parametrize("lines", ["x", "1-2-3", "", "-", "99-", "9-8"])
-def test_lines_that_are_none_are_refused_by_name(lines: str) -> None:
+def test_invalid_line_ranges_are_refused_by_name(lines: str) -> None:
     with pytest.raises(InvalidParams, match="`lines`"):
         part(NOTE, lines or " ", "")
 
 
-def test_what_is_not_there_is_told_with_what_may_have_been_meant() -> None:
+def test_errors_for_missing_names_suggest_similar_ones() -> None:
     with pytest.raises(OperationError, match=r"^section not found: 'Setup'; did you mean Set-up\?$"):
         part(NOTE, "", "Setup")
 
 
-async def test_a_note_is_read_in_parts_and_one_that_was_meant_is_named(tmp_path: Path, root: Path) -> None:
+async def test_a_note_is_read_in_parts_and_errors_suggest_similar_notes(tmp_path: Path, root: Path) -> None:
     write(root, "deploy-guide.md", NOTE)
     async with notes_service(tmp_path / "data", root) as bench:
         await settled(bench, 1)

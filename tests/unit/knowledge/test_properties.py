@@ -63,13 +63,13 @@ def test_a_link_in_any_property_is_one_and_changes_alone(front: str, line_break:
     "front",
     ["# [[Old One]]\na: 1\n", "a: 1 # [[Old One]]\n", "a:\n  # see [[Old One]]\n  - b\n", "a: [[b]] c # [[Old One]]\n"],
 )
-def test_what_a_comment_says_is_no_link(front: str) -> None:
+def test_links_in_comments_are_ignored(front: str) -> None:
     text = f"---\n{front}---\n"
     assert ("CITES", "old one") not in references(text)
     assert relinked(text, {"Old One": "New"}, {}) == (text, 0)
 
 
-def test_links_of_a_relation_have_its_kind_alone() -> None:
+def test_links_of_a_relation_have_only_its_type() -> None:
     front = (
         "---\nreferences: see [[A]] and [b](b.md)\nfollows: [[C, D]]\nimplements:\n  main: '[[E]]'\n"
         "other: '[[F]]'\nreferences-too: '[[G]]'\n---\n"
@@ -89,7 +89,7 @@ def test_links_of_a_relation_have_its_kind_alone() -> None:
         ('a: "[[Old]]"\n', "Plan: B", 'a: "[[Plan: B]]"\n'),
     ],
 )
-def test_a_new_name_is_written_as_its_quotes_need(front: str, new: str, after: str) -> None:
+def test_a_new_name_is_quoted_as_needed(front: str, new: str, after: str) -> None:
     assert relinked(f"---\n{front}---\n", {"Old": new}, {}) == (f"---\n{after}---\n", 1)
     assert new in str(yaml.safe_load(after))
 
@@ -119,7 +119,7 @@ async def test_links_in_properties_are_edges_and_follow_a_renaming(tmp_path: Pat
         assert (root / "a.md").read_text() == expected
 
 
-async def test_a_name_that_cannot_stand_without_quotes_is_left_and_told(tmp_path: Path, root: Path) -> None:
+async def test_a_link_whose_new_name_needs_quotes_is_left_and_reported(tmp_path: Path, root: Path) -> None:
     text = "---\nup: see [[Old]]\n---\n"
     write(root, "a.md", text)
     write(root, "Old.md", "old\n")

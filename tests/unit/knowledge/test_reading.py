@@ -28,7 +28,7 @@ async def test_note_is_read_as_its_file_is_to_the_byte(tmp_path: Path, root: Pat
         assert await read(bench, "my-note-v2") == text
 
 
-async def test_unknown_note_and_vanished_file_are_told_apart(tmp_path: Path, root: Path) -> None:
+async def test_an_unknown_note_and_a_vanished_file_are_distinguished(tmp_path: Path, root: Path) -> None:
     file = write(root, "docs/x.md", "text")
     async with notes_service(tmp_path / "data", root) as bench:
         await settled(bench, 1)
@@ -64,7 +64,7 @@ async def test_folders_that_hold_notes_are_listed(tmp_path: Path, root: Path) ->
         assert await bench.call(ListDirectoryStructure()) == ["./", "docs/deep/"]
 
 
-async def test_search_answers_passage_context_and_what_ran(tmp_path: Path, root: Path) -> None:
+async def test_a_search_returns_passage_context_and_the_stages_that_ran(tmp_path: Path, root: Path) -> None:
     write(
         root,
         "g.md",
@@ -96,7 +96,7 @@ async def test_search_answers_passage_context_and_what_ran(tmp_path: Path, root:
             await bench.call(SearchDocuments(query=" \n"))
 
 
-async def test_huge_note_is_searched_up_to_the_limit_read_whole_and_said(tmp_path: Path, root: Path) -> None:
+async def test_a_huge_note_is_searched_up_to_the_limit_read_whole_and_reported(tmp_path: Path, root: Path) -> None:
     text = "zebra\n\n" + "word " * (MAX_INDEXED_CHARS // 5) + "\n\nquagga"
     write(root, "big.md", text)
     async with notes_service(tmp_path / "data", root) as bench:

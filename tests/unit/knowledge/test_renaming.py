@@ -122,7 +122,7 @@ async def test_a_link_by_title_and_one_that_still_leads_there_stay(tmp_path: Pat
         ("a[1].md", "a link cannot name"),
     ],
 )
-async def test_what_cannot_be_its_name_is_refused(tmp_path: Path, root: Path, to: str, said: str) -> None:
+async def test_invalid_new_names_are_refused(tmp_path: Path, root: Path, to: str, said: str) -> None:
     write(root, "a.md", "a")
     write(root, "b.md", "[[a]]")
     async with notes_service(tmp_path, root) as bench:
@@ -133,7 +133,7 @@ async def test_what_cannot_be_its_name_is_refused(tmp_path: Path, root: Path, to
     assert ((root / "a.md").read_text(), (root / "b.md").read_text()) == ("a", "[[a]]")
 
 
-async def test_what_may_not_be_written_is_told(tmp_path: Path, root: Path) -> None:
+async def test_files_that_must_not_be_written_are_reported(tmp_path: Path, root: Path) -> None:
     write(root, "a.md", "a")
     (root / "latin.md").write_bytes(b"\xe9 [[a]]")
     async with notes_service(tmp_path, root) as bench:
@@ -184,7 +184,7 @@ async def test_a_renaming_whose_name_was_taken_meanwhile_is_given_up(tmp_path: P
     assert ((root / "a.md").read_text(), (root / "b.md").read_text()) == ("a", "b")
 
 
-def test_what_says_where_a_link_leads_is_found_at_its_place_in_any_text() -> None:
+def test_targets_of_links_are_found_at_their_position_in_any_text() -> None:
     rng = random.Random(0)
     pieces = ["---\n", "follows: [a, 'b']\n", "[[a|b]] ", "![[ a#b ]]\r\n", "[x](<a b.md>) ", "[y](a.md#b)\n", "é\r",
               "\ufeff", "```\n", "[r]: a.md\n", "\n\n", "    [[c]]\n", "`[[c]]`"]  # fmt: skip
@@ -218,7 +218,9 @@ CANVAS = {
 
 
 @pytest.mark.parametrize("folder", ["", "boards/"])
-async def test_canvases_follow_and_only_what_changes_is_written(tmp_path: Path, root: Path, folder: str) -> None:
+async def test_canvases_follow_a_renaming_and_only_changed_files_are_written(
+    tmp_path: Path, root: Path, folder: str
+) -> None:
     write(root, "notes/Old.md", "# Old")
     write(root, "other.md", "# Other")
     source = json.dumps(CANVAS, indent="\t", ensure_ascii=False).replace(

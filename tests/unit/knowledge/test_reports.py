@@ -41,7 +41,7 @@ async def test_a_link_in_a_property_is_an_edge_and_renamed(tmp_path: Path, root:
         assert await targets(bench, "kickoff") == ["acme-holding"]
 
 
-async def test_of_two_notes_of_one_name_the_nearest_is_meant(tmp_path: Path, root: Path) -> None:
+async def test_a_link_to_an_ambiguous_name_means_the_nearest_note(tmp_path: Path, root: Path) -> None:
     count = copied("same-name", root)
     beta = (root / "beta/plan.md").read_bytes()
     async with notes_service(tmp_path, root) as bench:
@@ -65,7 +65,7 @@ async def test_a_file_name_comes_before_a_title(tmp_path: Path, root: Path) -> N
         assert await targets(bench, "home") == ["household-budget"]
 
 
-async def test_attachments_that_are_there_are_not_broken(tmp_path: Path, root: Path) -> None:
+async def test_links_to_existing_attachments_are_not_broken(tmp_path: Path, root: Path) -> None:
     count = copied("attachments", root)
     async with notes_service(tmp_path, root) as bench:
         status = await settled(bench, count)

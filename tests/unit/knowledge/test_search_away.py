@@ -84,7 +84,7 @@ async def test_search_that_refuses_everything_makes_the_ingest_wait(tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("failures", [[Unavailable("down")] * 3, [Internal("odd")] * 2])
-async def test_lost_and_left_over_groups_are_put_right_at_the_start(
+async def test_missing_and_leftover_groups_are_repaired_at_the_start(
     tmp_path: Path, root: Path, failures: Sequence[LinckiaError]
 ) -> None:
     search = MemorySearch()

@@ -69,7 +69,7 @@ async def test_the_model_reorders_explains_and_says_so(tmp_path: Path) -> None:
         assert metadata.stages[-1] == "sonar"
 
 
-async def test_without_a_model_nobody_is_asked_and_nothing_is_amiss(tmp_path: Path) -> None:
+async def test_without_a_model_no_call_is_made_and_nothing_is_degraded(tmp_path: Path) -> None:
     async with notes(tmp_path, {}) as bench:
         metadata = (await bench.call(ASKED)).metadata
         assert (metadata.sonar_enabled, metadata.intent, metadata.analysis, metadata.degraded) == (
@@ -98,7 +98,7 @@ async def refuse(server: Server, request: Request, stream: trio.SocketStream) ->
     ],
     ids=["too slow", "status 500", "prose", "unknown numbers"],
 )
-async def test_where_the_model_fails_the_answer_is_that_of_the_stages_before(
+async def test_if_the_model_fails_the_earlier_stages_result_is_returned(
     tmp_path: Path, script: Script, said: str
 ) -> None:
     async with notes(tmp_path, {}) as bench:
@@ -127,7 +127,7 @@ async def test_a_model_whose_service_dies_costs_its_answers_only(tmp_path: Path)
         assert (await bench.call(ASKED)).metadata.sonar_enabled
 
 
-async def test_settings_that_are_wrong_are_said_with_the_search(tmp_path: Path) -> None:
+async def test_invalid_settings_are_reported_with_the_search(tmp_path: Path) -> None:
     async with notes(tmp_path, {"url": "http://127.0.0.1:1"}) as bench:
         (reason,) = (await bench.call(ASKED)).metadata.degraded
         assert reason.startswith("sonar: settings of llm: `model` is missing")
@@ -149,7 +149,7 @@ async def test_the_model_chooses_the_types_of_missing_links(tmp_path: Path) -> N
     assert found[1:] == plain[1:]
 
 
-async def test_gaps_are_answered_where_the_model_fails(tmp_path: Path) -> None:
+async def test_gaps_are_returned_even_if_the_model_fails(tmp_path: Path) -> None:
     async with notes(tmp_path, {}) as bench:
         plain = await bench.call(FindGaps(threshold=0.01))
     async with serving(refuse) as server, notes(tmp_path, {"url": server.url, "model": "m"}) as bench:

@@ -73,7 +73,7 @@ async def test_a_renaming_follows_links_of_the_other_form_and_takes_no_taken_nam
         assert (root / "a.md").read_text() == "[[CV]] [x](CV.md)\n"
 
 
-def test_a_path_keeps_its_spelling_where_nothing_has_the_name(tmp_path: Path) -> None:
+def test_a_new_path_keeps_its_spelling(tmp_path: Path) -> None:
     roots = [str(tmp_path)]
     new = str(tmp_path / "e\u0301" / "x.md")
     assert as_on_disk(new, roots) == new

@@ -47,7 +47,7 @@ def test_tags_are_appended_or_merged_with_every_other_byte_kept(before: str, tag
     assert tagged(before.encode(), tags).data.decode() == after
 
 
-def test_bytes_that_are_no_text_are_kept() -> None:
+def test_invalid_bytes_are_kept() -> None:
     assert tagged(b"caf\xe9\xff\n", ["a"]).data == b"caf\xe9\xff\n\n<!-- tags: a -->\n"
 
 
@@ -58,7 +58,7 @@ def test_tag_that_would_not_be_read_back_is_refused_by_its_index(tag: str) -> No
     assert caught.value.failure.field == "tags[1]"
 
 
-async def test_injecting_answers_as_the_reference_says_and_the_note_is_found_by_the_tag(tmp_path: Path) -> None:
+async def test_injecting_returns_the_documented_answer_and_the_note_is_found_by_the_tag(tmp_path: Path) -> None:
     root = tmp_path / "root"
     file = write(root, "docs/a.md", "# Alpha\n\nSome words.\n")
     async with notes_service(tmp_path / "data", root) as bench:
@@ -75,7 +75,7 @@ async def test_injecting_answers_as_the_reference_says_and_the_note_is_found_by_
         assert not again.changed
 
 
-async def test_injecting_outside_the_roots_or_into_nothing_changes_nothing(tmp_path: Path) -> None:
+async def test_injecting_outside_the_roots_or_into_a_missing_file_changes_nothing(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     outside = write(tmp_path, "outside.md", "x")

@@ -14,7 +14,7 @@ from services.knowledge.operations.notes import KnowledgeIngest, KnowledgeIngest
 from tests.unit.knowledge.rig import MemorySearch, notes_service, settled, write
 
 
-async def test_what_was_written_before_the_call_is_found_after_it(tmp_path: Path) -> None:
+async def test_notes_written_before_the_call_are_found_after_it(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     async with notes_service(tmp_path / "data", root) as bench:
@@ -29,7 +29,7 @@ async def test_what_was_written_before_the_call_is_found_after_it(tmp_path: Path
 
 
 @pytest.mark.slow
-async def test_it_waits_while_the_search_is_away_and_says_why(tmp_path: Path) -> None:
+async def test_ingest_waits_while_the_search_is_away_and_says_why(tmp_path: Path) -> None:
     root, search = tmp_path / "root", MemorySearch()
     write(root, "a.md", "# A\n")
     failing = True

@@ -33,7 +33,7 @@ def random_path(chance: random.Random) -> str:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_look_finds_what_a_walk_finds_there(tmp_path: Path, seed: int) -> None:
+def test_looking_at_a_single_file_finds_the_same_as_a_walk(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     inner = tmp_path / "sub/deep"
     roots = Roots([tmp_path, inner])
@@ -65,7 +65,7 @@ def test_look_finds_what_a_walk_finds_there(tmp_path: Path, seed: int) -> None:
         assert found.unreadable == []
 
 
-def test_root_that_is_gone_is_out_of_sight_and_what_was_in_it_is_not_deleted(tmp_path: Path) -> None:
+def test_notes_of_a_missing_root_are_hidden_and_not_deleted(tmp_path: Path) -> None:
     root = tmp_path / "root"
     file = write(root, "sub/a.md", "x")
     roots = Roots([root])

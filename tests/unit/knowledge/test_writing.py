@@ -23,7 +23,7 @@ async def refused(bench: Bench, params: WriteNote | EditNote, field: str, said: 
     assert error.value.failure.field == field
 
 
-async def test_what_is_written_is_found_by_its_words_with_the_answer(tmp_path: Path, root: Path) -> None:
+async def test_a_written_note_can_be_searched_when_the_call_returns(tmp_path: Path, root: Path) -> None:
     async with notes_service(tmp_path, root) as bench:
         made = await bench.call(WriteNote(path="new/Plan.md", content="zebra\n", front_matter={"tags": ["x"]}))
         data = (root / "new/Plan.md").read_bytes()
@@ -41,7 +41,7 @@ async def test_what_is_written_is_found_by_its_words_with_the_answer(tmp_path: P
         assert await found(bench, "okapi") == ["plan"]
 
 
-async def test_no_note_is_replaced_unless_that_was_said(tmp_path: Path, root: Path) -> None:
+async def test_no_note_is_replaced_without_overwrite(tmp_path: Path, root: Path) -> None:
     note = write(root, "a.md", "mine")
     mine = hashlib.sha256(b"mine").hexdigest()
     async with notes_service(tmp_path, root) as bench:
@@ -61,7 +61,7 @@ async def test_no_note_is_replaced_unless_that_was_said(tmp_path: Path, root: Pa
         assert sorted(os.listdir(root)) == ["a.md"]
 
 
-async def test_a_dry_run_answers_the_difference_and_writes_nothing(tmp_path: Path, root: Path) -> None:
+async def test_a_dry_run_returns_the_diff_and_writes_nothing(tmp_path: Path, root: Path) -> None:
     note = write(root, "a.md", "# A\n\nx\n")
     before = note.stat()
     async with notes_service(tmp_path, root) as bench:
@@ -95,7 +95,7 @@ async def test_mode_and_links_are_kept(tmp_path: Path, root: Path) -> None:
         ("a.md/x.md", "Not a directory"),
     ],
 )
-async def test_where_no_note_can_be_is_refused_with_the_field(tmp_path: Path, path: str, said: str) -> None:
+async def test_invalid_paths_of_notes_are_refused_with_the_field(tmp_path: Path, path: str, said: str) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     for folder in (root / "locked", root / "folder.md", root / "secret", outside):
         folder.mkdir(parents=True)
@@ -109,7 +109,7 @@ async def test_where_no_note_can_be_is_refused_with_the_field(tmp_path: Path, pa
         assert sorted(os.walk(tmp_path / "root")) == before
 
 
-async def test_what_is_no_utf_8_and_front_matter_that_is_none_are_refused(tmp_path: Path, root: Path) -> None:
+async def test_invalid_utf_8_and_invalid_front_matter_are_refused(tmp_path: Path, root: Path) -> None:
     note = root / "a.md"
     latin = b"caf\xe9\n"
     note.write_bytes(latin)
@@ -129,7 +129,7 @@ async def test_what_is_no_utf_8_and_front_matter_that_is_none_are_refused(tmp_pa
     assert (note.read_bytes(), (root / "b.md").read_text()) == (latin, "---\na: [\n---\n")
 
 
-async def test_a_note_that_no_search_looks_at_is_said_to_be_none(tmp_path: Path, root: Path) -> None:
+async def test_a_written_note_excluded_from_search_is_reported_as_not_indexed(tmp_path: Path, root: Path) -> None:
     write(root, ".gitignore", "drafts/\n")
     async with notes_service(tmp_path, root) as bench:
         done = await bench.call(WriteNote(path="drafts/x.md", content="quokka"))

@@ -33,7 +33,7 @@ async def inspected(bench: Bench, path: Path) -> MediaInspection:
 
 
 @pytest.mark.parametrize("statement", range(1, 7))
-async def test_full_disk_at_any_statement_fails_what_is_new_only(tmp_path: Path, root: Path, statement: int) -> None:
+async def test_a_full_disk_fails_new_results_only(tmp_path: Path, root: Path, statement: int) -> None:
     with disk() as full:
         async with media(tmp_path / "data", root) as bench:
             old = await bench.call(MediaInspect(path=str(root / "old.png")))

@@ -295,7 +295,7 @@ class Deadly:
         yield handlers
 
 
-async def test_content_that_ends_its_decoder_twice_is_not_decoded_again(tmp_path: Path, root: Path) -> None:
+async def test_content_that_crashes_its_decoder_twice_is_not_decoded_again(tmp_path: Path, root: Path) -> None:
     Image.new("RGB", (40, 40)).save(root / "a.png")
     deadly = Deadly()
     services = {"decode": deadly.open, "media": open_media}
@@ -310,7 +310,7 @@ async def test_content_that_ends_its_decoder_twice_is_not_decoded_again(tmp_path
             await bench.start("media")
 
 
-async def test_decoder_that_is_away_is_no_fault_of_the_file(tmp_path: Path, root: Path) -> None:
+async def test_an_unavailable_decoder_is_not_blamed_on_the_file(tmp_path: Path, root: Path) -> None:
     Image.new("RGB", (40, 40)).save(root / "a.png")
     deadly = Deadly()
     deadly.failure = Unavailable("it is away")

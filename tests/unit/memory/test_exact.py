@@ -43,7 +43,7 @@ async def test_a_query_that_shows_nothing_forgets_nothing(tmp_path: Path, query:
 @pytest.mark.parametrize(
     "query", ["%", "*", "[a-z]*", ".*", "_", "\\", "l%", "lar", "la*", "gate|x", "-larch x", "NOT x"]
 )
-async def test_signs_and_parts_of_words_are_no_patterns(tmp_path: Path, query: str) -> None:
+async def test_symbols_and_parts_of_words_are_not_patterns(tmp_path: Path, query: str) -> None:
     async with remembering(tmp_path) as bench:
         await say(bench, "The gate is larch", scope="user")
         await say(bench, "The door is oak", scope="user")

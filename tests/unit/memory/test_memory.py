@@ -36,7 +36,7 @@ async def put(bench: Bench, text: str, *, days_ago: float = 0, expires_days: flo
     return one.id
 
 
-async def test_what_is_remembered_is_found_at_once_and_after_any_death(tmp_path: Path) -> None:
+async def test_memories_are_found_at_once_and_after_any_death(tmp_path: Path) -> None:
     async with remembering(tmp_path) as bench:
         kept = await say(bench, "The staging server listens on port 8080", tags=["ops"], source="turn abc")
         assert (kept.scope, kept.merged_with, kept.conflicts_with, kept.degraded) == ("user", None, [], [])
@@ -51,7 +51,7 @@ async def test_what_is_remembered_is_found_at_once_and_after_any_death(tmp_path:
         assert await texts(bench, "staging", since="2020-01-01") == [found.text]
 
 
-async def test_the_same_again_is_merged_and_keeps_both_times_and_sources(tmp_path: Path) -> None:
+async def test_a_repeated_statement_is_merged_and_keeps_both_times_and_sources(tmp_path: Path) -> None:
     async with remembering(tmp_path) as bench:
         first = await say(bench, "User prefers dark mode", source="a", tags=["ui"])
         again = await say(bench, "user  prefers DARK mode.", source="b", tags=["looks"])
@@ -116,7 +116,7 @@ async def test_vectors_link_paraphrases_and_never_merge_them(tmp_path: Path) -> 
         assert len(await listed(bench)) == 2
 
 
-async def test_what_contradicts_is_kept_beside_with_its_time_and_shown_newest_first(tmp_path: Path) -> None:
+async def test_contradictions_are_kept_with_their_times_and_shown_newest_first(tmp_path: Path) -> None:
     async with remembering(tmp_path) as bench:
         old = await put(bench, "The release is planned for March", days_ago=30)
         new = await say(bench, "The release is planned for April")
@@ -134,7 +134,7 @@ async def test_what_contradicts_is_kept_beside_with_its_time_and_shown_newest_fi
         assert [one.conflicts_with for one in await recalled(bench, "release")] == [[], []]
 
 
-def test_nothing_overtakes_what_matches_the_query_better() -> None:
+def test_better_matches_always_rank_first() -> None:
     def row(name: str, number: int, text: str) -> Row:
         return Row(
             tags=[], number=number, id=name, scope="user", owner="", place="user", text=text, at_ns=number,
@@ -172,7 +172,7 @@ async def test_each_of_many_numbered_things_is_found_first(tmp_path: Path) -> No
                 assert (await texts(bench, ask.format(n=n)))[0] == form.format(n=n), answers.format(n=n)
 
 
-async def test_what_has_expired_is_not_recalled_listed_on_request_and_purged_later(tmp_path: Path) -> None:
+async def test_expired_memories_are_not_recalled_listed_only_on_request_and_purged_later(tmp_path: Path) -> None:
     async with remembering(tmp_path) as bench:
         await say(bench, "The demo is on Friday", expires="12h")
         over = await put(bench, "The demo room is taken", expires_days=-2)
@@ -230,7 +230,7 @@ async def test_scopes_are_trimmed_and_an_unknown_one_says_which_there_are(tmp_pa
                 assert answer.note == f"no memory has the scope {scope!r}; scopes with memories: project:alpha"
 
 
-async def test_a_memory_is_corrected_and_what_it_contradicts_follows(tmp_path: Path) -> None:
+async def test_correcting_a_memory_updates_its_contradictions(tmp_path: Path) -> None:
     async with remembering(tmp_path) as bench:
         first = await say(bench, "Erik works at Siemens")
         second = await say(bench, "Erik works at Bosch", tags=["people"])
@@ -248,7 +248,7 @@ async def test_a_memory_is_corrected_and_what_it_contradicts_follows(tmp_path: P
         assert len((await recalled(bench, "Bosch"))[0].said) == 2
 
 
-async def test_what_is_forgotten_is_in_no_file_and_many_are_only_with_a_confirmation(tmp_path: Path) -> None:
+async def test_forgotten_memories_are_in_no_file_and_forgetting_many_needs_confirmation(tmp_path: Path) -> None:
     async with remembering(tmp_path) as bench:
         one = await say(bench, "The password hint is zanzibar1")
         for n in range(3):
@@ -272,7 +272,7 @@ async def test_what_is_forgotten_is_in_no_file_and_many_are_only_with_a_confirma
         assert [path for path in kept if b"zanzibar1" in path.read_bytes() or b"quagga1" in path.read_bytes()] == []
 
 
-def test_a_symbol_says_something() -> None:
+def test_a_single_symbol_counts_as_content() -> None:
     for text in ("👍", "❤️", "→ ★", "½"):
         Remember(text=text).check()
     for text in ("…", "?! --", "+ = ^"):

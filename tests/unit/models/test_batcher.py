@@ -198,7 +198,7 @@ async def test_a_small_request_does_not_wait_for_a_large_one() -> None:
     assert 2 in model.batches[0]
 
 
-async def test_of_equal_requests_the_first_is_finished_first() -> None:
+async def test_equal_requests_finish_in_order() -> None:
     model, batcher = ScriptedModel(), queue(LIMITS)
     async with trio.open_nursery() as nursery:
         for caller in (1, 2, 3):

@@ -23,7 +23,9 @@ from services.shared.models.device import survives
         (ValueError("a text at fault"), "cuda", True),
     ],
 )
-def test_what_is_survived(monkeypatch: pytest.MonkeyPatch, error: Exception | str, device: str, expected: bool) -> None:
+def test_which_device_errors_are_survivable(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | str, device: str, expected: bool
+) -> None:
     import torch
 
     raised: Exception = getattr(torch, error)("CUDA error") if isinstance(error, str) else error

@@ -103,7 +103,7 @@ async def test_a_server_that_ends_at_its_handshake_is_a_failed_start_with_its_ca
         assert cause_of(running.failure) == "the server ended with exit code 1: no licence"
 
 
-async def test_what_is_not_json_on_stdout_ends_nothing(tmp_path: Path) -> None:
+async def test_text_other_than_json_on_stdout_is_tolerated(tmp_path: Path) -> None:
     async with hand(tmp_path) as running:
         assert await running.tool("garbage") == "still here"
         assert len(await running.tool("big", {"size": 20_000_000})) == 20_000_000

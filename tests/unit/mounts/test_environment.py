@@ -47,7 +47,7 @@ def test_a_header_may_have_variables_and_text() -> None:
         headers_of(settings_of("a", table), {"USER_ID": "x"}, secrets)
 
 
-def test_an_address_that_is_none_is_not_quoted() -> None:
+def test_an_invalid_address_is_not_quoted() -> None:
     with pytest.raises(SettingProblem) as caught:
         url_of(MountSettings(url_from="THEIR_URL"), {"THEIR_URL": "hidden"}, Secrets())
     assert "hidden" not in str(caught.value)

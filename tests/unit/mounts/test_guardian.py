@@ -65,7 +65,7 @@ async def test_closing_a_server_leaves_none_of_its_processes(tmp_path: Path) -> 
         await until_gone(pids)
 
 
-async def test_the_rest_is_killed_when_the_server_itself_is_killed(tmp_path: Path) -> None:
+async def test_remaining_processes_are_killed_when_the_server_is_killed(tmp_path: Path) -> None:
     with trio.fail_after(LIMIT_S):
         child, pids = await tree(tmp_path)
         os.kill(child.pid, signal.SIGKILL)
@@ -75,7 +75,7 @@ async def test_the_rest_is_killed_when_the_server_itself_is_killed(tmp_path: Pat
         await child.kill()
 
 
-async def test_the_rest_is_killed_when_the_guardian_is_killed(tmp_path: Path) -> None:
+async def test_remaining_processes_are_killed_when_the_guardian_is_killed(tmp_path: Path) -> None:
     with trio.fail_after(LIMIT_S):
         child, pids = await tree(tmp_path)
         os.kill(child._guardian.pid, signal.SIGKILL)
@@ -126,7 +126,7 @@ async def test_the_server_is_killed_when_its_adapter_is_killed(tmp_path: Path) -
     await until_gone([above, *pids])
 
 
-async def test_what_outlives_adapter_and_guardian_is_killed_by_the_next_start(tmp_path: Path) -> None:
+async def test_processes_that_outlive_adapter_and_guardian_are_killed_by_the_next_start(tmp_path: Path) -> None:
     mark = f"test-{os.getpid()}"
     process, above, pids = await trio.to_thread.run_sync(adapter, tmp_path, mark)
     os.kill(process.pid, signal.SIGSTOP)

@@ -57,7 +57,7 @@ def test_relative_paths_start_from_the_folder_that_the_call_names(tmp_path: Path
     assert {("folder", f"{tmp_path}/a/new"), ("write", f"{tmp_path}/file")} <= found
 
 
-def test_what_fails_anyway_is_left_out(tmp_path: Path) -> None:
+def test_accesses_that_fail_anyway_are_left_out(tmp_path: Path) -> None:
     code = "rm -f none; mkdir . 2>/dev/null; cat none/x 2>/dev/null; echo x 2>/dev/null > none/x; true"
     assert observed(tmp_path, "sh", "-c", code) == set()
 
@@ -80,7 +80,7 @@ def test_processes_and_threads_of_the_command_are_observed_as_well(tmp_path: Pat
     assert python(tmp_path, code) == {("write", f"{tmp_path}/child"), ("write", f"{tmp_path}/thread")}
 
 
-def test_where_it_is_not_possible_nothing_is_started_and_the_report_says_why(tmp_path: Path) -> None:
+def test_if_observing_is_impossible_nothing_is_started_and_the_report_says_why(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     # The system admits one observer of a process.
     inner = [*OBSERVER, str(tmp_path / "inner" / "report"), "touch", str(tmp_path / "started")]

@@ -94,7 +94,7 @@ async def test_a_modern_server_asks_a_legacy_client(tmp_path: Path) -> None:
         assert got[0][1]["inputs"]["q"]["method"] == "elicitation/create"
 
 
-async def test_questions_of_a_modern_server_pass_through_to_a_modern_client(tmp_path: Path) -> None:
+async def test_requests_of_a_modern_server_pass_through_to_a_modern_client(tmp_path: Path) -> None:
     async with adapter(tmp_path, **script(MODERN)) as running:
         result = await running.result("tools/call", {"name": "ask"}, modern=True)
         assert (result["resultType"], result["requestState"]) == ("input_required", "s1")
@@ -114,7 +114,7 @@ async def test_a_modern_server_gets_the_envelope_and_the_clients_own_meta(tmp_pa
         assert json.loads(await running.tool("seen"))[0] == "server/discover"
 
 
-async def test_a_modern_server_is_told_what_the_client_can(tmp_path: Path) -> None:
+async def test_a_modern_server_learns_the_client_s_capabilities(tmp_path: Path) -> None:
     async with adapter(tmp_path, **script(MODERN)) as running:
 
         async def told(capabilities: object) -> Any:
@@ -171,7 +171,7 @@ async def test_a_shared_server_that_asks_serves_one_session_at_a_time_from_then_
         assert order == ["a", "b"]
 
 
-async def test_a_failure_to_ask_is_the_servers_to_handle_or_ends_only_the_call(tmp_path: Path) -> None:
+async def test_a_failed_question_is_handled_by_the_server_or_ends_only_the_call(tmp_path: Path) -> None:
     async def ask(method: str, params: dict[str, Any]) -> dict[str, Any]:
         raise OperationError("no")
 

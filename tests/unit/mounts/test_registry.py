@@ -154,7 +154,7 @@ async def test_templates_are_announced_as_resources_and_sizes_need_no_approval(t
         assert await put(bench, TOOLS, pin=False, resources=[resource], templates=[template]) == ["resources"]
 
 
-async def test_what_is_no_definition_is_left_out_with_a_flag(tmp_path: Path) -> None:
+async def test_invalid_definitions_are_left_out_with_a_flag(tmp_path: Path) -> None:
     async with registry(tmp_path) as bench:
         deep = json.loads("[" * 200 + "]" * 200)
         bad = ["text", {"description": "no name"}, {"name": ""}, {"name": 3}, TOOLS[0], {"name": "deep", "x": deep}]
@@ -237,7 +237,7 @@ async def test_a_damaged_pinned_mount_offers_nothing_until_approved(tmp_path: Pa
         assert await seen(bench) == CHANGED_TOOLS
 
 
-async def test_a_full_disk_is_said_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_is_reported_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with registry(tmp_path) as bench:
         await put(bench, TOOLS)
 

@@ -148,12 +148,12 @@ def test_names_that_differ_only_in_hidden_characters_are_one_and_the_plain_one_h
     ]
 
 
-def test_what_needs_no_change_is_shown_byte_for_byte() -> None:
+def test_clean_definitions_are_shown_byte_for_byte() -> None:
     text = '{"tools":[{ "name":"a",  "x": 1e2, "description":"\\u00e9 é ⚠\ufe0f"}]}'.encode()
     assert bytes(shown(parse(text)).definitions.tools[0]) == text[10:-2]
 
 
-async def test_approvals_are_of_what_the_server_really_said(tmp_path: Path) -> None:
+async def test_approvals_cover_the_exact_bytes_that_the_server_sent(tmp_path: Path) -> None:
     tools = [{"name": "a", "description": f"Read.{TAGS}"}]
     async with registry(tmp_path) as bench:
         await put(bench, tools, pin=True)
@@ -195,7 +195,7 @@ async def test_messages_of_errors_have_no_hidden_characters_and_texts_of_results
         assert await running.result("tools/call", {"reply": f'"result": {json.dumps(result)}'}) == result
 
 
-async def test_what_a_server_says_about_itself_has_no_hidden_characters(tmp_path: Path) -> None:
+async def test_a_server_s_description_of_itself_has_no_hidden_characters(tmp_path: Path) -> None:
     info = {"name": f"evil{TAGS}\x1b", "version": "1\u202e"}
     async with hostile(tmp_path, initialize={"serverInfo": info}) as running:
         assert running.info["server"] == "evil 1"

@@ -41,7 +41,9 @@ def counted(value: object) -> tuple[int, int, int]:
 
 
 @given(JSON, st.booleans(), st.sampled_from([2, 5, 20]))
-def test_what_is_refused_is_what_the_decoded_value_has(value: object, ascii_only: bool, most: int) -> None:
+def test_json_is_refused_exactly_if_its_decoded_value_exceeds_a_bound(
+    value: object, ascii_only: bool, most: int
+) -> None:
     data = json.dumps(value, ensure_ascii=ascii_only).encode()
     containers, strings, levels = counted(value)
     with pytest.MonkeyPatch.context() as patched:
@@ -62,11 +64,11 @@ def test_values_of_a_list_are_counted_and_commas_of_a_text_are_not() -> None:
     assert bounds.exceeded(b"{" + b'"":0,' * keys + b"}") == f"{keys} keys, more than {bounds.MAX_KEYS}"
 
 
-def test_a_flood_is_refused_by_its_beginning() -> None:
+def test_a_flood_is_refused_after_reading_only_its_beginning() -> None:
     assert bounds.exceeded(b"[" + b"[]," * 3_000_000 + b"0]") == "349525 values, more than 320000"
 
 
-def test_what_the_tables_of_operations_admit_is_within_the_bounds() -> None:
+def test_the_largest_valid_parameters_of_operations_are_within_the_bounds() -> None:
     for many in (
         {"paths": [f"/srv/photos/2026/{n}.jpg" for n in range(100_000)]},
         {"renames": [{"path": f"/a/{n}", "new_name": f"{n}"} for n in range(10_000)]},
@@ -110,7 +112,7 @@ SHAPES: dict[str, Callable[[int], object]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_checking_costs_in_proportion_to_what_was_sent(shape: str) -> None:
+def test_checking_takes_time_in_proportion_to_the_input(shape: str) -> None:
     def check(arguments: object) -> None:
         assert isinstance(arguments, dict)
         with contextlib.suppress(InvalidParams):

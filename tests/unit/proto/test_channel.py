@@ -111,7 +111,7 @@ async def test_flush_waits_until_everything_is_handed_over(pair: Pair) -> None:
         b.close()
 
 
-async def test_what_arrived_before_the_close_is_received(pair: Pair) -> None:
+async def test_frames_that_arrived_before_the_close_are_received(pair: Pair) -> None:
     a, b = (Channel(link) for link in pair())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(a.run_sender)
@@ -266,7 +266,7 @@ async def test_more_large_frames_than_may_be_in_parts_at_once_arrive_one_after_t
         b.close()
 
 
-async def test_end_that_does_not_read_is_not_read_either_so_that_answers_do_not_pile_up() -> None:
+async def test_a_peer_that_does_not_read_is_not_read_so_that_answers_do_not_pile_up() -> None:
     theirs, ours = memory_link(4)
     kernel = Channel(ours, frames.from_service, max_backlog_bytes=100_000)
     question = frames.encode(Call(1, "no.such", body(1), 1000, "", "", 1))
@@ -370,7 +370,7 @@ async def test_link_crosses_processes_and_its_end_is_seen_when_the_process_is_ki
     await process.wait()
 
 
-async def test_what_was_sent_before_an_end_was_closed_arrives_also_where_that_end_left_messages_unread() -> None:
+async def test_frames_sent_before_closing_arrive_even_if_the_sender_left_messages_unread() -> None:
     one, other = socket_links()
     assert other.try_send(b"never read")
     assert one.try_send(b"last words")
@@ -383,7 +383,7 @@ async def test_what_was_sent_before_an_end_was_closed_arrives_also_where_that_en
     other.close()
 
 
-async def test_a_message_longer_than_may_be_ends_the_link() -> None:
+async def test_a_message_over_the_limit_ends_the_link() -> None:
     ours, theirs = socket_pair()
     with theirs:
         link = SocketLink(ours.detach(), max_message_bytes=100)

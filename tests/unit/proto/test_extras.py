@@ -19,7 +19,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "gpu_present", lambda: False)
 
 
-def test_in_a_checkout_it_is_the_script() -> None:
+def test_a_checkout_suggests_its_install_script() -> None:
     variable, script, command = shlex.split(extras.command_for(extras.TORCH))
     assert variable == "LINCKIA_EXTRA=torch"
     assert Path(script) == REPOSITORY / "scripts" / "linckia"
@@ -46,7 +46,7 @@ def test_in_a_checkout_it_is_the_script() -> None:
         ),
     ],
 )
-def test_elsewhere_it_is_the_program_that_installed_it_and_without_a_gpu_no_cuda(
+def test_other_installations_suggest_their_installer_and_no_cuda_without_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receipt: str, torch: str, video: str
 ) -> None:
     monkeypatch.setattr(extras, "checkout_script", lambda: None)
@@ -62,7 +62,7 @@ def test_with_a_gpu_the_ordinary_index_is_used(monkeypatch: pytest.MonkeyPatch) 
     assert extras.CPU_INDEX not in extras.command_for(extras.TORCH)
 
 
-def test_the_names_are_those_of_the_metadata() -> None:
+def test_extras_have_the_names_of_the_package_metadata() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     assert {extras.TORCH, extras.VIDEO} <= project["project"]["optional-dependencies"].keys()
     assert project["tool"]["linckia"]["setup"]["alone"] == [models.PACKAGE]

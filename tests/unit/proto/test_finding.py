@@ -97,7 +97,7 @@ REPORTED = [
 
 @pytest.mark.parametrize("surface", ["core", "all", "compact"])
 @pytest.mark.parametrize("case", REPORTED, ids=lambda case: str(case["words"]))
-def test_one_of_the_first_three_is_the_one_or_it_says_that_there_is_none(surface: str, case: dict[str, Any]) -> None:
+def test_the_right_operation_is_among_the_first_three_or_none_is_claimed(surface: str, case: dict[str, Any]) -> None:
     found = describe(Steps(surface, TABLE), None, case["words"])
     if case.get("none"):
         assert found["ops"] == []
@@ -114,7 +114,7 @@ def test_describe_finds_what_undoes_a_deletion(surface: str) -> None:
     assert {each["in"] for each in found if each["op"].startswith("restore")} == {"execute"}
 
 
-def test_what_a_description_says_of_other_operations_does_not_count_for_it() -> None:
+def test_mentions_of_other_operations_in_a_description_do_not_count() -> None:
     # `Other files: rename-files.` is in what rename_note says of itself.
     assert STEPS.index.ranked("wikilinks markdown")
     assert STEPS.index.ranked("rename-files")[0] == "rename-files"
@@ -129,7 +129,7 @@ def test_every_word_that_stands_for_another_is_one_that_some_description_has() -
     assert told <= has
 
 
-def test_words_that_nothing_has_find_nothing_and_case_does_not_matter() -> None:
+def test_unknown_words_find_nothing_and_case_does_not_matter() -> None:
     assert STEPS.index.ranked("qwxyz") == []
     assert STEPS.index.ranked("") == []
     assert STEPS.index.ranked("UNDO  A\nDELETION") == STEPS.index.ranked("undo a deletion")

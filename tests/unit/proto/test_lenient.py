@@ -98,7 +98,7 @@ class Everything(Params[None], frozen=True, kw_only=True):
          {"limit": 5, "moment": "5", "text": "5", "data": {"x": 5.0}}),
     ],
 )  # fmt: skip
-def test_what_can_only_mean_one_thing_is_taken(sent: dict[str, Any], meant: dict[str, Any]) -> None:
+def test_unambiguous_values_are_converted(sent: dict[str, Any], meant: dict[str, Any]) -> None:
     parsed = validate(Everything, sent)
     assert parsed == validate(Everything, meant)
     # 5 and 5.0 are equal in Python, but not in JSON.
@@ -112,7 +112,7 @@ def test_what_can_only_mean_one_thing_is_taken(sent: dict[str, Any], meant: dict
         {"names": ["1", "null", "[]"]}, {"job": "12"}, {"mode": "a"}, {"data": {"a": "5", "b": None, "c": "[1]"}},
     ],
 )  # fmt: skip
-def test_text_that_may_be_meant_is_never_converted(sent: dict[str, Any]) -> None:
+def test_text_that_may_be_intended_is_never_converted(sent: dict[str, Any]) -> None:
     (name,) = sent
     assert getattr(validate(Everything, sent), name) == sent[name]
     # Also when another argument is converted.
@@ -161,14 +161,14 @@ def test_null_stays_where_it_is_a_value() -> None:
         ({"nothing": None}, "nothing", "unknown parameter"),
     ],
 )
-def test_what_is_not_certain_is_refused_by_its_name(sent: dict[str, Any], field: str, says: str) -> None:
+def test_ambiguous_values_are_refused_by_name(sent: dict[str, Any], field: str, says: str) -> None:
     with pytest.raises(InvalidParams) as caught:
         validate(Everything, sent)
     assert caught.value.failure.field == field
     assert says in str(caught.value)
 
 
-def test_what_fits_is_not_looked_at() -> None:
+def test_valid_values_are_left_unchanged() -> None:
     fitting = {"limit": 5, "names": ["a"], "inner": {"depth": 2}}
     assert converted(Everything, fitting) is fitting
     assert converted(list[int], "[1]") == [1]

@@ -128,7 +128,7 @@ async def test_a_peer_that_speaks_the_protocol_is_heard() -> None:
     ],
     ids=["nothing", "half-a-length", "no-bytes", "cut", "too-long-inside", "too-long"],
 )
-async def test_what_is_not_a_message_ends_the_link(data: bytes) -> None:
+async def test_an_invalid_message_ends_the_link(data: bytes) -> None:
     async with raw_peer() as (link, peer):
         with contextlib.suppress(trio.BrokenResourceError):
             await peer.send_all(data)
@@ -243,7 +243,7 @@ async def test_two_machines_with_certificates_are_linked(tmp_path: Path) -> None
                 await kernel.receive()
 
 
-async def test_an_end_without_a_certificate_of_the_authority_is_no_peer(tmp_path: Path) -> None:
+async def test_a_peer_without_a_certificate_of_the_authority_is_refused(tmp_path: Path) -> None:
     ours, others = Authority(tmp_path, "ours"), Authority(tmp_path, "others")
     with contextlib.closing(
         NngLink.listening("tls+tcp://127.0.0.1:0", ours.certificates("kernel", ours), max_message_bytes=LARGEST)
@@ -260,7 +260,7 @@ async def test_an_end_without_a_certificate_of_the_authority_is_no_peer(tmp_path
             NngLink.dialled(url, ours.certificates("node", others), max_message_bytes=LARGEST)
 
 
-async def test_files_that_are_no_certificates_are_named(tmp_path: Path) -> None:
+async def test_invalid_certificate_files_are_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken.pem"
     broken.write_text("nothing")
     with pytest.raises(ValueError, match=r"broken\.pem"):
@@ -270,7 +270,7 @@ async def test_files_that_are_no_certificates_are_named(tmp_path: Path) -> None:
         NngLink.dialled("tls+tcp://127.0.0.1:1", Certificates(absent, absent, absent), max_message_bytes=LARGEST)
 
 
-def test_plain_tcp_is_no_way_in(tmp_path: Path) -> None:
+def test_plain_tcp_is_refused(tmp_path: Path) -> None:
     async def run() -> None:
         ours = Authority(tmp_path, "ours")
         with contextlib.closing(

@@ -67,7 +67,7 @@ def test_input_schema_is_an_object_with_descriptions_and_bounds() -> None:
     assert "title" not in schema
 
 
-def test_rules_that_no_type_can_say_are_part_of_the_schema() -> None:
+def test_rules_that_types_cannot_express_are_part_of_the_schema() -> None:
     @operation("either", service="finder", access=Access.READ, idempotent=True, deadline_s=1)
     class Either(Params[Found], frozen=True, kw_only=True):
         """One of two."""
@@ -106,7 +106,7 @@ def _refs(node: object) -> list[str]:
     return []
 
 
-def test_result_that_is_no_object_is_wrapped() -> None:
+def test_a_result_other_than_an_object_is_wrapped() -> None:
     op = operation_of(Names)
     assert op.wraps_result
     assert op.output_schema == {
@@ -165,7 +165,7 @@ def test_description_is_the_docstring_and_deadline_is_in_milliseconds() -> None:
         ({"name": "a", "inner": {"orders": ["up", "u"]}}, "inner.orders[1]", "'u'; there are: down, up"),
     ],
 )
-def test_bad_argument_is_named_with_what_would_be_right(arguments: dict[str, Any], field: str, says: str) -> None:
+def test_bad_argument_is_named_with_the_correct_form(arguments: dict[str, Any], field: str, says: str) -> None:
     with pytest.raises(InvalidParams) as caught:
         validate(Find, arguments)
     assert caught.value.failure.field == field
@@ -179,7 +179,7 @@ def _patterned(node: object) -> list[dict[str, Any]]:
     return [each for value in node for each in _patterned(value)] if isinstance(node, list) else []
 
 
-def test_every_pattern_of_an_operation_has_words_that_an_error_can_say() -> None:
+def test_every_pattern_of_an_operation_has_a_description_for_errors() -> None:
     silent = [
         (declared.name, each["pattern"])
         for declared in ops.load().values()
@@ -223,14 +223,14 @@ def test_operation_without_docstring_is_refused() -> None:
             name: str
 
 
-def test_table_finds_by_name_and_says_what_is_near() -> None:
+def test_table_finds_by_name_and_suggests_similar_names() -> None:
     table = ops.load()
     assert table.find("kernel_status").service == "kernel"
     with pytest.raises(UnknownOperation, match="kernel_status"):
         table.find("kernel_statsu")
 
 
-def test_what_only_reads_may_be_repeated_and_a_change_has_to_say() -> None:
+def test_reads_are_idempotent_and_changes_must_declare_it() -> None:
     @operation("look", service="finder", access=Access.READ, deadline_s=1)
     class Look(Params[Found], frozen=True, kw_only=True):
         """Look."""

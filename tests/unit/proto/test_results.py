@@ -65,21 +65,21 @@ BAD = {
 
 
 @pytest.mark.parametrize("body", BAD.values(), ids=BAD)
-def test_what_is_no_result_is_a_failure_that_names_service_and_operation(body: bytes) -> None:
+def test_an_invalid_result_is_a_failure_that_names_service_and_operation(body: bytes) -> None:
     for written in (False, True):
         with pytest.raises(Internal, match=r"results.count: service counter returned an invalid result: ") as caught:
             results.plain(COUNT, body, written=written)
         assert caught.value.failure.executed is Executed.MAYBE
 
 
-def test_for_a_service_as_well() -> None:
+def test_an_invalid_result_is_a_failure_for_a_calling_service_too() -> None:
     with pytest.raises(Internal, match="service counter"):
         results.typed(COUNT, BAD["a member of another type"])
     assert results.typed(COUNT, GOOD) == Counted(n=1)
     assert results.typed(COUNT, frames.pack_body(frames.Written(b'{"n":2}'))) == Counted(n=2)
 
 
-def test_read_that_answers_nonsense_has_changed_nothing() -> None:
+def test_an_invalid_result_of_a_read_never_counts_as_maybe_executed() -> None:
     with pytest.raises(Internal) as caught:
         results.plain(operation_of(Look), b"\xc0")
     assert caught.value.failure.executed is Executed.NO

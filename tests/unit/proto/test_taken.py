@@ -32,7 +32,9 @@ TABLE = ops.load()
          {"url": "http://localhost/a"}),
     ],
 )  # fmt: skip
-def test_what_clients_of_a_reference_send_is_taken(name: str, sent: dict[str, Any], meant: dict[str, Any]) -> None:
+def test_parameters_that_clients_of_a_reference_send_are_accepted(
+    name: str, sent: dict[str, Any], meant: dict[str, Any]
+) -> None:
     op = TABLE[name]
     assert op.parse(sent) == op.parse(meant)
     assert (
@@ -40,7 +42,7 @@ def test_what_clients_of_a_reference_send_is_taken(name: str, sent: dict[str, An
     )
 
 
-def test_what_would_change_the_answer_is_refused() -> None:
+def test_unknown_parameters_that_would_change_the_answer_are_refused() -> None:
     with pytest.raises(InvalidParams, match="invert"):
         TABLE["documents_grep"].parse({"pattern": "x", "invert": True, "use_session": True})
     with pytest.raises(InvalidParams, match="the same parameter, given twice"):

@@ -46,7 +46,7 @@ NAMELESS = {
         (KernelPageCall(operation="kernel_stop", key="s3cret"), "operation=kernel_stop"),
     ],
 )
-def test_it_is_the_parameters_that_name_things_and_no_other(params: Params[object], told: str) -> None:
+def test_the_target_consists_of_the_parameters_that_name_things(params: Params[object], told: str) -> None:
     assert described(params) == told
 
 
@@ -65,7 +65,7 @@ def test_contents_and_secrets_name_nothing(name: str) -> None:
 
 
 @given(st.text(st.characters(), max_size=2000), st.lists(st.text(st.characters(), max_size=300), max_size=9))
-def test_it_is_bounded_and_can_always_be_sent(path: str, paths: list[str]) -> None:
+def test_the_target_is_bounded_and_can_always_be_sent(path: str, paths: list[str]) -> None:
     for params in (NoyalibSet(file=path, path=path, value=""), DeleteFiles(paths=paths)):
         told = described(params)
         assert len(told) <= TARGET_CHARS

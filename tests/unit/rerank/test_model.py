@@ -97,7 +97,7 @@ def test_a_model_of_modern_berts_family_agrees_with_transformers(tmp_path: Path)
     assert opened(files).compute(pairs)[:, 0] == pytest.approx(expected, abs=1e-5)
 
 
-def test_of_a_pair_the_text_is_cut_and_what_was_cut_is_said(files: Checkpoint) -> None:
+def test_the_text_of_a_pair_is_truncated_and_that_is_reported(files: Checkpoint) -> None:
     encoded = PairTokenizer(files).encode(QUERY, TEXTS)
     assert [len(pair) for pair in encoded.pairs] == [9, 6, 5, 10, MAX_TOKENS, 7]
     assert (encoded.truncated, encoded.query_truncated) == ([4], False)
@@ -120,7 +120,7 @@ def test_looking_at_the_beginning_of_a_long_text_changes_nothing(files: Checkpoi
     assert spread.ids.tolist() == tokenizer.encode(QUERY, ["cats " * 30]).pairs[0].ids.tolist()
 
 
-def test_auto_takes_what_the_cache_holds_and_otherwise_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_uses_a_cached_model_and_otherwise_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     assert resolve() is None
     save_cross_encoder(tmp_path / "models--BAAI--bge-reranker-base" / "snapshots" / "abc")

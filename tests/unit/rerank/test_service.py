@@ -24,7 +24,9 @@ def settings(tmp_path: Path) -> dict[str, dict[str, object]]:
     return {"rerank": {"model": str(save_cross_encoder(tmp_path / "model")), "precision": "fp32"}}
 
 
-async def test_texts_come_best_first_with_what_was_cut(tmp_path: Path, settings: dict[str, dict[str, object]]) -> None:
+async def test_texts_come_best_first_and_truncation_is_reported(
+    tmp_path: Path, settings: dict[str, dict[str, object]]
+) -> None:
     async with services_in_process({"rerank": rerank.open_service}, tmp_path, settings=settings) as bench:
         model = await bench.call(RerankModelParams())
         assert (model.available, model.model, model.device) == (True, "model", "cpu")

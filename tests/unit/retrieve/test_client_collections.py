@@ -152,7 +152,7 @@ REFUSED: list[tuple[int | None, Document, str]] = [
 
 
 @pytest.mark.parametrize(("dimensions", "bad", "field"), REFUSED)
-async def test_what_does_not_fit_names_its_field_and_changes_nothing(
+async def test_invalid_documents_are_refused_with_the_field_and_change_nothing(
     tmp_path: Path, dimensions: int | None, bad: Document, field: str
 ) -> None:
     good = doc("first", "text", None if dimensions is None else [1, 0, 0])
@@ -164,7 +164,7 @@ async def test_what_does_not_fit_names_its_field_and_changes_nothing(
         assert (await bench.call(CollectionCount(collection="mine"))).documents == 0
 
 
-async def test_searches_that_do_not_fit_the_collection_say_what_it_takes(tmp_path: Path) -> None:
+async def test_searches_that_do_not_fit_the_collection_name_what_it_accepts(tmp_path: Path) -> None:
     async with retrieve(tmp_path) as bench:
         await bench.call(CollectionCreate(collection="texts"))
         await bench.call(CollectionCreate(collection="vectors", dimensions=2))
@@ -183,7 +183,7 @@ async def test_searches_that_do_not_fit_the_collection_say_what_it_takes(tmp_pat
         assert again.dimensions == 2
 
 
-async def test_the_quota_is_of_collections_documents_and_bytes_and_what_is_over_it_changes_nothing(
+async def test_collections_documents_and_bytes_have_a_quota_and_exceeding_it_changes_nothing(
     tmp_path: Path,
 ) -> None:
     async with retrieve(tmp_path) as bench:
@@ -207,7 +207,7 @@ async def test_the_quota_is_of_collections_documents_and_bytes_and_what_is_over_
         assert await words(bench, "more", "a") == ["5"]
 
 
-async def test_a_name_is_another_than_that_of_a_collection_of_the_services(tmp_path: Path) -> None:
+async def test_client_collections_and_service_collections_have_separate_names(tmp_path: Path) -> None:
     async with retrieve(tmp_path) as bench:
         theirs = Group(id="note", items=[Item(key="1", text="a secret note", embed=False)])
         await bench.call(RetrievePut(collection="notes", groups=[theirs]))
@@ -233,7 +233,7 @@ async def test_a_collection_that_was_dropped_leaves_no_file_and_may_be_created_i
         assert (await bench.call(CollectionCount(collection="mine"))).documents == 0
 
 
-async def test_a_drop_waits_for_calls_in_hand_and_calls_beside_it_are_answered(tmp_path: Path) -> None:
+async def test_a_drop_waits_for_calls_in_flight_and_concurrent_calls_are_answered(tmp_path: Path) -> None:
     async with retrieve(tmp_path, collection_documents=1000, collection_bytes=10**6) as bench:
         await bench.call(CollectionCreate(collection="mine"))
         answered: list[str] = []
@@ -256,7 +256,7 @@ async def test_a_drop_waits_for_calls_in_hand_and_calls_beside_it_are_answered(t
 
 
 @pytest.mark.parametrize("store", ["local"], indirect=True)
-async def test_one_that_was_never_quite_created_counts_for_nothing_and_can_be(tmp_path: Path) -> None:
+async def test_a_partly_created_collection_does_not_count_and_can_be_created(tmp_path: Path) -> None:
     async with retrieve(tmp_path) as bench:
         await bench.call(CollectionCreate(collection="mine", dimensions=2))
     # As a kill leaves it between its file and its first row.

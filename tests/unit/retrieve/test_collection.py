@@ -51,7 +51,7 @@ async def test_putting_the_same_again_changes_nothing_and_keeps_vectors(tmp_path
         assert len(collection.vectors) == 2
 
 
-async def test_what_a_put_leaves_out_is_gone_and_what_it_changes_is_found_by_its_new_words_only(tmp_path: Path) -> None:
+async def test_a_put_removes_omitted_items_and_changed_ones_are_found_by_their_new_words_only(tmp_path: Path) -> None:
     async with opened(tmp_path) as collection:
         await collection.put([group("a", "alpha", "beta", "gamma")])
         change = await collection.put([group("a", "alpha", "delta")])
@@ -82,7 +82,7 @@ async def test_a_new_title_is_found_and_the_old_one_is_not(tmp_path: Path) -> No
         assert await words_of(collection, "buffalo") == ["a"]
 
 
-async def test_deleted_groups_are_found_by_no_means(tmp_path: Path) -> None:
+async def test_deleted_groups_cannot_be_found(tmp_path: Path) -> None:
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         await collection.put([group("a", "cat one", "cat two"), group("b", "cat three")])
@@ -158,9 +158,7 @@ FILTERED: list[tuple[Filter, set[str]]] = [
 
 
 @pytest.mark.parametrize(("condition", "expected"), FILTERED)
-async def test_filters_admit_what_they_say_in_every_stage(
-    tmp_path: Path, condition: Filter, expected: set[str]
-) -> None:
+async def test_filters_apply_in_every_stage(tmp_path: Path, condition: Filter, expected: set[str]) -> None:
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         await collection.put(
@@ -180,7 +178,7 @@ async def test_filters_admit_what_they_say_in_every_stage(
             assert {hit.group for hit in (await ask(collection, embedder, question)).hits} == expected
 
 
-async def test_a_filter_is_no_post_filter(tmp_path: Path) -> None:
+async def test_filters_apply_before_ranking(tmp_path: Path) -> None:
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         await collection.put([group(f"n{n:04}", "cat cat cat", metadata={"k": n}) for n in range(500)])
@@ -227,7 +225,7 @@ async def test_an_index_of_another_version_is_rebuilt_at_opening(
         assert await words_of(collection, "cat") == []
 
 
-async def test_a_file_that_is_no_database_is_put_aside_and_said(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_database_is_set_aside_and_reported(tmp_path: Path) -> None:
     (tmp_path / "notes.db").write_bytes(b"something else entirely " * 100)
     async with opened(tmp_path) as collection:
         assert "notes.db.damaged-" in (await collection.status()).degraded[0]

@@ -58,7 +58,7 @@ def harm(path: Path, table: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("running", [True, False])
-async def test_a_damaged_collection_is_begun_again_alone_and_fed_again(tmp_path: Path, running: bool) -> None:
+async def test_a_damaged_collection_alone_starts_again_and_is_filled_again(tmp_path: Path, running: bool) -> None:
     path = tmp_path / "retrieve" / "notes.db"
     async with services_in_process({"retrieve": open_service}, tmp_path) as bench:
         epoch = await put(bench, NOTES)
@@ -127,7 +127,7 @@ async def test_a_put_on_a_damaged_word_index_rebuilds_it_on_the_way(tmp_path: Pa
 
 
 @pytest.mark.slow
-async def test_a_full_disk_is_said_reads_go_on_and_vectors_come_once_there_is_room(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_reads_continue_and_vectors_follow_once_there_is_room(tmp_path: Path) -> None:
     embedder = WordEmbedder()
     with disk() as full:
         async with opened(tmp_path) as collection:
@@ -150,7 +150,7 @@ async def test_a_full_disk_is_said_reads_go_on_and_vectors_come_once_there_is_ro
             assert (await collection.status()).items == 3
 
 
-async def test_documents_feed_a_collection_that_was_begun_again_without_being_asked(tmp_path: Path) -> None:
+async def test_documents_fill_a_collection_that_started_again_by_themselves(tmp_path: Path) -> None:
     path = tmp_path / "retrieve" / f"{CORPUS}.db"
     services = {"retrieve": open_service, "documents": open_documents}
     status = RetrieveStatus(collection=CORPUS)

@@ -48,7 +48,7 @@ async def left(bench: Bench, collection: str = "mine") -> set[str]:
 
 
 @pytest.mark.parametrize("by", ["ids", "value", "prefix", "field"])
-async def test_a_deletion_takes_only_what_is_named(tmp_path: Path, by: str) -> None:
+async def test_a_deletion_removes_only_the_named_ids(tmp_path: Path, by: str) -> None:
     async with retrieve(tmp_path, collection_documents=100, collection_bytes=100_000) as bench:
         await bench.call(CollectionCreate(collection="mine"))
         docs = [Document(id=each, text="text", payload={"of": each + "|", each: 1}) for each in VALUES]
@@ -69,7 +69,7 @@ async def test_a_deletion_takes_only_what_is_named(tmp_path: Path, by: str) -> N
             assert (gone.deleted, await left(bench)) == (1, there), each
 
 
-async def test_a_dropped_collection_is_the_one_that_is_named(tmp_path: Path) -> None:
+async def test_a_drop_removes_only_the_named_collection(tmp_path: Path) -> None:
     async with retrieve(tmp_path) as bench:
         for name in ("a", "a-", "a_"):
             await bench.call(CollectionCreate(collection=name))

@@ -79,7 +79,7 @@ def test_vectors_decide_more_of_code_unless_the_words_match_well() -> None:
     assert vector_weight([], cosines, 0.08, code) == 1
 
 
-def test_a_note_whose_vector_is_still_to_come_is_found_by_its_rare_word_among_many_alike() -> None:
+def test_a_note_with_a_pending_vector_is_found_by_its_rare_word_among_many_alike() -> None:
     cosines = {item: 0.5 + item / 200 for item in range(50)}
     fused = weighted([(99, 12.0), (49, 1.0)], cosines, PROSE)
     assert sorted(fused, key=lambda item: -fused[item])[0] == 99

@@ -84,7 +84,7 @@ async def test_a_restart_opens_the_segments_that_were_saved_and_reads_the_rest(t
         await assert_searches_as_the_database_says(collection)
 
 
-async def test_what_changed_after_the_save_is_followed_at_the_next_start(tmp_path: Path) -> None:
+async def test_changes_after_the_save_are_applied_at_the_next_start(tmp_path: Path) -> None:
     await made(tmp_path)
     async with opened(tmp_path, limits=TINY) as collection:
         await collection.delete(["g0", "g1"])
@@ -136,7 +136,7 @@ def rot_rows(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [remove, tear, rot, rot_rows])
-async def test_missing_or_torn_files_are_rebuilt_while_all_is_found(tmp_path: Path, harm: object) -> None:
+async def test_missing_or_torn_files_are_rebuilt_while_searches_stay_complete(tmp_path: Path, harm: object) -> None:
     saved = await made(tmp_path)
     for name in saved:
         harm(tmp_path / "notes.vectors" / name)  # type: ignore[operator]  # one of the four above
@@ -166,7 +166,7 @@ def put_back(folder: Path) -> None:
     (folder / "backup").rename(folder / "notes.db")
 
 
-async def test_an_older_database_put_back_does_not_take_the_newer_files(tmp_path: Path) -> None:
+async def test_a_restored_older_database_ignores_newer_segment_files(tmp_path: Path) -> None:
     """The ids assigned since then are assigned again, to other texts."""
     embedder = WordEmbedder()
     async with opened(tmp_path, limits=TINY) as collection:

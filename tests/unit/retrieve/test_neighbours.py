@@ -44,7 +44,7 @@ async def in_thread(matrix: Matrix, threshold: float, limit: int) -> tuple[list[
 
 
 @pytest.mark.parametrize(("count", "each", "strip"), [(1, 3, 4), (2, 3, 4), (150, 1, 16), (150, 5, 37), (150, 5, 256)])
-async def test_pairs_of_the_nearest_are_those_of_all_pairs(
+async def test_nearest_pairs_equal_those_of_a_full_comparison(
     monkeypatch: pytest.MonkeyPatch, count: int, each: int, strip: int
 ) -> None:
     monkeypatch.setattr(neighbours, "STRIP", strip)
@@ -62,7 +62,7 @@ async def test_pairs_of_the_nearest_are_those_of_all_pairs(
 
 @pytest.mark.parametrize(("count", "dimensions", "block"), [(2, 8, 4), (150, 48, 16), (150, 48, 37), (60, 6, 16)])
 @pytest.mark.parametrize("threshold", [-1.0, 0.3, 0.8])
-async def test_pairs_are_those_of_all_pairs(
+async def test_pairs_equal_those_of_a_full_comparison(
     monkeypatch: pytest.MonkeyPatch, count: int, dimensions: int, block: int, threshold: float
 ) -> None:
     monkeypatch.setattr(neighbours, "BLOCK", block)
@@ -133,7 +133,7 @@ async def test_vector_of_a_group_is_the_mean_of_its_items(tmp_path: Path) -> Non
         assert (pairs.groups, pairs.more) == (3, False)
 
 
-async def test_vectors_follow_each_write_and_say_what_is_still_to_come(tmp_path: Path) -> None:
+async def test_vectors_follow_each_write_and_report_pending_ones(tmp_path: Path) -> None:
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         near = GroupNeighbours(collection)

@@ -79,7 +79,7 @@ async def until(bench: Bench, *, vectors: int, coming: str | None) -> Collection
 
 
 @pytest.mark.slow
-async def test_the_model_of_before_is_loaded_again_until_all_vectors_are_of_the_one_in_use(tmp_path: Path) -> None:
+async def test_the_previous_model_is_loaded_until_all_vectors_are_of_the_new_one(tmp_path: Path) -> None:
     settings: dict[str, dict[str, Any]] = {"embed": {"backend": "onnx"}, "retrieve": {"rerank": "off"}}
     notes = [Group(id=f"n{n}", items=[Item(key="0", text=text)]) for n, text in enumerate(TEXTS)]
     async with services_in_process(SERVICES, tmp_path / "data", settings=settings) as bench:
@@ -106,7 +106,9 @@ async def test_the_model_of_before_is_loaded_again_until_all_vectors_are_of_the_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_other", [False, True])
-async def test_strangers_are_doubtful_and_right_answers_are_not_by_any_model(tmp_path: Path, is_other: bool) -> None:
+async def test_unrelated_texts_are_doubtful_and_right_answers_are_not_in_any_model(
+    tmp_path: Path, is_other: bool
+) -> None:
     model = str(save_other_model(tmp_path / "other")) if is_other else "auto"
     settings = {"embed": {"backend": "onnx", "model": model}, "retrieve": {"rerank": "off"}}
     notes = [Group(id=f"n{n}", items=[Item(key="0", text=text)]) for n, text in enumerate(TEXTS)]

@@ -160,7 +160,7 @@ async def test_a_new_model_replaces_every_vector_at_once_and_the_two_never_mix(t
         assert (len(collection.vectors), collection.fingerprint) == (200, "words:2")
 
 
-async def test_what_is_put_while_another_models_vectors_are_made_is_found_by_the_one_before(tmp_path: Path) -> None:
+async def test_items_put_during_a_change_of_model_are_found_with_the_previous_model(tmp_path: Path) -> None:
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         await collection.put([group(str(n), f"text {n}") for n in range(2 * BATCH)])
@@ -199,7 +199,7 @@ async def test_a_piece_that_the_new_model_fails_on_does_not_keep_the_others_from
         assert (len(collection.vectors), collection.waiting) == (19, 1)
 
 
-async def test_going_back_to_a_model_keeps_what_is_still_of_it(tmp_path: Path) -> None:
+async def test_going_back_to_a_model_keeps_its_remaining_vectors(tmp_path: Path) -> None:
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         await collection.put([group("a", "one", "two")])
@@ -242,11 +242,13 @@ async def test_vectors_are_kept_in_halves_that_agree_with_what_is_searched(tmp_p
         ("Title", "Part", "Part\nbody", "Title\nPart\nbody"),
     ],
 )
-def test_title_and_heading_go_before_the_text_once(title: str, heading: str, text: str, expected: str) -> None:
+def test_title_and_heading_are_embedded_before_the_text_once(
+    title: str, heading: str, text: str, expected: str
+) -> None:
     assert embedded_text(title, heading, text) == expected
 
 
-async def test_what_was_asked_for_is_embedded_before_what_has_waited_longer(tmp_path: Path) -> None:
+async def test_searched_items_are_embedded_before_those_that_have_waited_longer(tmp_path: Path) -> None:
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         await collection.put([group(str(n), f"text number {n}") for n in range(400)])
@@ -257,7 +259,7 @@ async def test_what_was_asked_for_is_embedded_before_what_has_waited_longer(tmp_
         assert collection.prioritized == {}
 
 
-async def test_no_more_than_some_groups_are_hurried_the_last_of_those_asked_for(tmp_path: Path) -> None:
+async def test_only_a_limited_number_of_recently_searched_groups_is_prioritized(tmp_path: Path) -> None:
     async with opened(tmp_path) as collection:
         collection.prioritize(["nothing waits"])
         assert not collection.prioritized

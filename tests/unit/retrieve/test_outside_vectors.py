@@ -78,7 +78,7 @@ def settle(items: list[WaitingItem], fingerprint: str = MODEL) -> RetrieveSettle
     )  # fmt: skip
 
 
-async def test_what_waits_is_counted_and_paged_from_the_newest(tmp_path: Path) -> None:
+async def test_pending_items_are_counted_and_paged_from_the_newest(tmp_path: Path) -> None:
     async with filled(tmp_path) as bench:
         (outbox,) = (await bench.call(RetrieveOutboxes())).outboxes
         assert (outbox.collection, outbox.waiting, outbox.failed) == ("notes", 4, 0)

@@ -59,7 +59,7 @@ async def test_a_vector_of_another_model_is_made_again() -> None:
     assert embedder.calls == 2
 
 
-async def test_who_waits_for_anothers_vector_asks_itself_where_that_one_fails_or_gives_up() -> None:
+async def test_a_search_that_waits_for_a_shared_vector_requests_its_own_if_that_fails() -> None:
     embedder, queries = WordEmbedder(), QueryVectors()
     embedder.hangs = True
     found: list[EmbedResult] = []

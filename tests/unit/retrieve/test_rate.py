@@ -26,7 +26,7 @@ def test_a_backlog_says_how_quick_it_is_and_how_long_the_rest_takes() -> None:
     assert rate.backlog(200, 100) == Backlog(done=200, total=300, per_s=50.0, left_s=2.0)
 
 
-def test_the_rate_is_of_what_came_lately_and_none_where_nothing_did() -> None:
+def test_the_rate_covers_recent_vectors_and_is_absent_without_any() -> None:
     clock = Clock()
     rate = Rate(clock)
     for count in (1000, 10, 10, 10):

@@ -13,7 +13,7 @@ MANY = 2000
 
 
 @given(st.floats(-1, 1), st.floats(0, 1), st.floats(0, 0.5))
-def test_nearer_and_more_words_are_surer(cosine: float, share: float, more: float) -> None:
+def test_nearer_vectors_and_more_matching_words_raise_relevance(cosine: float, share: float, more: float) -> None:
     assert 0 < relevance(cosine, share, MANY) < 1
     assert relevance(min(1.0, cosine + more), share, MANY) >= relevance(cosine, share, MANY)
     assert relevance(cosine, min(1.0, share + more), MANY) >= relevance(cosine, share, MANY)
@@ -27,18 +27,20 @@ def test_nearer_and_more_words_are_surer(cosine: float, share: float, more: floa
         (0.5, 0.0, 0.3, 0.6), (0.0, 1.0, 0.3, 0.6), (0.6, 0.7, 0.6, 0.8), (None, 1.0, 0.6, 0.8), (None, 0.3, 0.3, 0.7),
     ],
 )  # fmt: skip
-def test_scale(cosine: float | None, share: float, least: float, most: float) -> None:
+def test_the_scale_of_relevance(cosine: float | None, share: float, least: float, most: float) -> None:
     assert least <= relevance(cosine, share, MANY) <= most
 
 
-def test_of_few_pieces_a_nearer_one_is_surer_than_of_many() -> None:
+def test_a_near_piece_among_few_is_more_relevant_than_among_many() -> None:
     assert relevance(0.3, 0.0, 1) > 0.35 > DOUBTFUL > UNLIKELY > relevance(0.3, 0.0, 5000)
     assert relevance(0.1, 0.0, 1) < DOUBTFUL
     assert relevance(0.3, 0.0, 0) == relevance(0.3, 0.0, 1)
 
 
 @pytest.mark.parametrize("background", [(0.054, 0.082), (0.45, 0.05), (0.82, 0.02)])
-def test_the_same_distance_from_strangers_is_as_sure_by_every_model(background: tuple[float, float]) -> None:
+def test_the_same_distance_from_unrelated_texts_is_equally_relevant_in_every_model(
+    background: tuple[float, float],
+) -> None:
     mean, spread = background
 
     def sure(deviations: float) -> float:
@@ -53,7 +55,7 @@ def test_scores_fall_from_hit_to_hit() -> None:
     assert non_increasing([]) == []
 
 
-def test_an_answer_of_strangers_says_so() -> None:
+def test_an_answer_of_unrelated_texts_says_so() -> None:
     assert (
         SearchResult(stages=[], best=0.11, unlikely=5).note == "nothing relevant was found: the best of 5 scores 0.11"
     )

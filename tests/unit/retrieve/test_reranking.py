@@ -86,7 +86,7 @@ async def test_the_best_come_in_the_order_of_the_cross_encoder(tmp_path: Path) -
     assert any(text.startswith("T3\ncats number3") for text in call.asked[0].texts)
 
 
-async def test_what_was_no_candidate_stays_behind_in_its_order_with_lower_scores(tmp_path: Path) -> None:
+async def test_items_that_were_not_reranked_follow_in_their_order_with_lower_scores(tmp_path: Path) -> None:
     async with opened(tmp_path) as collection:
         fused = await find(collection, None, candidates=4)
         result = await find(collection, ScriptedRerank(), candidates=4)
@@ -99,9 +99,7 @@ async def test_what_was_no_candidate_stays_behind_in_its_order_with_lower_scores
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_what_is_written_anew_while_it_is_put_in_order_is_answered_as_it_is_then(
-    tmp_path: Path, late: bool
-) -> None:
+async def test_items_rewritten_during_reranking_are_returned_in_their_new_form(tmp_path: Path, late: bool) -> None:
     call = ScriptedRerank()
 
     async def meanwhile(params: Params[Any], *, timeout_s: float | None = None) -> Any:
@@ -133,7 +131,7 @@ async def test_without_a_model_the_fused_order_stands_and_nothing_is_degraded(tm
 
 
 @pytest.mark.parametrize("failure", [Unavailable("service rerank is failed: a crash loop"), Timeout("too late")])
-async def test_while_it_is_down_the_fused_order_stands_and_the_reason_is_said(
+async def test_while_the_reranker_is_down_the_fused_order_stands_with_the_reason(
     tmp_path: Path, failure: LinckiaError
 ) -> None:
     call = ScriptedRerank()
@@ -146,7 +144,7 @@ async def test_while_it_is_down_the_fused_order_stands_and_the_reason_is_said(
     assert result.degraded == [f"rerank: {failure.failure.message}"]
 
 
-async def test_a_search_waits_for_it_no_longer_than_its_own_time(tmp_path: Path) -> None:
+async def test_a_search_waits_for_the_reranker_only_within_its_time_limit(tmp_path: Path) -> None:
     call = ScriptedRerank()
     call.hangs = True
     async with opened(tmp_path) as collection:
@@ -156,7 +154,7 @@ async def test_a_search_waits_for_it_no_longer_than_its_own_time(tmp_path: Path)
     assert not result.reranked
 
 
-async def test_one_that_hangs_costs_one_search_its_time_and_the_next_ones_nothing(
+async def test_a_hanging_reranker_costs_one_search_its_time_limit_and_later_ones_nothing(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     call, pace = ScriptedRerank(), Pace(2.0)
@@ -172,7 +170,7 @@ async def test_one_that_hangs_costs_one_search_its_time_and_the_next_ones_nothin
     assert len((await Reranker(call, pace).rank("q", ["a", "b"])).ranked) == 2
 
 
-async def test_a_slow_model_reads_the_best_candidates_only_and_that_is_said() -> None:
+async def test_a_slow_model_reranks_only_the_best_candidates_and_the_answer_says_so() -> None:
     # 200 tokens/s for 2 s, of which 0.6 are planned for: 240 tokens.
     order = await Reranker(ScriptedRerank(tokens_per_s=200), Pace(2.0)).rank("q", ["word " * 30] * 20)
     assert sorted(ranked.index for ranked in order.ranked) == [0, 1, 2, 3]
@@ -184,7 +182,9 @@ async def test_a_slow_model_reads_the_best_candidates_only_and_that_is_said() ->
     )
 
 
-async def test_after_a_timeout_less_is_asked_and_by_and_by_more_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_after_a_timeout_fewer_candidates_are_reranked_and_gradually_more_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     call, pace = ScriptedRerank(tokens_per_s=200), Pace(2.0)
     texts = ["word " * 30] * 20
     call.hangs = True
@@ -211,7 +211,7 @@ async def test_the_model_is_asked_about_now_and_then_and_not_for_each_search(
     assert len((await Reranker(call, pace).rank("q", ["a", "b"])).ranked) == 2
 
 
-async def test_one_that_had_no_model_and_rests_is_no_reason_to_call_a_search_degraded(
+async def test_a_resting_reranker_without_a_model_does_not_degrade_a_search(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     call, pace = ScriptedRerank(available=False), Pace(2.0)
@@ -224,7 +224,7 @@ async def test_one_that_had_no_model_and_rests_is_no_reason_to_call_a_search_deg
     assert len((await Reranker(call, pace).rank("q", ["a", "b"])).ranked) == 2
 
 
-async def test_words_alone_stay_words_alone(tmp_path: Path) -> None:
+async def test_a_search_by_words_alone_is_not_reranked(tmp_path: Path) -> None:
     call = ScriptedRerank()
     async with opened(tmp_path) as collection:
         await collection.put(CORPUS)
@@ -259,7 +259,7 @@ async def test_late_interaction_that_fails_leaves_the_fused_order_and_says_why()
     assert (order.ranked, order.degraded) == ([], "embed is down")
 
 
-async def test_late_interaction_that_comes_too_late_is_given_fewer_texts_and_by_and_by_more_again(
+async def test_slow_late_interaction_gets_fewer_texts_and_gradually_more_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     asked: list[int] = []
@@ -284,7 +284,7 @@ async def test_late_interaction_that_comes_too_late_is_given_fewer_texts_and_by_
     assert max(asked[2:]) <= 22
 
 
-async def test_late_interaction_says_of_how_many_texts_the_embedder_had_time_for() -> None:
+async def test_late_interaction_reports_the_number_of_texts_scored_in_time() -> None:
     order = await LateReranker(ScriptedMaxSim(0.1, 0.9), Pace(2.0)).rank("q", ["a", "b", "c"], [1.0, 0.6, 0.0])
     assert [each.index for each in order.ranked] == [1, 0]
     assert order.degraded == "only the best 2 of 3 candidates could be read in time"

@@ -22,7 +22,7 @@ async def ask(bench: Bench, name: str, answers: Answers) -> None:
     answers[name] = [hit.group for hit in answer.hits], answer.stages, answer.degraded
 
 
-async def test_words_of_every_collection_are_found_at_once_and_without_reserve(tmp_path: Path) -> None:
+async def test_after_a_restart_words_of_every_collection_are_found_at_once_and_not_degraded(tmp_path: Path) -> None:
     async with services_in_process({"retrieve": open_service}, tmp_path) as bench:
         piece = Item(key="1", text="A sea star grows back any arm.", embed=False)
         for name in COLLECTIONS:

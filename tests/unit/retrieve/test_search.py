@@ -78,7 +78,7 @@ async def test_a_search_by_words_alone_waits_for_a_thread_once(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("method", ["weighted", "lexical", "vector"])
-async def test_what_the_hits_say_comes_for_as_many_as_are_wanted(tmp_path: Path, method: str) -> None:
+async def test_texts_are_read_for_the_requested_number_of_hits_only(tmp_path: Path, method: str) -> None:
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         await filled(collection, embedder)
@@ -159,7 +159,7 @@ async def test_with_every_stage_dead_the_search_fails_and_is_never_empty(tmp_pat
             await ask(collection, embedder, asked("cats"))
 
 
-async def test_a_dead_index_and_a_dead_database_are_told_apart(tmp_path: Path) -> None:
+async def test_a_dead_index_and_a_dead_database_are_distinguished(tmp_path: Path) -> None:
     async with opened(tmp_path) as collection:
         await collection.put(CORPUS)
         await execute(collection, "DROP TABLE items")
@@ -167,7 +167,7 @@ async def test_a_dead_index_and_a_dead_database_are_told_apart(tmp_path: Path) -
             await ask(collection, WordEmbedder(), asked("cats"))
 
 
-async def test_waiting_vectors_are_said(tmp_path: Path) -> None:
+async def test_pending_vectors_are_reported(tmp_path: Path) -> None:
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         await collection.put(CORPUS)
@@ -232,7 +232,7 @@ def with_front_matter(name: str, title: str, front: str, *body: str) -> Group:
     return Group(id=name, title=title, items=[head, *(Item(key=f"{n}", text=text) for n, text in enumerate(body))])
 
 
-async def test_front_matter_is_shown_where_its_own_words_are_asked_for_and_else_the_text(tmp_path: Path) -> None:
+async def test_front_matter_is_shown_if_the_query_matches_it_and_otherwise_the_text(tmp_path: Path) -> None:
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         body = "# Sea stars\n\nA sea star grows back an arm that it has lost, within a year or two of the loss."
@@ -309,9 +309,7 @@ async def test_one_word_of_many_does_not_put_a_note_before_the_nearest_in_meanin
         assert [hit.group for hit in found.hits][:2] == ["near", "far"]
 
 
-async def test_where_it_cannot_be_known_how_much_of_the_query_a_note_holds_that_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unknown_query_coverage_of_a_note_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: Fts5, terms: object, items: Sequence[int]) -> dict[int, list[str]]:
         raise WordsDamaged("database disk image is malformed")
 
@@ -325,9 +323,7 @@ async def test_where_it_cannot_be_known_how_much_of_the_query_a_note_holds_that_
 
 
 @pytest.mark.slow
-async def test_vectors_that_are_still_loading_are_said_and_words_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_loading_vectors_are_reported_and_words_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.retrieve.ranking.search._LOAD_WAIT_S", 0.01)
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:

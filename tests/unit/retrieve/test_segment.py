@@ -62,7 +62,7 @@ def test_search_equals_a_comparison_with_all(tmp_path: Path, dimensions: int, co
     assert all(abs(cosines[item_id] - float(row @ asked)) < 1e-4 for item_id, row in truth.items())
 
 
-def test_what_was_struck_out_is_not_found_and_does_not_crowd_out_the_rest(tmp_path: Path) -> None:
+def test_removed_vectors_are_not_found_and_do_not_crowd_out_the_rest(tmp_path: Path) -> None:
     """The nearest of all are gone, several times more than a search fetches."""
     rows = half(3, 2000, 32)
     ids = np.arange(2000, dtype=np.int64)
@@ -125,7 +125,7 @@ def zeros(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ids", "rows", "codes"])
 @pytest.mark.parametrize("harm", [Path.unlink, cut, grow, flip, zeros])
-def test_a_damaged_file_is_found_out(tmp_path: Path, name: str, harm: Callable[[Path], None]) -> None:
+def test_a_damaged_file_is_detected(tmp_path: Path, name: str, harm: Callable[[Path], None]) -> None:
     opened = made(tmp_path, np.arange(50, dtype=np.int64), half(1, 50, 16))
     harm(tmp_path / opened.record.name / name)
     with pytest.raises(SegmentDamaged):
@@ -175,12 +175,12 @@ def test_a_build_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_vectors_that_all_went_while_they_were_to_be_written_make_no_segment(tmp_path: Path) -> None:
+def test_no_segment_is_made_if_all_its_vectors_were_deleted_meanwhile(tmp_path: Path) -> None:
     assert segment.write(tmp_path, np.arange(50), lambda ids: (ids[:0], half(1, 0, 16)), 16, nothing) is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_files_that_nobody_knows_are_removed(tmp_path: Path) -> None:
+def test_unknown_files_are_removed(tmp_path: Path) -> None:
     kept = made(tmp_path, np.arange(5, dtype=np.int64), half(1, 5, 8))
     made(tmp_path, np.arange(5, dtype=np.int64), half(2, 5, 8))
     (tmp_path / f"{segment.ASIDE}0123").mkdir()

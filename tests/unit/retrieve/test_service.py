@@ -103,7 +103,7 @@ async def test_a_collection_that_was_never_written_is_empty_and_makes_no_file(tm
         assert list((tmp_path / "retrieve").iterdir()) == []
 
 
-async def test_embed_answers_with_unit_vectors_and_says_what_was_cut(tmp_path: Path) -> None:
+async def test_embed_returns_unit_vectors_and_reports_truncation(tmp_path: Path) -> None:
     async with services_in_process({"embed": open_embed}, tmp_path) as bench:
         model = await bench.call(EmbedModelParams())
         result = await bench.call(EmbedTexts(texts=["cat", "word " * 1000]))

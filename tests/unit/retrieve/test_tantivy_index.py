@@ -118,7 +118,7 @@ async def test_code_forms_and_scripts_are_found_before_and_after_the_commit(tmp_
 
 
 @pytest.mark.slow
-async def test_what_is_written_is_found_at_once_and_what_is_removed_never_again(tmp_path: Path) -> None:
+async def test_written_items_are_found_at_once_and_removed_ones_never_again(tmp_path: Path) -> None:
     async with opened(tmp_path) as collection:
         for round_ in range(60):
             await collection.put([group(f"g{round_}", f"zebra number{round_}")])
@@ -174,7 +174,7 @@ async def test_a_filter_admits_all_that_it_should_and_nothing_else(
         assert await texts_of(collection, "later", where) == []
 
 
-async def test_what_a_crash_took_from_the_index_is_put_back_and_what_it_left_is_taken_out(
+async def test_after_a_crash_missing_items_are_indexed_and_leftover_ones_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(tmp_path) as collection:
@@ -207,7 +207,7 @@ async def test_scrubbed_words_are_in_no_file_any_more_and_the_rest_is_found(tmp_
 
 
 @pytest.mark.parametrize("killed_after", ["nothing", "an addition", "a removal", "an edit", "the first of all"])
-async def test_an_index_that_was_left_is_opened_and_brought_up(
+async def test_an_index_of_an_earlier_process_is_opened_and_updated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: str
 ) -> None:
     async with opened(tmp_path) as collection:
@@ -240,7 +240,7 @@ async def test_an_index_that_was_left_is_opened_and_brought_up(
         assert set(await find(collection, "zebra", limit=100)) == set(await by_fts5(collection, "zebra", limit=100))
 
 
-async def test_once_tantivy_answers_nothing_is_said_of_a_check_of_the_other_index(tmp_path: Path) -> None:
+async def test_once_tantivy_answers_no_check_of_the_other_index_is_reported(tmp_path: Path) -> None:
     asked = RetrieveSearch(collection="notes", query="zebra", fusion=Fusion(method="lexical"))
 
     async def answer(collection: LocalCollection) -> SearchResult:
@@ -300,7 +300,7 @@ async def test_damaged_files_are_noticed_and_rebuilt(tmp_path: Path, harm: str) 
         assert await texts_of(collection, "number7") == ["zebra number7"]
 
 
-async def test_an_index_that_cannot_be_written_is_done_without_and_tried_again(
+async def test_searches_work_without_an_unwritable_index_which_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "notes.words-1-1").write_text("in the way")

@@ -67,7 +67,7 @@ def test_a_pasted_page_is_looked_up_by_its_most_frequent_terms() -> None:
 
 
 @given(st.text())
-def test_terms_are_short_and_hold_nothing_that_a_query_could_trip_over(text: str) -> None:
+def test_terms_are_short_and_contain_no_query_syntax(text: str) -> None:
     for term in terms(text):
         assert 0 < len(term) <= MAX_TERM * 2
         assert not set(term) & set(" \"'*():-")

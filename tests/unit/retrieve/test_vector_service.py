@@ -64,7 +64,7 @@ async def test_segments_are_made_and_opened_again_by_the_service(tmp_path: Path)
         assert "n6" not in {hit.group for hit in (await answered(bench, by_vector)).hits}
 
 
-async def test_a_limit_that_cannot_be_is_named(tmp_path: Path) -> None:
+async def test_an_impossible_limit_is_named(tmp_path: Path) -> None:
     with pytest.raises(BaseExceptionGroup) as caught:
         async with services_in_process(
             {"retrieve": open_retrieve}, tmp_path, settings={"retrieve": {"flat_vectors": 0}}

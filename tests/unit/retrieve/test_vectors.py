@@ -54,7 +54,7 @@ def test_search_equals_brute_force(steps: list[tuple[str, list[int]]], limit: in
     assert cosines.keys() == {i for i in truth if i % 3 == 0}
 
 
-def test_room_of_removed_vectors_is_won_back() -> None:
+def test_space_of_removed_vectors_is_reclaimed() -> None:
     index = FlatIndex(D)
     for start in range(0, 100_000, 1000):
         index.add(range(start, start + 1000), np.ones((1000, D), dtype=np.float32))

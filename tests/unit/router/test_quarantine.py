@@ -54,7 +54,7 @@ async def test_suspect_is_not_convicted_of_what_another_call_did(autojump_clock:
         assert (await call(r, Say(text="innocent")))["text"] == "innocent"
 
 
-async def test_nothing_is_convicted_while_the_service_dies_with_nothing_in_hand_too() -> None:
+async def test_nothing_is_convicted_while_the_service_also_dies_without_calls_in_flight() -> None:
     async with rig() as r, trio.open_nursery() as nursery:
         r.down(CRASHED)
         await r.up()
@@ -113,7 +113,7 @@ async def test_request_that_crashes_two_generations_is_refused_and_its_neighbour
 
 
 @pytest.mark.parametrize("size", [10, 1024 * 1024])
-async def test_only_what_asks_the_same_is_refused_and_for_a_while(
+async def test_only_equal_requests_are_refused_and_only_for_a_while(
     size: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with rig() as r, trio.open_nursery() as nursery:

@@ -99,7 +99,7 @@ async def test_reads_of_clients_and_of_the_operator_are_recorded_if_wanted() -> 
     assert log.entries[0].target == "file=/n/a"
 
 
-async def test_what_a_service_does_is_recorded_where_clients_may_do_it_too_or_it_is_refused() -> None:
+async def test_calls_of_services_are_recorded_if_clients_may_make_them_too_or_they_are_refused() -> None:
     log = Log()
     async with rig(fronts=("speaker",), audit=log) as r:
         await r.up("relay")
@@ -117,7 +117,7 @@ async def test_what_a_service_does_is_recorded_where_clients_may_do_it_too_or_it
     ]
 
 
-async def test_what_may_have_been_executed_says_so(autojump_clock: trio.testing.MockClock) -> None:
+async def test_calls_that_may_have_been_executed_are_recorded_as_such(autojump_clock: trio.testing.MockClock) -> None:
     log = Log()
     async with rig(fronts=("relay",), audit=log) as r:
         await r.up("relay")

@@ -82,7 +82,7 @@ async def test_a_service_s_call_wakes_another_that_rests() -> None:
         assert woken == ["speaker"]
 
 
-async def test_of_a_pool_as_many_wake_as_there_are_calls_at_once() -> None:
+async def test_as_many_instances_of_a_pool_wake_as_there_are_concurrent_calls() -> None:
     async with rig(speakers=PAIR) as r, trio.open_nursery() as callers:
         woken = wakers(r)
         for name in PAIR:
@@ -99,7 +99,7 @@ async def test_of_a_pool_as_many_wake_as_there_are_calls_at_once() -> None:
         r.hold.set()
 
 
-async def test_idle_is_who_has_no_call_in_hand_and_has_made_none(autojump_clock: MockClock) -> None:
+async def test_a_service_without_calls_in_either_direction_is_idle(autojump_clock: MockClock) -> None:
     async with rig() as r, trio.open_nursery() as callers:
         await r.up("relay")
         r.hold = trio.Event()
@@ -131,7 +131,7 @@ async def test_a_call_that_a_service_makes_on_its_own_account_keeps_it_from_bein
         assert r.router.idle_since("relay") == ended
 
 
-async def test_one_that_tries_in_vain_to_call_another_is_not_idle(autojump_clock: MockClock) -> None:
+async def test_a_service_whose_own_call_is_still_waiting_is_not_idle(autojump_clock: MockClock) -> None:
     async with rig() as r:
         await r.up("relay")
         assert r.of_its_own is not None
@@ -161,7 +161,7 @@ async def test_a_call_whose_service_is_stopped_instead_is_refused() -> None:
     assert "stopped on request" in refused[0].failure.message
 
 
-async def test_a_call_that_comes_before_the_first_start_says_who_is_waited_for() -> None:
+async def test_a_call_before_the_first_start_names_the_service_it_waits_for() -> None:
     async with rig(up=False) as r, trio.open_nursery() as callers:
         asked: list[str] = []
         r.router.wake_with(asked.append)

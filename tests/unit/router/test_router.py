@@ -36,7 +36,7 @@ async def test_call_reaches_its_handler_and_comes_back() -> None:
         assert await call(r, Say(text="hello")) == {"text": "hello", "generation": 1, "caller": "client"}
 
 
-async def test_own_failure_of_an_operation_arrives_as_it_was_raised() -> None:
+async def test_an_operation_s_own_failure_arrives_unchanged() -> None:
     async with rig() as r:
         with pytest.raises(OperationError, match="it failed") as caught:
             await call(r, Say(text="fail"))
@@ -58,7 +58,7 @@ async def test_failure_of_a_read_never_says_that_it_may_have_been_done(kind: typ
             assert [outcome.failure.executed for outcome in outcomes if isinstance(outcome, kind)] == [executed]
 
 
-async def test_result_written_as_json_is_passed_on_as_it_is_to_who_wants_it_so() -> None:
+async def test_a_result_written_as_json_is_passed_on_unchanged_to_callers_that_accept_it() -> None:
     async with rig() as r:
         as_written = await call(r, Say(text="written"), written=True)
         assert isinstance(as_written, Raw)
@@ -295,7 +295,7 @@ async def test_cancelling_the_caller_stops_the_handler_and_frees_its_place() -> 
         assert (await call(r, Say(text="next")))["text"] == "next"
 
 
-async def test_deadline_stops_the_handler_and_is_told(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_deadline_stops_the_handler_and_is_reported(autojump_clock: trio.testing.MockClock) -> None:
     async with rig() as r:
         r.hold = trio.Event()
         with pytest.raises(Timeout) as caught:
@@ -304,7 +304,7 @@ async def test_deadline_stops_the_handler_and_is_told(autojump_clock: trio.testi
         await r.until(lambda: r.stopped == ["slow"])
 
 
-async def test_call_that_was_never_delivered_is_told_as_not_executed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_undelivered_call_is_reported_as_not_executed(autojump_clock: trio.testing.MockClock) -> None:
     async with rig(up=False) as r:
         with pytest.raises(Timeout) as caught:
             await call(r, Write(text="x"), timeout_s=3)

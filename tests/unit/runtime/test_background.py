@@ -35,7 +35,7 @@ async def test_work_pauses_on_a_full_disk_and_goes_on(autojump_clock: object, er
     assert env.told[-1] == {"indexing": ""}
 
 
-async def test_any_other_error_ends_it(autojump_clock: object) -> None:
+async def test_any_other_error_ends_background_work(autojump_clock: object) -> None:
     async def work() -> None:
         await trio.lowlevel.checkpoint()
         raise OSError(errno.ENOENT, "no such file")

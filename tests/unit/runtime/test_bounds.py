@@ -41,7 +41,7 @@ async def test_long_texts_are_cut() -> None:
     assert sent(theirs) == Progress(1, 1, 2, "x" * frames.TEXT_CHARS)
 
 
-async def test_much_info_is_cut() -> None:
+async def test_long_info_is_cut() -> None:
     outgoing, theirs = both()
     launch = LaunchConfig(
         service="honest", module="", generation=1, operations=(), parent_pid=0, data_dir="/", roots=()
@@ -57,7 +57,7 @@ async def test_much_info_is_cut() -> None:
         outgoing.channel.close()
 
 
-async def test_call_with_all_the_time_there_is_has_weeks(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_call_without_a_deadline_has_weeks(autojump_clock: trio.testing.MockClock) -> None:
     outgoing, theirs = both()
     with trio.move_on_after(1):
         await outgoing.raw("op", frames.pack_body({}), limit_s=1e12)
@@ -67,7 +67,7 @@ async def test_call_with_all_the_time_there_is_has_weeks(autojump_clock: trio.te
     assert isinstance(sent(theirs), Cancel)
 
 
-async def test_parameters_that_are_larger_than_a_link_carries_are_refused_here() -> None:
+async def test_parameters_larger_than_the_link_allows_are_refused_by_the_caller() -> None:
     outgoing, theirs = both()
     with pytest.raises(InvalidParams, match="parameters of more than"):
         await outgoing.raw("op", bytes(frames.MAX_MESSAGE_BYTES + 1), limit_s=1)

@@ -68,7 +68,7 @@ def test_the_model_reads_all_of_each_piece_with_its_title_and_headings(kind: str
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-def test_pieces_are_the_text_and_stand_in_the_lines_that_they_name(kind: str) -> None:
+def test_pieces_contain_the_text_of_the_lines_they_name(kind: str) -> None:
     text = TEXTS[kind]
     lines = text.split("\n")
     for kind_of, found in pieces(text, "t").items():
@@ -81,7 +81,7 @@ def test_pieces_are_the_text_and_stand_in_the_lines_that_they_name(kind: str) ->
             assert own[0].strip()
 
 
-def test_windows_of_other_models_are_filled_and_never_overrun() -> None:
+def test_pieces_fill_other_models_windows_and_never_exceed_them() -> None:
     for window in (64, 128, 502):
         small = Measure(window, "", lambda: MEASURE._count)
         for found in pieces(TEXTS["prose"], "t", small).values():
@@ -90,7 +90,7 @@ def test_windows_of_other_models_are_filled_and_never_overrun() -> None:
             assert sum(sizes) / len(sizes) > window / 2
 
 
-def test_all_pieces_of_a_text_stand_under_the_line_alone_at_its_top() -> None:
+def test_a_single_first_line_is_the_title_of_all_pieces() -> None:
     title = "Heat transfer in slip flow at low densities"
     found = passages(f"\n{title}\n\n{TEXTS['prose']}", "text/plain; charset=utf-8", "n.txt", MEASURE)
     assert len(found) > 2
@@ -110,14 +110,14 @@ def test_all_pieces_of_a_text_stand_under_the_line_alone_at_its_top() -> None:
 CHANCE = random.Random(7)
 
 
-def test_a_line_of_data_is_known_by_those_before_it() -> None:
+def test_a_line_of_data_is_recognized_by_the_lines_before_it() -> None:
     few_changes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJ" + "aB1cD2" * 3 + "klmnopqrstuvwxyzKLMNOPQRSTUVWXYZ"
     data = base64.b64encode(random.Random(1).randbytes(57)).decode()
     assert without_data([data, few_changes])[0][1] == ""
     assert without_data([few_changes])[0] == [few_changes]
 
 
-def test_all_of_a_long_text_gets_vectors_and_of_a_table_some() -> None:
+def test_a_long_text_gets_vectors_throughout_and_a_table_only_some() -> None:
     code = "\n".join(f"def f{n}(a):\n    return a + {n}\n" for n in range(4000))
     count = len(passages(code, "text/x-python", "f.py", MEASURE))
     assert count > 200
@@ -158,7 +158,7 @@ def test_data_is_left_out_and_the_text_around_it_is_not(data: str) -> None:
         "-" * 200,
     ],
 )
-def test_long_names_paths_and_rules_are_no_data(line: str) -> None:
+def test_long_names_paths_and_rules_do_not_count_as_data(line: str) -> None:
     assert without_data([line]) == ([line], 0)
 
 

@@ -43,7 +43,7 @@ def opened(path: Path, kind: Kind = Kind.SOURCE, schema: Schema = SCHEMA) -> Dat
     return Database(path / "t.db", schema, kind=kind)
 
 
-async def test_what_write_returned_is_there_after_the_process(tmp_path: Path) -> None:
+async def test_a_write_that_returned_is_on_disk_after_the_process_ends(tmp_path: Path) -> None:
     database = opened(tmp_path)
     assert await database.write(lambda db: put(db, "a")) == "a"
     # Not closed: another process sees what is on disk.
@@ -115,7 +115,7 @@ async def test_changes_that_share_a_transaction_are_each_their_own_clients(tmp_p
     database.close()
 
 
-async def test_a_change_that_was_queued_is_done_though_its_task_is_cancelled(tmp_path: Path) -> None:
+async def test_a_queued_change_is_made_even_if_its_task_is_cancelled(tmp_path: Path) -> None:
     database = opened(tmp_path)
     with trio.CancelScope() as scope:
 
@@ -128,7 +128,7 @@ async def test_a_change_that_was_queued_is_done_though_its_task_is_cancelled(tmp
     database.close()
 
 
-async def test_what_follows_a_commit_runs_before_the_next_transaction(tmp_path: Path) -> None:
+async def test_after_commit_hooks_run_before_the_next_transaction(tmp_path: Path) -> None:
     database = opened(tmp_path)
     seen: list[object] = []
     await database.write(lambda db: put(db, "a"), lambda name: seen.append((name, database.version)))
@@ -197,7 +197,7 @@ async def fill(path: Path, kind: Kind) -> None:
     database.close()
 
 
-async def test_a_damaged_page_of_a_derived_database_has_it_begun_again(tmp_path: Path) -> None:
+async def test_a_damaged_page_makes_a_derived_database_start_again(tmp_path: Path) -> None:
     await fill(tmp_path, Kind.DERIVED)
     path = tmp_path / "t.db"
     damage_page(path, pages_of(path, "item")[5])
@@ -214,7 +214,7 @@ async def test_a_damaged_page_of_a_derived_database_has_it_begun_again(tmp_path:
     database.close()
 
 
-async def test_of_what_is_put_aside_the_newest_few_are_kept_also_where_the_clock_is_put_back(tmp_path: Path) -> None:
+async def test_only_the_newest_set_aside_files_are_kept_even_if_the_clock_is_set_back(tmp_path: Path) -> None:
     future = tmp_path / f"t.db.damaged-{2**62}"
     future.write_text("of a clock that was ahead")
     for n in range(KEPT_ASIDE + 1):
@@ -262,7 +262,7 @@ async def test_a_file_that_is_no_database_does_not_keep_the_service_from_startin
     database.close()
 
 
-async def test_damage_of_an_attached_database_is_not_the_readers(tmp_path: Path) -> None:
+async def test_damage_in_an_attached_database_is_not_blamed_on_the_reading_one(tmp_path: Path) -> None:
     await fill(tmp_path, Kind.DERIVED)
     path = tmp_path / "t.db"
     damage_page(path, pages_of(path, "item")[3])
@@ -321,14 +321,14 @@ async def test_a_checkpoint_says_whether_a_reader_kept_the_log(tmp_path: Path) -
     database.close()
 
 
-async def test_a_private_file_is_its_owners(tmp_path: Path) -> None:
+async def test_a_private_file_is_accessible_to_its_owner_only(tmp_path: Path) -> None:
     database = Database(tmp_path / "t.db", SCHEMA, kind=Kind.SOURCE)
     await database.write(lambda db: put(db, "a"))
     assert {file.stat().st_mode & 0o777 for file in files_in(tmp_path)} == {0o600}
     database.close()
 
 
-async def test_constraints_come_through_as_they_are(tmp_path: Path) -> None:
+async def test_constraint_errors_are_passed_through(tmp_path: Path) -> None:
     database = opened(tmp_path)
     with pytest.raises(apsw.ConstraintError):
         await database.write(lambda db: put(db, "first"))

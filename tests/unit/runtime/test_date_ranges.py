@@ -66,7 +66,7 @@ NOW = datetime.datetime(2026, 3, 18, 15, 30, tzinfo=datetime.UTC)
         ("die letzten 7 Tage", "2026-03-11T15:30", "2026-03-18T15:30:00.000001"),
     ],
 )
-def test_range_starts_and_ends_where_its_words_say(text: str, since: str | None, until: str | None) -> None:
+def test_a_range_in_words_has_the_right_start_and_end(text: str, since: str | None, until: str | None) -> None:
     """`until` is the first moment that is not in the range any more."""
 
     def seconds(moment: str | None) -> float | None:
@@ -97,7 +97,7 @@ def test_range_starts_and_ends_where_its_words_say(text: str, since: str | None,
         "Monday 2026",
     ],
 )
-def test_what_is_no_range_is_refused(text: str) -> None:
+def test_invalid_ranges_are_refused(text: str) -> None:
     with pytest.raises((ValueError, OverflowError)):
         date_range(text, NOW.timestamp())
 

@@ -32,15 +32,15 @@ def test_a_duration_leads_to_a_time(text: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["2 moons", "6 m", "3 fortnights", "1 M"])
-def test_an_unknown_unit_is_refused_with_those_there_are(text: str) -> None:
+def test_an_unknown_unit_is_refused_with_the_known_ones(text: str) -> None:
     with pytest.raises(ValueError, match="unknown unit; write a number and s, min, h, d, w, mo"):
         times.after(text, FROM_NS)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2026-02-01", "1.5 h", "-3 d", "1h30min", "d"])
-def test_what_is_no_duration_is_left_to_others(text: str) -> None:
+def test_texts_that_are_no_durations_are_left_to_other_parsers(text: str) -> None:
     assert times.after(text, FROM_NS) is None
 
 
-def test_a_duration_beyond_the_calendar_is_the_last_instant_there_is() -> None:
+def test_a_duration_beyond_the_calendar_ends_at_the_last_possible_instant() -> None:
     assert times.after("999999 years", FROM_NS) == 2**63 - 1

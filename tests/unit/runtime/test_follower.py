@@ -118,7 +118,7 @@ async def test_a_first_scan_and_then_every_change(autojump_clock: object) -> Non
     assert heard.reasons[-1] == ""
 
 
-async def test_a_watcher_that_is_soon_back_was_not_missed(autojump_clock: object) -> None:
+async def test_a_short_outage_of_the_watcher_has_no_effect(autojump_clock: object) -> None:
     watcher, heard = PlayedWatcher(), Heard()
     async with following(watcher, heard):
         await trio.sleep(1)
@@ -145,7 +145,7 @@ async def test_a_watcher_without_its_database_is_subscribed_to_again(autojump_cl
     assert heard.sequences == [2]
 
 
-async def test_what_a_listener_could_not_take_is_told_again(autojump_clock: object) -> None:
+async def test_changes_that_a_listener_refused_are_reported_again(autojump_clock: object) -> None:
     watcher, heard = PlayedWatcher(), Heard()
     async with following(watcher, heard):
         await trio.sleep(1)

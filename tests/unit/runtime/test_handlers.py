@@ -52,6 +52,6 @@ def test_an_operation_has_one_handler() -> None:
         handlers.add(Speech(""))
 
 
-def test_a_class_without_marks_is_a_mistake() -> None:
+def test_a_class_without_marked_handlers_is_an_error() -> None:
     with pytest.raises(ValueError, match="no method that is marked"):
         Handlers(object())

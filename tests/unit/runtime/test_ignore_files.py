@@ -18,7 +18,7 @@ def test_name_that_is_not_utf_8_is_matched_like_any_other() -> None:
     assert watched.passes_over("a/", ODD, is_folder=False)
 
 
-def test_pattern_that_cannot_be_understood_is_passed_over_and_the_others_count() -> None:
+def test_invalid_pattern_is_skipped_and_the_others_apply() -> None:
     rules = rules_from(["a[z-a]\n*.log\n"], None, 0)
     assert rules.ignores("x.log", is_folder=False)
     with pytest.raises(ValueError, match="is not a valid"):
@@ -31,13 +31,13 @@ def test_more_patterns_than_one_automaton_holds_are_still_matched() -> None:
     assert not rules.ignores("foo7-bar8.txt", is_folder=False)
 
 
-def test_what_no_person_wrote_is_cut_off() -> None:
+def test_absurdly_long_ignore_files_are_truncated() -> None:
     rules = rules_from(["\n".join(["kept", *("*é*" * 400 + str(number) for number in range(2500)), "lost"])], None, 0)
     assert rules.ignores("kept", is_folder=False)
     assert not rules.ignores("lost", is_folder=False)
 
 
-def test_classes_beyond_ascii_that_no_person_wrote_are_not_read() -> None:
+def test_absurd_non_ascii_character_classes_are_not_read() -> None:
     # Each takes a millisecond to compile: 32 KiB of them kept their reader for four seconds.
     assert rules_from(["[a-\ufffd]" * 200], None, 0).ignores("x" * 200, is_folder=False)
     assert not rules_from(["[a-\ufffd]" * 300], None, 0).ignores("x" * 300, is_folder=False)

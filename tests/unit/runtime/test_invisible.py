@@ -10,7 +10,7 @@ from services.shared.text.invisible import visible, without_breaks
 
 
 @pytest.mark.parametrize("mark", ["\u00ad", "\u200b", "\u200d", "\u2060", "\ufeff", "\u200e", "\u2068"])
-def test_a_word_is_itself_with_any_mark_inside(mark: str) -> None:
+def test_invisible_marks_inside_a_word_do_not_change_it(mark: str) -> None:
     word = f"Bahnhof{mark}strasse"
     assert visible(word) == "Bahnhofstrasse"
     assert matched_by("Bahnhofstrasse", f"The {word} is one-way")

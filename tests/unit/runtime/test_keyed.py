@@ -200,7 +200,7 @@ async def test_the_content_of_a_file_says_whether_a_call_that_was_interrupted_ch
         assert file.read_bytes() == b"one!"
 
 
-async def test_the_answer_that_was_given_is_the_one_that_is_repeated(tmp_path: Path) -> None:
+async def test_a_repeated_call_gets_the_answer_that_was_given_first(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"one")
 

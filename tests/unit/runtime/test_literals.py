@@ -46,7 +46,7 @@ def pattern(chance: random.Random, depth: int) -> str:
 
 
 @pytest.mark.slow
-def test_no_text_that_matches_is_excluded_by_what_any_pattern_requires() -> None:
+def test_required_literals_never_exclude_a_matching_text() -> None:
     chance = random.Random(7)
     options = re2.Options()
     options.log_errors = False
@@ -87,7 +87,7 @@ def test_no_text_that_matches_is_excluded_by_what_any_pattern_requires() -> None
         "日",
     ],
 )  # fmt: skip
-def test_letters_are_alike_in_any_case_wherever_one_of_the_libraries_thinks_so(same: str) -> None:
+def test_letters_count_as_equal_if_either_library_folds_them(same: str) -> None:
     for one in same:
         for literal in (True, False):
             query = trigrams_of(f"x{one}yz", literal=literal, ignore_case=True)
@@ -113,7 +113,7 @@ def test_letters_are_alike_in_any_case_wherever_one_of_the_libraries_thinks_so(s
         (r"(?P<x>one)\s+\1two", "one two"),
     ],
 )
-def test_a_text_without_what_is_needed_is_excluded(pattern: str, needed: str) -> None:
+def test_a_text_without_a_required_literal_is_excluded(pattern: str, needed: str) -> None:
     query = trigrams_of(pattern)
     words = [one.split("|") for one in needed.split()]
     assert fulfils(query, " ".join(one[-1] for one in words))

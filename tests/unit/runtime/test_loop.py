@@ -153,7 +153,7 @@ async def line(
         nursery.cancel_scope.cancel()
 
 
-async def test_drain_finishes_calls_in_hand_refuses_new_ones_and_says_bye(
+async def test_drain_finishes_calls_in_flight_refuses_new_ones_and_says_bye(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     waiter = Waiter()
@@ -172,7 +172,7 @@ async def test_drain_finishes_calls_in_hand_refuses_new_ones_and_says_bye(
         assert kernel.error is None
 
 
-async def test_what_can_open_no_more_files_ends_and_leaves_its_calls_to_the_next(
+async def test_a_service_out_of_descriptors_ends_and_leaves_its_calls_to_the_next_generation(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     waiter = Waiter()
@@ -219,7 +219,7 @@ async def test_time_left_ends_the_handler(autojump_clock: trio.testing.MockClock
         assert trio.current_time() < 50
 
 
-async def test_defect_in_a_handler_is_told_without_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+async def test_defect_in_a_handler_is_reported_without_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     async with line(Waiter()) as kernel:
         await kernel.begin()
         kernel.call(1, -1)
@@ -256,7 +256,7 @@ async def test_ping_is_answered_while_calls_run() -> None:
         assert (pong.n, pong.in_flight, pong.info) == (9, 1, {"colour": "blue"})
 
 
-async def test_parameters_that_are_none_are_refused() -> None:
+async def test_invalid_parameters_are_refused() -> None:
     async with line(Waiter()) as kernel:
         await kernel.begin()
         # Those of another service may be anything.

@@ -51,7 +51,7 @@ async def test_memory_goes_back_once_after_work(autojump_clock: trio.testing.Moc
     assert len(await given_after([*busy, *at_rest, *again])) == 2
 
 
-async def test_who_did_little_or_works_on_keeps_it(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_process_that_did_little_or_is_busy_keeps_its_memory(autojump_clock: trio.testing.MockClock) -> None:
     assert await given_after([WORTH_S / 2] * 6) == []
     assert await given_after([WORTH_S * n for n in range(1, 12)]) == []
 

@@ -31,7 +31,7 @@ def limited_to(*roots: str) -> Iterator[None]:
         grants.current.reset(token)
 
 
-def test_other_roots_are_neither_held_nor_opened_nor_named(both: Roots) -> None:
+def test_other_roots_are_neither_open_nor_accessible_nor_listed(both: Roots) -> None:
     mine, theirs = both
     note = f"{theirs}/note.md"
     with limited_to(mine):

@@ -64,7 +64,7 @@ async def running(feed: PlayedFeed) -> AsyncIterator[Outbox[list[str]]]:
         nursery.cancel_scope.cancel()
 
 
-async def test_all_is_delivered_in_batches_after_one_comparison(autojump_clock: object) -> None:
+async def test_everything_is_delivered_in_batches_after_one_comparison(autojump_clock: object) -> None:
     feed = PlayedFeed()
     feed.keys = ["a", "b", "c"]
     async with running(feed):
@@ -74,7 +74,7 @@ async def test_all_is_delivered_in_batches_after_one_comparison(autojump_clock: 
     assert not feed.keys
 
 
-async def test_a_key_that_comes_while_a_batch_is_under_way_is_not_left_lying(autojump_clock: object) -> None:
+async def test_a_key_added_during_a_batch_is_delivered(autojump_clock: object) -> None:
     feed = PlayedFeed()
     async with running(feed) as outbox:
         await trio.sleep(1)
@@ -92,7 +92,7 @@ async def test_a_key_that_comes_while_a_batch_is_under_way_is_not_left_lying(aut
     assert feed.delivered == [["late"]]
 
 
-async def test_a_far_end_that_was_away_is_compared_with_again(autojump_clock: object) -> None:
+async def test_an_unavailable_far_end_is_compared_again_when_it_returns(autojump_clock: object) -> None:
     feed = PlayedFeed()
     feed.keys = ["a"]
     feed.failures = [Unavailable("gone"), Unavailable("gone")]
@@ -106,7 +106,7 @@ async def test_a_far_end_that_was_away_is_compared_with_again(autojump_clock: ob
     assert feed.compared == 3
 
 
-async def test_another_far_end_is_compared_with_and_nothing_struck(autojump_clock: object) -> None:
+async def test_a_new_far_end_is_compared_and_no_key_is_dropped(autojump_clock: object) -> None:
     feed = PlayedFeed()
     feed.keys, feed.is_other = ["a"], True
     async with running(feed):
@@ -161,7 +161,7 @@ async def test_pages_are_read_to_the_last() -> None:
     assert asked == ["", "b"]
 
 
-async def test_a_far_end_that_begins_again_is_compared_with_again_and_told_once_it_has_everything(
+async def test_a_far_end_that_restarts_empty_is_compared_again_and_notified_once_complete(
     autojump_clock: object,
 ) -> None:
     feed = PlayedFeed()

@@ -95,7 +95,7 @@ def test_a_user_of_its_own_can_touch_nothing_but_its_folder(folder: Path) -> Non
     assert (kept.stat().st_uid, kept.read_text()) == (0, "root again")
 
 
-def test_root_without_privileges_has_its_own_folder_and_no_power_over_others(folder: Path) -> None:
+def test_root_without_privileges_can_use_only_its_own_folder(folder: Path) -> None:
     after_giving_up(
         folder,
         """

@@ -122,7 +122,7 @@ def test_programs_reach_other_machines_only_with_a_network(tmp_path: Path, netwo
     ("hidden", "visible"),
     [((), ["/"]), (("/a/b",), ["/a/c", "/a/d", "/e"]), (("/a/b", "/a/d"), ["/a/c", "/e"]), (("/a",), ["/e"])],
 )
-def test_around_names_the_least_that_holds_the_rest(
+def test_around_returns_the_fewest_folders_without_the_hidden_ones(
     tmp_path: Path, hidden: tuple[str, ...], visible: list[str]
 ) -> None:
     for each in ("a/b", "a/c", "a/d", "e/f"):

@@ -87,7 +87,7 @@ def test_a_dry_run_and_no_change_leave_the_file_itself(tmp_path: Path, roots: Ro
     assert (file.stat().st_ino, file.read_bytes()) == (inode, b"one")
 
 
-def test_what_may_not_be_written_is_said_with_its_field(tmp_path: Path) -> None:
+def test_forbidden_writes_are_refused_with_the_field(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_bytes(b"one")
     with pytest.raises(Denied) as refused:

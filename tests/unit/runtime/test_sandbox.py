@@ -169,7 +169,7 @@ def test_own_folder_serves_databases_and_temporary_files(tmp_path: Path) -> None
 
 @pytest.mark.slow
 @needs_landlock
-def test_databases_spill_into_the_own_folder_whichever_sqlite_was_loaded_before_the_walls(tmp_path: Path) -> None:
+def test_sqlite_spills_into_the_service_s_folder_even_if_it_was_loaded_before_the_sandbox(tmp_path: Path) -> None:
     out = confined(
         tmp_path,
         """

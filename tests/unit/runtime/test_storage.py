@@ -72,12 +72,12 @@ def test_a_database_that_may_only_be_read_is_named(insert: Callable[[Path], None
 @pytest.mark.parametrize(
     "error", [ValueError("full"), KeyError(13), FileNotFoundError(2, "not there"), apsw.BusyError()]
 )
-def test_other_errors_are_none_of_the_disk(error: Exception, tmp_path: Path) -> None:
+def test_other_errors_are_not_blamed_on_the_disk(error: Exception, tmp_path: Path) -> None:
     assert trouble_of(error) == ""
     assert disk_full(error, tmp_path) is None
 
 
-def test_descriptors_are_looked_for_in_all_that_led_to_an_error() -> None:
+def test_lack_of_descriptors_is_found_anywhere_in_an_error_s_causes() -> None:
     first, second = ValueError("first"), ValueError("second")
     # As where the error of one task is raised again while another's is handled, and the other way round.
     first.__context__, second.__context__ = second, first
@@ -86,5 +86,5 @@ def test_descriptors_are_looked_for_in_all_that_led_to_an_error() -> None:
     assert starved_of(first) == "open files"
 
 
-def test_lack_of_threads_is_known() -> None:
+def test_lack_of_threads_is_recognized() -> None:
     assert starved_of(RuntimeError("can't start new thread")) == "threads"

@@ -55,7 +55,7 @@ def machine(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def test_numbers_are_those_of_the_systems_headers(machine: str) -> None:
+def test_system_call_numbers_match_the_system_headers(machine: str) -> None:
     path = next(filter(Path.exists, HEADERS[machine]), None)
     if path is None:
         pytest.skip("the headers of Linux are not installed")
@@ -69,7 +69,7 @@ def test_numbers_are_those_of_the_systems_headers(machine: str) -> None:
     assert {name: ours[name] for name in known} == {name: headers[name] for name in known}
 
 
-def test_a_service_without_a_purpose_has_all_that_touches_only_itself(machine: str) -> None:
+def test_a_plain_service_may_use_calls_that_affect_only_itself(machine: str) -> None:
     for name in syscalls.numbers(machine).keys() - syscalls._checks(PID, network=False, gpu=False).keys():
         assert call(machine, name, 2**64 - 1, 2**64 - 1, 2**64 - 1) == ALLOW, name
 
@@ -82,11 +82,11 @@ def test_calls_that_are_newer_and_clone3_are_not_implemented(machine: str, numbe
 @pytest.mark.parametrize(
     "number", [424, 425, 426, 427, 428, 429, 430, 431, 432, 433, 434, 438, 440, 442, 447, 448, 467]
 )
-def test_calls_of_other_processes_rings_and_mounts_are_refused_to_all(machine: str, number: int) -> None:
+def test_calls_on_other_processes_io_rings_and_mounts_are_refused_to_all(machine: str, number: int) -> None:
     assert verdict(machine, number, **ALL) == REFUSE
 
 
-def test_what_takes_another_process_or_a_program_is_refused_to_all() -> None:
+def test_calls_that_create_processes_or_run_programs_are_refused_to_all() -> None:
     x86 = {"fork": 57, "vfork": 58, "execve": 59, "ptrace": 101, "tkill": 200, "process_vm_writev": 311, "keyctl": 250,
            "bpf": 321, "perf_event_open": 298, "userfaultfd": 323, "setns": 308, "unshare": 272, "mount": 165,
            "open_by_handle_at": 304, "chmod": 90, "shmat": 30, "setuid": 105, "kcmp": 312}  # fmt: skip
@@ -97,7 +97,7 @@ def test_what_takes_another_process_or_a_program_is_refused_to_all() -> None:
             assert verdict(machine, number, **ALL) == REFUSE, name
 
 
-def test_what_cuda_listens_on_connects_to_nothing(machine: str) -> None:
+def test_the_socket_that_cuda_listens_on_cannot_connect(machine: str) -> None:
     assert call(machine, "socket", 1, 5 | 0o2000000, gpu=True) == ALLOW
     for family, kind in ((1, 1), (1, 2), (2, 1), (2, 5), (16, 3)):
         assert call(machine, "socket", family, kind, gpu=True) == REFUSE
@@ -107,12 +107,12 @@ def test_what_cuda_listens_on_connects_to_nothing(machine: str) -> None:
     assert call(machine, "socket", 1, 5, gpu=True, network=True) == REFUSE
 
 
-def test_another_processor_s_calls_are_refused(machine: str) -> None:
+def test_calls_of_another_architecture_are_refused(machine: str) -> None:
     assert verdict(machine, 3, arch=0x40000003) == REFUSE
 
 
 @pytest.mark.parametrize("name", ["connect", "sendmmsg", "accept", "fchmod", "mknodat", "inotify_init1"])
-def test_each_purpose_adds_its_own(machine: str, name: str) -> None:
+def test_each_purpose_adds_its_own_calls(machine: str, name: str) -> None:
     arguments = (0, 0, 0o010644) if name == "mknodat" else ()
     adding = {"connect": "network", "sendmmsg": "network", "fchmod": "attributes",
               "mknodat": "attributes", "inotify_init1": "watches"}.get(name, "connections")  # fmt: skip
@@ -188,7 +188,7 @@ def test_arguments_decide_where_another_process_could_be_meant(
         ("mmap", (0, 4096, 3, 0x23), REFUSE),
     ],
 )
-def test_files_flags_and_memory_that_is_shared_are_for_no_service_but_where_a_driver_needs_them(
+def test_file_flags_and_shared_memory_are_allowed_only_if_a_driver_needs_them(
     machine: str, name: str, arguments: tuple[int, ...], expected: str | int
 ) -> None:
     assert call(machine, name, *arguments, **{**ALL, "gpu": False}) == expected
@@ -206,7 +206,7 @@ def test_files_flags_and_memory_that_is_shared_are_for_no_service_but_where_a_dr
         ("sendmsg", (3, 0, 0x20004000), REFUSE),
     ],
 )
-def test_without_the_network_nothing_is_sent_but_on_connections(
+def test_without_network_access_data_is_sent_only_on_existing_connections(
     machine: str, name: str, arguments: tuple[int, ...], expected: str | int
 ) -> None:
     assert call(machine, name, *arguments, connections=True) == expected

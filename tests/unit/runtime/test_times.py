@@ -36,7 +36,7 @@ NOW = datetime.datetime(2026, 3, 18, 15, 30, 0, 500_000, tzinfo=datetime.UTC)
         ("14 September 2025", "2025-09-14T00:00:00Z", "2025-09-14T23:59:59.999999999Z"),
     ],
 )
-def test_words_name_their_first_moment_or_their_last(words: str, first: str, last: str) -> None:
+def test_a_time_in_words_is_its_first_moment_or_its_last(words: str, first: str, last: str) -> None:
     now = NOW.timestamp()
     assert [times.rfc3339(times.parse(words, end=end, now=now)) for end in (False, True)] == [first, last]
 

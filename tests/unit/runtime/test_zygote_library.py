@@ -30,7 +30,7 @@ def loaded() -> list[str]:
     return found
 
 
-def test_what_is_wanted_is_loaded_before_what_is_not(modules: list[str]) -> None:
+def test_requested_modules_are_loaded_before_others(modules: list[str]) -> None:
     library = Library(modules)
     library.load_next(modules[2])
     assert loaded() == [modules[2]]
@@ -45,7 +45,7 @@ def test_what_is_wanted_is_loaded_before_what_is_not(modules: list[str]) -> None
     assert library.report().complete
 
 
-def test_module_that_cannot_be_loaded_is_told_and_left_out(modules: list[str]) -> None:
+def test_module_that_cannot_be_loaded_is_reported_and_left_out(modules: list[str]) -> None:
     library = Library(["no.such.module", *modules])
     while not library.is_complete():
         library.load_next()
@@ -53,7 +53,7 @@ def test_module_that_cannot_be_loaded_is_told_and_left_out(modules: list[str]) -
     assert list(library.report().failed) == ["no.such.module"]
 
 
-def test_what_is_on_demand_is_loaded_only_when_it_is_wanted(modules: list[str]) -> None:
+def test_on_demand_modules_are_loaded_only_when_requested(modules: list[str]) -> None:
     library = Library(modules[:1], on_demand=[modules[0], modules[1], modules[2]])
     library.load_next()
     assert library.is_complete()

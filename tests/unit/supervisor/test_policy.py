@@ -213,7 +213,7 @@ def test_dependency_that_a_person_stops_holds_nobody_back() -> None:
 # A person's wishes.
 
 
-def test_late_restart_never_resurrects_what_a_person_stopped() -> None:
+def test_late_restart_never_resurrects_a_manually_stopped_service() -> None:
     world = booted()
     world.die("a")
     world.die("a")
@@ -252,7 +252,7 @@ def test_start_during_a_manual_stop_starts_once_the_old_process_is_gone() -> Non
     assert world.said() == "+a2"
 
 
-def test_manual_restart_is_of_that_service_only_and_counts_for_nothing() -> None:
+def test_manual_restart_concerns_that_service_only_and_does_not_count_as_a_death() -> None:
     world = booted()
     for n in range(1, 50):
         world.happen(RestartAsked("b"))
@@ -382,6 +382,6 @@ def test_end_of_the_system_withdraws_restarts_under_way() -> None:
         ((service("a", depends_on=("b",)), service("b", depends_on=("a",))), "depend on each other in a cycle"),
     ],
 )
-def test_tree_that_makes_no_sense_is_refused_with_the_field(specs: tuple[ServiceSpec, ...], says: str) -> None:
+def test_an_invalid_supervision_tree_is_refused_with_the_field(specs: tuple[ServiceSpec, ...], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         World(*specs)

@@ -111,7 +111,7 @@ def test_every_service_ends_up_running_or_stopped_for_a_reason(
 
 @pytest.mark.slow
 @given(plans(), events, names)
-def test_what_a_person_stopped_stays_stopped_whatever_happens_to_others(
+def test_a_manually_stopped_service_stays_stopped_whatever_happens_to_others(
     specs: tuple[ServiceSpec, ...], happened: list[tuple[object, ...]], stopped: str
 ) -> None:
     world = World(*specs, starts_ready=False, ends_at_once=False).boot()

@@ -101,7 +101,7 @@ def test_nothing_rests_or_wakes_while_the_system_ends() -> None:
     assert (w.said(), w.state("a")) == ("+a1 -a1", ServiceState.STOPPED)
 
 
-def test_word_of_an_earlier_generation_s_idleness_is_late() -> None:
+def test_an_idle_report_of_an_earlier_generation_is_ignored() -> None:
     w = world()
     w.happen(Wanted("a"), Idle("a", 1))
     assert w.alive == {"a": 2, "b": 1}

@@ -26,7 +26,7 @@ LOOP, WORKER = "7", "8"
         ("S", 1, 80, 0.08),
     ],
 )
-def test_what_counts_is_sleep_and_processor_time(
+def test_sleep_and_processor_time_decide_whether_a_loop_is_blocked(
     state: str, loop_ms: int, worker_ms: int, counts_s: float | None
 ) -> None:
     before = Activity(state, {LOOP: 5_000_000, WORKER: 9_000_000})

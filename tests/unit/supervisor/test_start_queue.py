@@ -32,7 +32,7 @@ async def all_wanted(queue: StartQueue) -> AsyncIterator[list[str]]:
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
-async def test_they_start_in_order_one_for_each_that_ends(at_once: int) -> None:
+async def test_queued_starts_run_in_order_as_earlier_ones_end(at_once: int) -> None:
     queue = StartQueue(NAMES, at_once)
     async with all_wanted(queue) as begun:
         assert begun == list(NAMES[:at_once])

@@ -42,7 +42,7 @@ async def test_router_hears_ready_once_and_only_after_the_hello(autojump_clock: 
 @pytest.mark.parametrize(
     "wrong", [{"protocol": 99}, {"service": "b"}, {"generation": 2}, {"pid": 1}, {"twice": 1}, {"ready": 1}]
 )
-async def test_hello_of_another_is_a_broken_protocol(
+async def test_hello_of_another_service_is_a_protocol_violation(
     autojump_clock: trio.testing.MockClock, wrong: dict[str, int | str]
 ) -> None:
     async def act(actor: Actor) -> None:
@@ -149,7 +149,7 @@ async def test_slow_but_steady_pongs_are_no_hang(autojump_clock: trio.testing.Mo
         assert troupe.report().generation == 1
 
 
-def test_time_that_the_kernel_overslept_is_not_blamed_on_the_service() -> None:
+def test_time_in_which_the_kernel_itself_was_late_is_not_blamed_on_the_service() -> None:
     liveness = Liveness(timeout_s=10)
     liveness.ping(now=0)
     assert liveness.hung_for(now=9, overslept_s=0) is None
@@ -326,7 +326,7 @@ async def test_recovery_times_are_kept_for_each_death(autojump_clock: trio.testi
         assert troupe.report().restarts == 3
 
 
-async def test_status_says_what_the_service_says_of_itself(autojump_clock: trio.testing.MockClock) -> None:
+async def test_status_shows_the_service_s_own_report(autojump_clock: trio.testing.MockClock) -> None:
     async with staged(service("a")) as troupe:
         await troupe.ready()
         await trio.sleep(5.5)
@@ -337,7 +337,7 @@ async def test_status_says_what_the_service_says_of_itself(autojump_clock: trio.
         assert msgspec.json.decode(msgspec.json.encode(report))["how"] == "acted"
 
 
-async def test_unknown_service_is_named_with_those_there_are(autojump_clock: trio.testing.MockClock) -> None:
+async def test_unknown_service_is_named_with_the_known_ones(autojump_clock: trio.testing.MockClock) -> None:
     async with staged(service("a"), service("b")) as troupe:
         for wish in (troupe.supervisor.start, troupe.supervisor.stop, troupe.supervisor.restart):
             with pytest.raises(InvalidParams, match="there is no service 'c'; services: a, b"):

@@ -17,7 +17,7 @@ from proto.host.environment import environment
 MIB = 2**20
 
 
-def test_log_goes_on_where_it_ended_until_it_is_full(tmp_path: Path) -> None:
+def test_log_is_appended_to_until_it_is_full(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(b"x" * 4090)
     log = ServiceLog(tmp_path, "a", 4096)
     os.write(log.fd, b"some\n")
@@ -29,7 +29,7 @@ def test_log_goes_on_where_it_ended_until_it_is_full(tmp_path: Path) -> None:
     assert (tmp_path / "a.log.1").read_bytes() == b"x" * 4090 + b"some\n"
 
 
-async def test_no_flood_gets_past_the_limit_of_a_log_and_its_last_words_are_there(tmp_path: Path) -> None:
+async def test_a_flood_does_not_exceed_the_limit_of_a_log_and_its_last_lines_are_kept(tmp_path: Path) -> None:
     log = ServiceLog(tmp_path, "a", 128 * 1024)
     flood = "import os\nfor _ in range(400): os.write(1, b'x' * 16384)\nos.write(1, b'the end\\n')\n"
     most = 0
@@ -45,7 +45,7 @@ async def test_no_flood_gets_past_the_limit_of_a_log_and_its_last_words_are_ther
     assert 128 * 1024 < most <= 2 * 128 * 1024
 
 
-def test_a_log_whose_file_was_moved_begins_anew(tmp_path: Path) -> None:
+def test_a_log_whose_file_was_moved_is_created_again(tmp_path: Path) -> None:
     log = ServiceLog(tmp_path, "a", 4096)
     os.write(log.fd, b"old\n")
     log.renew()
@@ -91,7 +91,7 @@ def test_last_words_are_the_generations_own(tmp_path: Path) -> None:
     log.close()
 
 
-def test_memory_counts_what_is_its_own_and_not_what_is_mapped_from_files(tmp_path: Path) -> None:
+def test_memory_counts_private_pages_and_not_mapped_files(tmp_path: Path) -> None:
     before = processes.memory_bytes(os.getpid())
     assert before is not None
     path = tmp_path / "index"
@@ -123,7 +123,7 @@ def test_session_is_found_behind_a_name_with_parentheses() -> None:
         assert processes.session_of(process.pid) == os.getsid(0)
 
 
-def test_kills_for_want_of_memory_are_counted_by_somebody() -> None:
+def test_out_of_memory_kills_are_counted() -> None:
     assert processes.OomCounter().read() >= 0
 
 

@@ -66,7 +66,7 @@ def timers_of(bench: Bench, now: float = 1_000_000_000.0) -> Timers:
     return Timers(bench.database, bench.tasks, Limits(bench.settings), lambda: now)
 
 
-async def test_a_token_made_anew_under_a_revoked_name_has_none_of_its_tasks_and_timers(
+async def test_a_new_token_with_a_revoked_name_does_not_inherit_tasks_and_timers(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with tasks_with(tmp_path, at_once) as bench:
@@ -158,7 +158,7 @@ def mandate(grant: list[object] | None, token: str) -> str:
     return base64.b64encode(bytes(32) + body).decode()
 
 
-def test_what_belonged_to_a_name_belongs_to_the_token_that_its_mandate_has(tmp_path: Path) -> None:
+def test_tasks_of_earlier_versions_belong_to_the_token_in_their_mandate(tmp_path: Path) -> None:
     file, sha256 = tmp_path / "tasks.db", hashlib.sha256(b"secret").hexdigest()
     by_token = mandate(["ci", ["core"], [], True], sha256)
     by_issuer = mandate(["oauth:ann", [], [], False], "")

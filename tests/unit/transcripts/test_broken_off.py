@@ -102,14 +102,14 @@ async def test_a_stream_that_ends_with_done_alone_is_whole(tmp_path: Path, strea
         assert (posted.errors, posted.nodes) == ([], 0)
 
 
-async def test_nothing_that_came_is_no_reply(tmp_path: Path) -> None:
+async def test_an_empty_stream_is_not_stored_as_a_reply(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         for stream in (sse("[DONE]"), sse(chunk(""), "[DONE]"), ": wait\n\n", "data: {"):
             assert (await record(bench, "openai", ASKED, stream.encode(), partial=True)).accepted == 0
         assert (await bench.call(TranscriptStats())).total_nodes == 0
 
 
-async def test_the_next_request_continues_what_was_stored_of_a_reply(tmp_path: Path) -> None:
+async def test_the_next_request_continues_a_partially_stored_reply(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         await record(bench, "openai", ASKED, sse(*CHAT).encode(), partial=True)
         await post(bench, payload([user("How many arms?"), assistant("Five arms"), user("Go on")], "Yes"))

@@ -59,7 +59,7 @@ async def test_chats_with_one_system_prompt_are_told_apart_by_their_first_questi
         assert (await bench.call(TranscriptStats())).root_count == 1
 
 
-async def test_what_an_agent_says_in_the_users_name_is_not_the_first_question(tmp_path: Path) -> None:
+async def test_text_that_an_agent_adds_as_the_user_is_not_the_first_question(tmp_path: Path) -> None:
     around = [
         user("# AGENTS.md instructions for /w\n\nUse tabs."),
         user("<environment_context>\n<cwd>/w</cwd>\n</environment_context>"),
@@ -157,7 +157,7 @@ async def test_a_copied_history_is_counted_once_and_goes_on_being_counted_when_i
         assert (left.turns, left.tokens.input, left.tokens.estimated) == (4, 14, False)
 
 
-async def test_what_subagents_said_counts_and_names_nothing(tmp_path: Path) -> None:
+async def test_turns_of_subagents_count_but_do_not_provide_titles(tmp_path: Path) -> None:
     about = {"sessionId": "h1", "cwd": "/home/u/ci", "isSidechain": True}
     agent = [
         claude("g1", None, "user", "You are a linter. Report.") | about,

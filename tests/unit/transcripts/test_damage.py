@@ -45,7 +45,7 @@ DAMAGED: dict[str, Sequence[Json | str]] = {
 
 
 @pytest.mark.parametrize("records", DAMAGED.values(), ids=DAMAGED)
-async def test_what_follows_damage_continues_the_last_turn_and_the_damage_is_named(
+async def test_records_after_damage_continue_the_last_turn_and_the_damage_is_named(
     tmp_path: Path, records: Sequence[Json | str]
 ) -> None:
     async with serving(tmp_path) as bench:

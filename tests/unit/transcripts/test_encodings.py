@@ -81,12 +81,14 @@ def _unfinished_zstd(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("encoding", "encode"), [("gzip", _unfinished_gzip), ("br", _unfinished_brotli), ("zstd", _unfinished_zstd)]
 )
-def test_what_a_server_never_finished_compressing_is_read(encoding: str, encode: Callable[[bytes], bytes]) -> None:
+def test_an_unfinished_compressed_body_is_read_as_far_as_it_goes(
+    encoding: str, encode: Callable[[bytes], bytes]
+) -> None:
     assert ingest.decoded(encode(RESPONSE), encoding) == RESPONSE
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd", "br"])
-def test_what_grows_beyond_what_is_kept_is_refused_and_not_cut(encoding: str) -> None:
+def test_a_body_that_decompresses_beyond_the_limit_is_refused_and_not_cut(encoding: str) -> None:
     assert len(ingest.decoded(ENCODINGS[encoding](bytes(100_000)), encoding, 100_000)) == 100_000
     with pytest.raises(Unreadable, match="exceeds"):
         ingest.decoded(ENCODINGS[encoding](bytes(3_000_000)), encoding, 100_000)

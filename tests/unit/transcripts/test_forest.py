@@ -105,7 +105,7 @@ async def test_the_same_words_to_another_model_are_another_node(tmp_path: Path) 
         assert await counted(bench) == (4, 2, 2)
 
 
-async def test_every_node_has_the_name_of_its_content(tmp_path: Path) -> None:
+async def test_every_node_is_named_by_the_hash_of_its_content(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         await talk(bench, 4, model="small", answered_by="small-2026", agent_name="ünïcode")
         histories = await bench.call(TranscriptHistories())
@@ -119,7 +119,7 @@ async def test_every_node_has_the_name_of_its_content(tmp_path: Path) -> None:
             parent = node.hash
 
 
-async def test_a_deleted_turn_is_found_by_no_means_and_not_in_the_files(tmp_path: Path) -> None:
+async def test_a_deleted_turn_cannot_be_found_and_is_not_in_the_files(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         head = await talk(bench, 3)
         secret = await post(bench, payload([user("tell me")], "the zanzibar protocol"))
@@ -154,7 +154,7 @@ async def test_a_deleted_turn_that_others_follow_leaves_an_empty_place(tmp_path:
             assert db.execute("SELECT count(*) FROM node").fetchone() == (2,)
 
 
-async def test_descendants_go_too_where_that_is_asked_for(tmp_path: Path) -> None:
+async def test_descendants_are_deleted_too_on_request(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         head = await talk(bench, 3)
         history = await bench.call(TranscriptHistory(hash=head))
@@ -164,7 +164,7 @@ async def test_descendants_go_too_where_that_is_asked_for(tmp_path: Path) -> Non
         assert await counted(bench) == (1, 1, 1)
 
 
-async def test_what_is_barred_does_not_come_back_with_a_clients_history(tmp_path: Path) -> None:
+async def test_barred_turns_do_not_come_back_with_a_client_s_history(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         said = [user("my word is zanzibar")]
         first = await post(bench, payload(said, "noted"))
@@ -178,7 +178,7 @@ async def test_what_is_barred_does_not_come_back_with_a_clients_history(tmp_path
         assert (await bench.call(TranscriptsSearch(query="zanzibar"))).results == []
 
 
-async def test_what_was_deleted_and_is_posted_anew_is_kept_anew(tmp_path: Path) -> None:
+async def test_deleted_turns_that_are_posted_again_are_stored_again(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         first = await post(bench, payload([user("a")], "b"))
         await bench.call(TranscriptDelete(hash=first.head_hash))
@@ -187,7 +187,7 @@ async def test_what_was_deleted_and_is_posted_anew_is_kept_anew(tmp_path: Path) 
         assert await bench.call(TranscriptNode(hash=first.head_hash)) is not None
 
 
-async def test_a_hash_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
+async def test_an_unknown_hash_is_reported_as_not_found(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         assert await bench.call(TranscriptNode(hash="0" * 64)) is None
         assert await bench.call(TranscriptHistory(hash="zz")) is None

@@ -34,7 +34,7 @@ def frame(blocks: list[Block], role: str, parent: str = "", agent: str = "") -> 
     return canonical(content_json(blocks), role=role, model="test-model", provider="openai", agent=agent, parent=parent)
 
 
-def test_known_names() -> None:
+def test_known_contents_have_their_known_hashes() -> None:
     asked = frame([text_block("How do I set up logging?")], "user")
     assert asked == (
         b'{"content":{"content":[{"is_error":false,"text":"How do I set up logging?","type":"text"}],'
@@ -51,7 +51,7 @@ def test_every_character_is_written_as_the_standard_has_it() -> None:
     assert wrong == []
 
 
-def test_what_is_empty_is_left_out_and_what_is_missing_is_an_empty_list() -> None:
+def test_empty_fields_are_left_out_and_missing_ones_are_empty_lists() -> None:
     assert content_json([]) == b"[]"
     assert content_json([tool_use("", "now", {})]) == b'[{"is_error":false,"tool_name":"now","type":"tool_use"}]'
     assert content_json([tool_result("1", "", is_error=True)]) == (
@@ -62,7 +62,7 @@ def test_what_is_empty_is_left_out_and_what_is_missing_is_an_empty_list() -> Non
     )
 
 
-def test_an_agent_is_named_where_there_is_one() -> None:
+def test_the_agent_is_part_of_the_hash_if_present() -> None:
     assert b'"agent_name":"claude","content"' in frame([], "user", agent="claude")
     assert b"agent_name" not in frame([], "user")
 
@@ -98,9 +98,7 @@ blocks = st.one_of(
 
 @pytest.mark.slow
 @given(st.lists(blocks, max_size=4), texts, texts)
-def test_any_content_has_the_name_that_another_implementation_gives_it(
-    content: list[Block], role: str, agent: str
-) -> None:
+def test_any_content_has_the_same_hash_in_another_implementation(content: list[Block], role: str, agent: str) -> None:
     if any(abs(n) > 1e300 for block in content for n in _numbers(block.tool_input)):
         return
     bucket: dict[str, Any] = {
@@ -119,7 +117,7 @@ def _numbers(value: Any) -> list[float]:
     return [value] if isinstance(value, int | float) else []
 
 
-def test_a_thousand_conversations_have_the_names_that_another_implementation_gives_them() -> None:
+def test_a_thousand_conversations_have_the_same_hashes_in_another_implementation() -> None:
     chance = random.Random(8785)
     for _ in range(1000):
         parent = ""

@@ -312,7 +312,7 @@ async def test_a_file_that_is_read_while_it_grows_comes_to_the_same(
             assert await conversations(bench) == told, f"read up to record {cut} before"
 
 
-async def test_parts_that_are_sent_again_are_known_and_those_out_of_turn_told_where_it_is(tmp_path: Path) -> None:
+async def test_repeated_parts_are_recognized_and_parts_out_of_order_get_the_expected_position(tmp_path: Path) -> None:
     texts = [json.dumps(record) for record in CLAUDE]
     async with serving(tmp_path) as bench:
         first = TranscriptImport(source="/f", start=0, position=9, tail="x", records=texts[:9])
@@ -353,7 +353,7 @@ async def test_two_imports_of_one_file_go_on_where_the_other_ended(tmp_path: Pat
         assert await conversations(bench) == CLAUDE_TOLD
 
 
-async def test_what_cannot_be_read_is_counted_and_the_rest_is_kept(tmp_path: Path) -> None:
+async def test_unreadable_records_are_counted_and_the_rest_is_kept(tmp_path: Path) -> None:
     broken = ['{"type": "user", "uuid"', "[1]", '{"foo": 1}']
     async with serving(tmp_path) as bench:
         taken = await take_in(bench, [*CLAUDE[:3], *broken, *CLAUDE[3:]])
@@ -363,7 +363,7 @@ async def test_what_cannot_be_read_is_counted_and_the_rest_is_kept(tmp_path: Pat
         assert (await take_in(bench, ['{"foo": 1}'], "/other")).layout == "none"
 
 
-async def test_what_was_said_is_kept_with_who_when_and_where(tmp_path: Path) -> None:
+async def test_turns_keep_their_speaker_time_and_place(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         await take_in(bench, CLAUDE)
         found = await bench.call(TranscriptsSearch(query="sunflower star", project="/home/u/sea", agent="claude-code"))
@@ -391,7 +391,7 @@ async def test_a_session_that_goes_on_in_another_file_is_one_conversation(tmp_pa
         assert await conversations(bench) == CLAUDE_TOLD
 
 
-async def test_an_export_of_what_was_recorded_is_nothing_new(tmp_path: Path) -> None:
+async def test_importing_an_export_of_recorded_turns_adds_nothing(tmp_path: Path) -> None:
     said = [user("How many arms?"), assistant("Five."), user("And a crab?")]
     async with serving(tmp_path) as bench:
         await post(bench, payload(said, "None."))
@@ -399,7 +399,7 @@ async def test_an_export_of_what_was_recorded_is_nothing_new(tmp_path: Path) -> 
         assert (taken.messages, taken.nodes) == (4, 0)
 
 
-async def test_secrets_in_files_are_kept_nowhere_also_not_while_a_message_is_in_hand(tmp_path: Path) -> None:
+async def test_secrets_in_files_are_stored_nowhere_not_even_while_a_message_is_incomplete(tmp_path: Path) -> None:
     secret = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
     records = [
         claude("u1", None, "user", f"The token is {secret}."),
@@ -426,7 +426,7 @@ async def test_records_of_no_known_type_do_not_end_an_import(tmp_path: Path, rec
         assert (result.messages, result.unreadable) == (whole.messages, whole.unreadable + len(strange))
 
 
-async def test_an_export_whose_children_are_no_names_is_read(tmp_path: Path) -> None:
+async def test_an_export_with_invalid_child_ids_is_read(tmp_path: Path) -> None:
     said = {"author": {"role": "user"}, "content": {"content_type": "text", "parts": ["How many arms?"]}}
     node = {"id": "n", "parent": None, "children": [{"a": 1}, ["b"], 7], "message": said}
     async with serving(tmp_path) as bench:

@@ -33,7 +33,7 @@ async def listed(bench: Bench, **given: Any) -> list[Conversation]:
     return (await bench.call(TranscriptList(**given))).conversations
 
 
-async def test_a_conversation_has_what_its_turns_took_and_cost(tmp_path: Path) -> None:
+async def test_a_conversation_has_the_sum_of_its_turns_tokens_and_costs(tmp_path: Path) -> None:
     start = [user("<system-reminder>x</system-reminder>Plan the *garden*\nand the shed")]
     more = [*start, assistant("Beans."), user("Only beans?")]
     async with serving(tmp_path) as bench:
@@ -60,7 +60,7 @@ async def test_a_conversation_has_what_its_turns_took_and_cost(tmp_path: Path) -
         assert whole.cost_usd == pytest.approx(one.cost_usd)
 
 
-async def test_what_is_deleted_is_listed_no_more_and_its_title_in_no_file(tmp_path: Path) -> None:
+async def test_deleted_conversations_are_not_listed_and_their_titles_are_in_no_file(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         await post(bench, payload([user("The codename is Zanzibar")], "Yes."))
         (one,) = await listed(bench)

@@ -178,7 +178,7 @@ def test_a_turn_is_the_same_whichever_api_it_went_through(name: str) -> None:
     assert (reply.usage["prompt_tokens"], reply.usage["completion_tokens"], reply.usage["total_tokens"]) == (5, 7, 12)
 
 
-def test_what_was_thought_is_kept_beside_the_message() -> None:
+def test_reasoning_is_kept_beside_the_message() -> None:
     for streamed in (MESSAGES, MESSAGES_STREAM):
         (_, reply) = turn("anthropic", ASKED, streamed).messages
         assert reply.thinking == [{"type": "thinking", "thinking": "A clock.", "signature": "s"}]
@@ -234,7 +234,7 @@ def test_the_provider_neutral_form_of_a_reply_is_taken() -> None:
     assert told(turn("anthropic", ASKED, given))[-1] == ("assistant", [{"text": "Hi"}, CALL])
 
 
-def test_of_gemini_what_is_inline_is_left_out_and_answers_find_their_calls() -> None:
+def test_inline_data_of_gemini_is_left_out_and_tool_results_find_their_calls() -> None:
     contents = [
         {"role": "user", "parts": [{"inlineData": {"mimeType": "image/png", "data": "AAAA" * 100}}, {"text": "What?"}]},
         {"role": "model", "parts": [{"functionCall": {"name": "look", "args": {}}}]},
@@ -249,7 +249,7 @@ def test_of_gemini_what_is_inline_is_left_out_and_answers_find_their_calls() -> 
     assert (found.model, found.provider) == ("m-1", "gemini")
 
 
-def test_arguments_that_are_no_json_are_kept_as_text() -> None:
+def test_invalid_json_arguments_are_kept_as_text() -> None:
     broken = json.loads(json.dumps(CHAT).replace('{\\"zone\\": \\"UTC\\"}', '{\\"zone\\": \\"UT'))
     assert told(turn("openai", ASKED, broken))[-1][1][1]["tool_input"] == {"input": '{"zone": "UT'}
 
@@ -279,6 +279,6 @@ def test_arguments_that_are_no_json_are_kept_as_text() -> None:
         ("openai", ASKED, "", "cannot parse response"),
     ],
 )
-def test_what_is_no_turn_is_refused_with_the_reason(provider: str, request_: Any, response: Any, said: str) -> None:
+def test_invalid_turns_are_refused_with_the_reason(provider: str, request_: Any, response: Any, said: str) -> None:
     with pytest.raises(Rejected, match=said):
         turn(provider, request_, response)

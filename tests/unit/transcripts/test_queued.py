@@ -206,7 +206,7 @@ def typed(text: str) -> Json:
          ["Go", "Yes", "Go"]),
     ],
 )  # fmt: skip
-async def test_what_codex_states_only_as_an_event_is_a_turn_too(
+async def test_messages_that_codex_states_only_as_events_are_turns_too(
     tmp_path: Path, records: list[Json], told: list[str]
 ) -> None:
     async with serving(tmp_path) as bench:

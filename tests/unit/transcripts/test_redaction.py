@@ -103,7 +103,7 @@ def test_a_secret_of_each_kind_is_masked(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_what_is_masked_is_masked_once(name: str) -> None:
+def test_masked_text_is_not_masked_again(name: str) -> None:
     redactor = Redactor()
     masked = redactor.text(SECRETS[name])
     assert redactor.text(masked) == masked
@@ -143,7 +143,7 @@ def test_secrets_far_into_a_long_text_are_masked() -> None:
         "uuid 123e4567-e89b-12d3-a456-426614174000",
     ],
 )
-def test_what_is_no_secret_is_left_alone(text: str) -> None:
+def test_ordinary_text_is_left_alone(text: str) -> None:
     assert Redactor().text(text) is text
 
 
@@ -154,7 +154,7 @@ def test_arguments_of_tools_are_masked_by_their_names_too() -> None:
     assert masked == {"user": "me", "password": hidden, "nested": [{"apiKey": hidden}], "token": "", "max_tokens": 5}
 
 
-def test_rules_of_ones_own_are_applied_and_others_left_out() -> None:
+def test_custom_rules_are_applied_and_others_can_be_switched_off() -> None:
     settings = read_settings(
         {
             "redact_rules": [
@@ -191,7 +191,7 @@ def test_a_setting_that_is_wrong_is_named(settings: dict[str, object], said: str
         redactor_of(read_settings(settings))
 
 
-def test_what_a_standby_has_compiled_serves_the_same_settings_and_no_others() -> None:
+def test_rules_compiled_by_a_standby_are_used_for_the_same_settings_only() -> None:
     given = {"redact_rules": [{"name": "employee", "pattern": r"\bEMP-\d{6}\b"}]}
     prepare(given)
     made = _made.cache_info().misses
@@ -211,7 +211,7 @@ def test_switched_off_nothing_is_masked() -> None:
     assert redactor_of(read_settings({"redact": False})) is None
 
 
-def test_a_rule_is_screened_by_a_pattern_that_finds_whatever_it_finds() -> None:
+def test_the_prefilter_of_a_rule_misses_nothing_that_the_rule_finds() -> None:
     for rule in RULES:
         alone = Redactor(skip=[other.name for other in RULES if other.name != rule.name])
         assert alone.text(SECRETS[rule.name]) != SECRETS[rule.name], rule.name
@@ -250,5 +250,5 @@ def test_keys_with_dots_and_secrets_after_a_space_are_masked(text: str, masked: 
         "sshpass -p <password> ssh me@host",
     ],
 )
-def test_words_that_only_look_like_these_stay(text: str) -> None:
+def test_words_that_resemble_keys_are_left_alone(text: str) -> None:
     assert Redactor().text(text) == text

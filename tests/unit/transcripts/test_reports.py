@@ -41,7 +41,7 @@ CALLS: dict[str, list[list[Json]]] = {
 
 
 @pytest.mark.parametrize("chunks", CALLS.values(), ids=CALLS)
-async def test_streamed_calls_are_what_was_called(tmp_path: Path, chunks: list[list[Json]]) -> None:
+async def test_streamed_tool_calls_are_assembled(tmp_path: Path, chunks: list[list[Json]]) -> None:
     stream: list[Json] = [
         {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"tool_calls": calls}}]}
         for calls in chunks
@@ -240,7 +240,9 @@ BESIDE: dict[str, list[Json]] = {
 
 
 @pytest.mark.parametrize("records", BESIDE.values(), ids=BESIDE)
-async def test_a_file_beside_the_sessions_is_known_and_has_no_conversation(tmp_path: Path, records: list[Json]) -> None:
+async def test_other_files_in_the_sessions_folder_are_recognized_and_skipped(
+    tmp_path: Path, records: list[Json]
+) -> None:
     async with serving(tmp_path) as bench:
         taken = await take_in(bench, records)
         assert (taken.messages, taken.unreadable) == (0, 0)

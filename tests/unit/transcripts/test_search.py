@@ -104,7 +104,7 @@ async def test_search_is_by_meaning_and_words_and_says_when_it_is_by_words_alone
         assert any(reason.startswith("vector:") for reason in lexical.degraded)
 
 
-async def test_what_agents_put_around_a_message_is_not_what_it_is_found_by(tmp_path: Path) -> None:
+async def test_wrappers_that_agents_add_to_a_message_are_not_searched(tmp_path: Path) -> None:
     noise = "<system-reminder>Remember the kangaroo policy.</system-reminder>\n"
     async with serving(tmp_path) as bench:
         await post(bench, payload([user(f"{noise}Where do starfish live?")], "In the sea."))
@@ -139,7 +139,7 @@ async def test_conditions_narrow_the_search(tmp_path: Path) -> None:
         assert len(await found(bench, "starfish", distinct=True)) == 2
 
 
-async def test_a_time_that_is_none_is_refused(tmp_path: Path) -> None:
+async def test_an_invalid_time_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         for name in ("since", "until"):
             with pytest.raises(InvalidParams, match=f"`{name}`") as caught:
@@ -220,7 +220,7 @@ def in_a_flood(*failures: LinckiaError) -> OpenService:
     return open_service
 
 
-async def test_a_search_of_everything_in_a_flood_says_overloaded_and_answers_by_what_remains(tmp_path: Path) -> None:
+async def test_an_overloaded_search_of_everything_says_so_and_returns_the_remaining_results(tmp_path: Path) -> None:
     full = [Overloaded("256 calls wait already", retry_after_ms=50) for _ in Corpus]
     async with serving(tmp_path, {"search_patience_s": 0}, retrieve=in_a_flood(*full, full[0])) as bench:
         with pytest.raises(Overloaded, match="notes: 256 calls wait already") as caught:

@@ -94,7 +94,7 @@ def files_with(folder: Path, data: bytes) -> set[str]:
 
 
 @pytest.mark.slow
-async def test_what_was_deleted_is_in_no_file_neither_text_nor_words_nor_vector(tmp_path: Path) -> None:
+async def test_deleted_turns_leave_no_text_words_or_vector_in_any_file(tmp_path: Path) -> None:
     gone = "Zyxwvut qponmlk"
     services = {"retrieve": retrieve.open_service, "embed": embedding, "transcripts": transcripts.open_service}
     # Small enough for vectors to become segments, and words tantivy's.
@@ -127,7 +127,7 @@ async def test_what_was_deleted_is_in_no_file_neither_text_nor_words_nor_vector(
         assert found.count == 61
 
 
-async def test_a_deletion_without_the_search_says_so_and_is_made_good_when_it_is_back(tmp_path: Path) -> None:
+async def test_a_deletion_without_the_search_says_so_and_is_completed_when_it_is_back(tmp_path: Path) -> None:
     gone = "Zyxwvut qponmlk"
     async with serving(tmp_path, embed=embedding) as bench:
         head = (await post(bench, payload([user("What?")], gone))).head_hash
@@ -144,7 +144,7 @@ async def test_a_deletion_without_the_search_says_so_and_is_made_good_when_it_is
         await until(is_gone)
 
 
-async def test_a_deleted_message_of_an_imported_file_is_not_kept_in_hand(tmp_path: Path) -> None:
+async def test_a_deleted_message_of_an_imported_file_is_not_kept_by_the_importer(tmp_path: Path) -> None:
     gone = "Zyxwvut qponmlk"
     message = {"role": "assistant", "id": "m", "model": "x", "content": [{"type": "text", "text": gone}]}
     record = {"type": "assistant", "uuid": "u", "sessionId": "s", "parentUuid": None, "message": message}

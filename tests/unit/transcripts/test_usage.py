@@ -98,7 +98,7 @@ async def test_codex_calls_are_counted_once_while_the_file_grows(tmp_path: Path,
 
 
 @pytest.mark.parametrize("figure", [-5, 10**30, 1e300, "7", None, True])
-async def test_figures_that_no_call_can_have_end_no_list(tmp_path: Path, figure: object) -> None:
+async def test_impossible_token_counts_do_not_break_a_list(tmp_path: Path, figure: object) -> None:
     odd = {"input_tokens": figure, "output_tokens": figure}
     async with serving(tmp_path) as bench:
         await take_in(bench, [META, MODEL, ASK, ANSWER, event(odd, odd)])
@@ -106,7 +106,7 @@ async def test_figures_that_no_call_can_have_end_no_list(tmp_path: Path, figure:
         assert one.tokens.input >= 0
 
 
-async def test_what_codex_was_interrupted_in_is_an_estimate(tmp_path: Path) -> None:
+async def test_interrupted_codex_calls_are_estimated(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         await take_in(bench, [META, MODEL, ASK, *call("a"), ONE, *output("a"), ANSWER])
         (one,) = await listed(bench)
@@ -114,7 +114,7 @@ async def test_what_codex_was_interrupted_in_is_an_estimate(tmp_path: Path) -> N
         assert one.tokens.input > 100
 
 
-async def test_a_forked_codex_session_counts_what_is_its_own(tmp_path: Path) -> None:
+async def test_a_forked_codex_session_counts_only_its_own_calls(tmp_path: Path) -> None:
     history = [ASK, *call("a"), ONE, *output("a"), ANSWER, TWO]
     fork = codex("session_meta", id="f", cwd="/fork", forked_from_id="s")
     more = [spoken("user", "And?"), spoken("assistant", "No more."), event(used(650, 35), used(400, 5))]
@@ -201,9 +201,7 @@ CLAUDE_FILES: dict[str, tuple[list[Json], int]] = {
 
 
 @pytest.mark.parametrize(("lines", "calls"), CLAUDE_FILES.values(), ids=CLAUDE_FILES)
-async def test_claude_calls_are_counted_also_where_nothing_was_said(
-    tmp_path: Path, lines: list[Json], calls: int
-) -> None:
+async def test_claude_calls_without_text_are_counted_too(tmp_path: Path, lines: list[Json], calls: int) -> None:
     async with serving(tmp_path) as bench:
         await take_in(bench, [claude("u1", None, "user", "How many arms?"), *lines])
         (one,) = await listed(bench)

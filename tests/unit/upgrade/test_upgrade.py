@@ -82,7 +82,7 @@ async def test_documents_of_version_1_are_read_changed_and_deleted(tmp_path: Pat
         assert db.execute("SELECT name FROM document").fetchall() == [("note.md",)]
 
 
-def test_documents_that_no_text_was_read_of_before_wait_for_it() -> None:
+def test_documents_without_text_wait_for_extraction_after_the_upgrade() -> None:
     packs = documents_schema.PACKS
     kinds = {
         DOCUMENT_TYPES[".docx"]: documents_schema.TEXT_NONE,
@@ -205,7 +205,7 @@ async def test_transcripts_of_version_4_get_the_titles_and_messages_that_come_wi
 
 
 @pytest.mark.parametrize("fixture", ["files-1.sql", "files-1-last.sql"])
-async def test_sets_queries_and_plans_of_version_1_are_there_and_of_use(tmp_path: Path, fixture: str) -> None:
+async def test_sets_queries_and_plans_of_version_1_still_work(tmp_path: Path, fixture: str) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     root.mkdir()
     (root / "a.txt").write_text("a")
@@ -269,7 +269,7 @@ def test_a_copy_that_finds_no_room_leaves_the_database_as_it_was(tmp_path: Path)
     assert version_of(path) == 1
 
 
-def test_what_users_made_is_not_begun_again_for_its_version(tmp_path: Path) -> None:
+def test_databases_of_users_are_never_discarded_because_of_their_version(tmp_path: Path) -> None:
     open_files(tmp_path / "files.db").close()
     with contextlib.closing(apsw.Connection(str(tmp_path / "files.db"))) as db:
         db.pragma("user_version", files_schema.VERSION + 1)

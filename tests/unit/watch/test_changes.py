@@ -25,7 +25,7 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-async def test_each_kind_of_change_is_told_once(tmp_path: Path, root: Path) -> None:
+async def test_each_kind_of_change_is_reported_once(tmp_path: Path, root: Path) -> None:
     async with watching(tmp_path / "data", root) as (_, mirror):
         (root / "new.txt").write_text("new")
         await mirror.until_same(root)
@@ -69,7 +69,7 @@ async def test_file_made_in_a_folder_right_before_that_is_renamed_is_not_lost(tm
         assert sorted(mirror.told()) == [("created", "early.txt"), ("created", "late.txt"), ("renamed", "moved")]
 
 
-async def test_folders_that_take_each_others_places(tmp_path: Path, root: Path) -> None:
+async def test_folders_that_swap_names_are_followed(tmp_path: Path, root: Path) -> None:
     (root / "other").mkdir()
     (root / "other/o.txt").write_text("o")
     async with watching(tmp_path / "data", root) as (_, mirror):
@@ -117,7 +117,7 @@ async def test_folder_moved_out_is_deleted_and_moved_in_is_created_with_all_in_i
         await mirror.until_same(root)
 
 
-async def test_tree_made_in_one_breath_is_whole(tmp_path: Path, root: Path) -> None:
+async def test_tree_made_all_at_once_is_reported_whole(tmp_path: Path, root: Path) -> None:
     async with watching(tmp_path / "data", root) as (_, mirror):
         for branch in range(30):
             folder = root / f"t{branch}" / "/".join(f"d{n}" for n in range(10))
@@ -149,7 +149,7 @@ async def test_watched_folder_may_go_and_come_back(tmp_path: Path, root: Path) -
         assert mirror.told() == [("created", "more.txt")]
 
 
-async def test_links_pipes_and_strange_names_are_told_and_links_not_followed(tmp_path: Path, root: Path) -> None:
+async def test_links_pipes_and_strange_names_are_reported_and_links_not_followed(tmp_path: Path, root: Path) -> None:
     async with watching(tmp_path / "data", root) as (bench, mirror):
         (root / "loop").symlink_to(root)
         os.mkfifo(root / "pipe")
@@ -167,7 +167,7 @@ async def test_links_pipes_and_strange_names_are_told_and_links_not_followed(tmp
         assert change.path == str(root / "bad\ufffd.txt")
 
 
-async def test_chmod_touch_and_hard_links_are_told(tmp_path: Path, root: Path) -> None:
+async def test_chmod_touch_and_hard_links_are_reported(tmp_path: Path, root: Path) -> None:
     async with watching(tmp_path / "data", root) as (_, mirror):
         os.chmod(root / "a.txt", 0o600)
         await mirror.until_same(root)
@@ -180,7 +180,7 @@ async def test_chmod_touch_and_hard_links_are_told(tmp_path: Path, root: Path) -
         assert ("modified", "a.txt") in told
 
 
-async def test_ignored_entries_are_not_told(tmp_path: Path, root: Path) -> None:
+async def test_ignored_entries_are_not_reported(tmp_path: Path, root: Path) -> None:
     async with watching(tmp_path / "data", root) as (bench, _):
         await bench.call(
             WatchSubscribe(
@@ -251,7 +251,7 @@ async def test_subscription_ended_is_gone_and_others_stay(tmp_path: Path, root: 
         assert (await settled(bench)).watches == 0
 
 
-async def test_what_the_settings_name_no_more_is_forgotten_at_the_next_start(tmp_path: Path, root: Path) -> None:
+async def test_folders_removed_from_the_settings_are_forgotten_at_the_next_start(tmp_path: Path, root: Path) -> None:
     other, data = tmp_path / "other", tmp_path / "data"
     other.mkdir()
     async with watching(data, root, other) as (bench, _):

@@ -46,7 +46,7 @@ async def test_storm_is_followed_step_by_step(tmp_path: Path, root: Path, seed: 
 @pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(2))
-async def test_storm_through_which_the_watcher_dies_again_and_again(tmp_path: Path, root: Path, seed: int) -> None:
+async def test_storm_is_followed_although_the_watcher_dies_repeatedly(tmp_path: Path, root: Path, seed: int) -> None:
     storm = Storm(root, tmp_path / "outside", seed)
     chance = random.Random(seed)
     async with watching(tmp_path / "data", root) as (bench, mirror):
@@ -105,7 +105,7 @@ def _breath(root: Path, files: int) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-async def test_overflow_of_the_queue_loses_nothing_and_is_said(tmp_path: Path, root: Path) -> None:
+async def test_overflow_of_the_queue_loses_nothing_and_is_reported(tmp_path: Path, root: Path) -> None:
     for folder in _breath(root, 1000):
         assert folder.is_dir()
     async with watching(tmp_path / "data", root) as (bench, mirror):
@@ -126,7 +126,7 @@ async def test_overflow_of_the_queue_loses_nothing_and_is_said(tmp_path: Path, r
 
 
 @pytest.mark.slow
-async def test_folders_past_the_limit_of_watches_are_polled_and_that_is_said(tmp_path: Path, root: Path) -> None:
+async def test_folders_past_the_limit_of_watches_are_polled_and_reported(tmp_path: Path, root: Path) -> None:
     for folder in _breath(root, 200):
         assert folder.is_dir()
     settings = {"max_watches": 5, "poll_interval_s": 0.1}
@@ -143,7 +143,7 @@ async def test_folders_past_the_limit_of_watches_are_polled_and_that_is_said(tmp
         assert mirror.resyncs == 1
 
 
-async def test_reader_that_did_not_read_for_long_is_told_to_begin_again(tmp_path: Path, root: Path) -> None:
+async def test_reader_that_fell_too_far_behind_must_rescan(tmp_path: Path, root: Path) -> None:
     async with watching(tmp_path / "data", root, settings={"log_limit": 50, "trim_interval_s": 0.1}) as (bench, mirror):
         for folder in _breath(root, 500):
             assert folder.is_dir()
@@ -160,7 +160,7 @@ async def test_reader_that_did_not_read_for_long_is_told_to_begin_again(tmp_path
         assert mirror.told() == [("created", "n")]
 
 
-async def test_damaged_database_is_begun_anew_and_readers_are_told(tmp_path: Path, root: Path) -> None:
+async def test_damaged_database_is_replaced_and_readers_are_notified(tmp_path: Path, root: Path) -> None:
     async with watching(tmp_path / "data", root) as (bench, mirror):
         (root / "a").touch()
         await mirror.until_same(root)

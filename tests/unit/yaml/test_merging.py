@@ -74,7 +74,9 @@ def test_any_text_reads_back(data: dict[str, Any]) -> None:
         ("a:\n  - x\n  - plain text\n", ["x", "plain text"], "a:\n  - x\n  - plain text\n"),
     ],
 )
-def test_what_reads_otherwise_to_some_is_written_anew_and_all_else_stays(before: str, value: Any, after: str) -> None:
+def test_text_that_some_parsers_read_differently_is_rewritten_and_all_else_stays(
+    before: str, value: Any, after: str
+) -> None:
     assert merge(before, {"a": value}) == after
 
 

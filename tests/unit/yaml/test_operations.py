@@ -85,7 +85,7 @@ def test_edits_that_end_where_they_began_write_nothing(file: Path, yaml: YamlFil
     assert file.stat().st_ino == before.st_ino
 
 
-def test_of_several_edits_none_is_made_where_one_is_refused(file: Path, yaml: YamlFiles) -> None:
+def test_if_one_of_several_edits_is_refused_none_is_made(file: Path, yaml: YamlFiles) -> None:
     with pytest.raises(YamlError, match=r"edits\[1\]") as caught:
         yaml.edit("f.yaml", [SetEdit("server.port", "81"), SetEdit("server.host.x", "1")])
     assert caught.value.code == Code.NOT_APPLICABLE

@@ -113,7 +113,7 @@ async def test_prompts_and_resources_have_names_of_their_own() -> None:
         assert passed[2]["ref"] == {"type": "ref/resource", "uri": "star:{id}"}
 
 
-async def test_the_lists_of_all_follow_the_mounts() -> None:
+async def test_the_lists_of_surface_all_follow_the_mounts() -> None:
     async with mounted_gateway(repeat) as (gateway, mounts), connected(gateway, "all") as wire:
         await wire.initialize()
         before = (await ask(wire, "tools/list"))["result"]["tools"]

@@ -162,7 +162,7 @@ async def test_resources_of_two_servers_never_share_a_uri() -> None:
         assert mine == ["linckia://mcp/a/x:1", "linckia://mcp/a_b/x:1", "linckia://mcp/c/a/x:1"]
 
 
-async def test_a_tool_both_of_whose_names_belong_to_another_is_not_offered(tmp_path: Path) -> None:
+async def test_a_tool_whose_two_possible_names_are_taken_is_not_offered(tmp_path: Path) -> None:
     async with mounted_gateway(serve, tmp_path, a=OWNER, a_b=NEWCOMER) as (gateway, _):
         forged = other(await names(gateway)).removeprefix("a_")
     hostile = offered(tools=[{"name": "b_c"}, {"name": forged}])

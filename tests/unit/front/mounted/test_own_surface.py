@@ -251,7 +251,7 @@ async def test_updates_of_resources_reach_subscribers_of_that_server_only() -> N
         assert (await ask(other, "ping"))["result"] == {}
 
 
-async def test_what_a_client_of_2026_listens_to_is_subscribed_to_meanwhile() -> None:
+async def test_resources_that_a_client_of_2026_listens_to_are_subscribed() -> None:
     withdrawn = trio.Event()
 
     async def serve(kind: str, request: MountRequest, params: dict[str, Any]) -> Any:
@@ -304,7 +304,7 @@ async def test_tools_and_prompts_whose_names_lost_hidden_characters_are_called_b
             mounts.requests.clear()
 
 
-async def test_metadata_that_is_null_is_none() -> None:
+async def test_null_metadata_is_treated_as_absent() -> None:
     async def serve(kind: str, request: MountRequest, params: dict[str, Any]) -> Any:
         return {"content": [], "_meta": None}
 

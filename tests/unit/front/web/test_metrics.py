@@ -103,7 +103,7 @@ def test_operations_have_cumulative_histograms() -> None:
     assert found['linckia_store_bytes{service="yaml"}'] == 4096
 
 
-def test_services_are_told_apart_and_a_pool_shares_its_calls() -> None:
+def test_services_have_their_own_labels_and_a_pool_shares_its_calls() -> None:
     found = series(exposed())
     assert found['linckia_service_up{service="embed-2"}'] == 1
     assert found['linckia_service_up{service="yaml"}'] == 0

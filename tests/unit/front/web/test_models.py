@@ -129,7 +129,7 @@ def error(reply: Reply) -> Any:
     return body["error"]
 
 
-async def test_embeddings_as_openai_has_them() -> None:
+async def test_embeddings_have_openai_s_format() -> None:
     async with serving() as (http, fake, _):
         body = answer(await post(http, "/v1/embeddings", {"input": ["abc", "z"], "model": "small-model", "user": "u"}))
         assert body["object"] == "list"
@@ -165,7 +165,7 @@ async def test_input_may_be_texts_or_token_ids(given: object, texts: list[str], 
         assert fake.embedded[0].kind.value == "query"
 
 
-async def test_what_was_cut_is_said() -> None:
+async def test_truncation_is_reported() -> None:
     async with serving() as (http, *_):
         body = answer(await post(http, "/v1/embeddings", {"input": ["short", "long " * 9]}))
         assert body["truncated"] == [1]
@@ -239,7 +239,7 @@ async def test_failures_have_openais_shape_and_status(failure: LinckiaError, sta
         assert reply.headers.get("retry-after") == (None if wait_ms is None else str(-(-wait_ms // 1000)))
 
 
-async def test_a_defect_is_answered_and_says_nothing_of_the_inside() -> None:
+async def test_a_defect_is_answered_without_internal_details() -> None:
     async with serving() as (http, _, dispatcher):
         dispatcher.failing["embed_texts"] = KeyError("secret")
         reply = await post(http, "/v1/embeddings", {"input": "a"})
@@ -261,7 +261,7 @@ async def test_a_client_that_goes_away_withdraws_its_call() -> None:
         assert dispatcher.cancelled == ["embed_texts"]
 
 
-async def test_rerank_as_jina_and_cohere_have_it() -> None:
+async def test_rerank_has_the_format_of_jina_and_cohere() -> None:
     async with serving() as (http, fake, _):
         given = {"model": "ranker", "query": "q", "documents": ["a", {"text": "ccc"}, "bb"], "top_n": 2}
         body = answer(await post(http, "/v1/rerank", {**given, "return_documents": True}))

@@ -159,7 +159,7 @@ async def test_an_unknown_hash_is_not_found(tmp_path: Path, hash_: str) -> None:
         (b"[" * 100_000, 400, "invalid payload: "),
     ],
 )
-async def test_what_cannot_be_kept_is_refused_with_the_reason(
+async def test_invalid_turns_over_http_are_refused_with_the_reason(
     tmp_path: Path, body: bytes | Json, status: int, error: str
 ) -> None:
     async with web(tmp_path) as (http, _):
@@ -169,7 +169,7 @@ async def test_what_cannot_be_kept_is_refused_with_the_reason(
         assert (await get(http, "/dag/stats"))[1]["total_nodes"] == 0
 
 
-async def test_a_batch_keeps_what_can_be_kept(tmp_path: Path) -> None:
+async def test_valid_turns_of_a_batch_are_kept(tmp_path: Path) -> None:
     async with web(tmp_path) as (http, _):
         turns = [TURN, {**TURN, "provider": "foo"}, 7]
         assert await post(http, "/v1/ingest/batch", {"turns": turns}) == (
@@ -234,7 +234,7 @@ async def test_a_body_that_is_too_long_is_refused(tmp_path: Path) -> None:
         assert (status, answer) == (413, {"error": "the body is longer than 1048576 bytes"})
 
 
-async def test_a_service_that_is_away_is_said_to_be_with_when_to_try_again(tmp_path: Path) -> None:
+async def test_an_unavailable_service_is_reported_with_a_retry_time(tmp_path: Path) -> None:
     async with web(tmp_path) as (http, dispatcher):
         dispatcher.failing = Unavailable("transcripts is starting", retry_after_ms=1500)
         reply: Reply = await http.request("POST", "/v1/ingest", json.dumps(TURN).encode())
@@ -242,14 +242,14 @@ async def test_a_service_that_is_away_is_said_to_be_with_when_to_try_again(tmp_p
         assert json.loads(reply.body)["error"].startswith("transcripts is starting. Nothing was done.")
 
 
-async def test_a_full_disk_is_no_fault_of_the_client(tmp_path: Path) -> None:
+async def test_a_full_disk_is_not_blamed_on_the_client(tmp_path: Path) -> None:
     async with web(tmp_path) as (http, dispatcher):
         dispatcher.failing = OperationError("the disk is full", retry_after_ms=500)
         reply: Reply = await http.request("POST", "/v1/ingest", json.dumps(TURN).encode())
         assert (reply.status, reply.headers["retry-after"]) == (503, "1")
 
 
-async def test_switched_off_it_says_so(tmp_path: Path) -> None:
+async def test_a_disabled_transcript_route_says_so(tmp_path: Path) -> None:
     async with web(tmp_path, enabled=False) as (http, _):
         assert await get(http, "/ping") == (200, "pong")
         for path in ("/v1/search?query=x", "/dag/stats", "/dag/history"):
@@ -259,7 +259,7 @@ async def test_switched_off_it_says_so(tmp_path: Path) -> None:
         assert (await post(http, "/v1/ingest", TURN))[0] == 503
 
 
-async def test_the_same_checks_stand_before_these_as_before_all_else(tmp_path: Path) -> None:
+async def test_transcript_routes_have_the_same_access_checks_as_others(tmp_path: Path) -> None:
     async with web(tmp_path, Http(port=0, token="a" * 20)) as (http, _):
         assert (await http.request("GET", "/dag/stats")).status == 401
         allowed = {"authorization": f"Bearer {'a' * 20}"}

@@ -63,7 +63,7 @@ async def test_gaps_are_similar_pairs_without_a_link_in_either_direction(tmp_pat
         assert set(await gap_pairs(bench, threshold=0.3)) == {("a", "b"), ("a", "d"), ("b", "c")}
 
 
-async def test_notes_that_say_the_same_are_no_gap_but_duplicates(tmp_path: Path) -> None:
+async def test_equal_notes_are_duplicates_and_not_gaps(tmp_path: Path) -> None:
     root = tmp_path / "root"
     text = f"# Herds\n\n{ZEBRA} {THIRD}\n"
     write(root, "one.md", text)
@@ -96,7 +96,7 @@ async def test_notes_that_say_the_same_are_no_gap_but_duplicates(tmp_path: Path)
         assert [pair for pair in pairs if same.issuperset(pair)] == []
 
 
-async def test_broken_links_and_orphans_are_listed_with_what_was_meant(tmp_path: Path) -> None:
+async def test_broken_links_and_orphans_are_listed_with_suggestions(tmp_path: Path) -> None:
     root = tmp_path / "root"
     write(root, "setup.md", "# Setting up\n\nSee [[deploy]].\n")
     write(root, "guides/deploy.md", "# Deploying\n\nBegin with [[setup]].\n")
@@ -141,7 +141,7 @@ async def test_gaps_behind_many_linked_pairs_are_found_all_the_same(tmp_path: Pa
     assert [params.limit for params in search.asked_pairs] == [2000, 16000]
 
 
-async def test_no_gap_is_never_said_while_notes_could_not_be_compared(tmp_path: Path) -> None:
+async def test_absence_of_gaps_is_not_claimed_while_notes_cannot_be_compared(tmp_path: Path) -> None:
     root = tmp_path / "root"
     write(root, "a.md", f"# A\n\n{ZEBRA}\n")
     search = MemorySearch()

@@ -51,7 +51,7 @@ def test_sentences_name_the_lines_of_the_file_in_which_they_begin() -> None:
     ]
 
 
-def test_the_nearest_two_are_near_to_what_both_notes_are_about() -> None:
+def test_the_nearest_sentences_show_the_common_topic_of_two_notes() -> None:
     first = [Sentence(1, "by the way, see below"), Sentence(2, "pumps of the mine")]
     second = [Sentence(3, "by the way, as above"), Sentence(4, "the pump at the mine"), Sentence(5, "pumping water")]
     at = {"by the way, see below": 90, "by the way, as above": 90, "pumps of the mine": 0, "the pump at the mine": 10}
@@ -77,7 +77,7 @@ def test_vectors_come_back_by_their_texts() -> None:
     assert unpacked(["a", "b"], EmbedResult(vectors=pack(rows), fingerprint="")) == {"a": [1, 0], "b": [0.5, 0.25]}
 
 
-def test_what_several_notes_say_word_for_word_is_no_topic() -> None:
+def test_text_repeated_word_for_word_in_several_notes_is_no_topic() -> None:
     form = "Ask the owners of this page whenever you find that something is missing."
     contents = [
         gaps.Content("t", (), (), Counter(), "", (Sentence(1, form), Sentence(2, f"Of {n}."))) for n in range(3)
@@ -102,7 +102,7 @@ def test_likeness_is_the_share_of_the_runs_of_words_of_long_texts_too() -> None:
     assert duplicates.likeness(duplicates.runs(" ".join(words)), duplicates.runs(short)) == 0
 
 
-def test_labels_are_what_most_notes_of_a_cluster_have_and_written_as_they_do() -> None:
+def test_labels_are_terms_common_to_a_cluster_in_their_original_spelling() -> None:
     def note(title: str, body: str, *tags: str) -> labels.LabelSource:
         return labels.LabelSource(title, tags, body)
 

@@ -88,13 +88,13 @@ async def test_a_reply_comes_back_as_it_was_sent(response: bytes, body: bytes, p
     "response",
     [b"this is no HTTP\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\nx", b"HTTP/1.1 200 OK\r\n"],
 )
-async def test_what_is_no_reply_passes_as_well_and_is_not_recorded(response: bytes) -> None:
+async def test_other_replies_pass_unrecorded(response: bytes) -> None:
     async with proxied(reply_with(response, after=BODY)) as between:
         assert await between.say(post(length(BODY))) == response
         assert not between.recorded
 
 
-async def test_what_is_no_request_passes_as_well() -> None:
+async def test_bytes_that_are_no_request_pass_too() -> None:
     sent = b"\x16\x03\x01 no HTTP at all\r\n\r\n"
     async with proxied(reply_with(OK)) as between:
         assert await between.say(sent) == OK
@@ -212,7 +212,7 @@ async def test_the_server_learns_that_a_client_has_left() -> None:
         assert len(exchange.response) >= 10_000 - len(_HEAD)
 
 
-async def test_a_client_that_leaves_in_the_middle_is_recorded_with_what_it_was_sent() -> None:
+async def test_a_reply_is_recorded_as_far_as_it_was_sent_if_the_client_leaves() -> None:
     async def answer(stream: trio.abc.Stream, between: Between) -> None:
         await read_until(stream, between.seen[-1], BODY)
         await stream.send_all(_HEAD + b"Transfer-Encoding: chunked\r\n\r\n10\r\n" + SSE[:16] + b"\r\n")
@@ -230,7 +230,7 @@ async def test_a_client_that_leaves_in_the_middle_is_recorded_with_what_it_was_s
         assert (bytes(exchange.response), exchange.partial) == (SSE[:16], True)
 
 
-async def test_a_client_that_has_said_all_still_gets_its_reply() -> None:
+async def test_a_client_that_closes_its_sending_side_still_gets_its_reply() -> None:
     async def answer(stream: trio.abc.Stream, between: Between) -> None:
         between.seen[-1] += await read_all(stream)
         await stream.send_all(OK)
@@ -260,7 +260,7 @@ async def test_a_connection_that_becomes_another_protocol_passes_raw() -> None:
         assert await read_all(client) == b"\x88\x00"
 
 
-async def test_an_upstream_that_is_not_there_is_said_to_be_so() -> None:
+async def test_an_unreachable_upstream_is_reported() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         upstream = Upstream.parse(f"http://127.0.0.1:{free.getsockname()[1]}")
@@ -284,7 +284,7 @@ async def test_an_upstream_may_have_a_path_of_its_own() -> None:
         assert between.seen[0].startswith(b"POST /api/v1/chat/completions HTTP/1.1\r\n")
 
 
-async def test_what_is_too_long_passes_and_is_not_recorded() -> None:
+async def test_messages_over_the_limit_pass_unrecorded() -> None:
     body = bytes(2000) + b"end"
     response = b"HTTP/1.1 200 OK\r\n" + length(body) + b"\r\n\r\n" + body
     async with proxied(reply_with(response, after=b"end"), max_bytes=1000) as between:
@@ -320,6 +320,6 @@ async def test_the_way_to_the_upstream_may_be_encrypted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://h", "api.openai.com", "https://", "https://u:p@h", "https://h/?key=x"])
-def test_an_upstream_that_is_no_address_is_refused(url: str) -> None:
+def test_an_invalid_upstream_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"upstream|not the address"):
         Upstream.parse(url)
