@@ -56,7 +56,7 @@ async def step(client: Client, op: str, /, **params: Any) -> Any:
     return await answer(client, "query", steps=[{"op": op, "params": params}])
 
 
-def test_what_is_found_everywhere_can_be_read_where_it_stands(kernel: RunningKernel, root: Path) -> None:
+def test_hits_of_a_search_of_everything_can_be_read_by_their_references(kernel: RunningKernel, root: Path) -> None:
     (root / "stored.txt").write_text("nothing\n\nThe quetzal nests in June.\n")
     (root / "written.md").write_text("# Birds\n\nThe quetzal eats avocados.\n")
 
@@ -185,7 +185,7 @@ def test_names_of_sets_plans_notes_and_documents_are_completed(kernel: RunningKe
     anyio.run(main)
 
 
-def test_what_is_not_there_is_told_with_what_may_have_been_meant(kernel: RunningKernel, root: Path) -> None:
+def test_errors_for_missing_names_suggest_similar_ones(kernel: RunningKernel, root: Path) -> None:
     async def main() -> None:
         async with Client(over_stdio(kernel)) as client:
             await answer(client, "resource-set-create", name="winter pictures")

@@ -81,7 +81,7 @@ def test_each_step_of_a_composite_tool_has_a_line_and_one_trace(kernel: RunningK
     assert [entry.operation for entry in recorded(kernel, trace=last.trace)] == ["noyalib_set", "yaml_delete"]
 
 
-def test_a_hand_on_the_services_is_recorded(kernel: RunningKernel) -> None:
+def test_manual_control_of_services_is_recorded(kernel: RunningKernel) -> None:
     kernel.call("kernel_restart", {"service": "echo"})
     line = wait_for(kernel, operation="kernel_restart")
     assert (line.who, line.target, line.outcome) == ("operator", "service=echo", "ok")
@@ -108,7 +108,7 @@ def test_lines_wait_for_a_full_disk_and_calls_do_not(kernel: RunningKernel, file
     wait_until(lambda: kernel.status()["audit"]["problem"] == "", said=lambda: kernel.status()["audit"])
 
 
-def test_it_is_read_when_no_kernel_runs_and_says_where_none_is(tmp_path: Path) -> None:
+def test_the_audit_log_is_read_without_a_kernel_and_a_missing_one_is_reported(tmp_path: Path) -> None:
     nothing = command(tmp_path, "audit")
     assert nothing.returncode == 1
     assert "nothing has been recorded" in nothing.stderr

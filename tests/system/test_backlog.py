@@ -54,7 +54,7 @@ def search(kernel: RunningKernel, word: str) -> dict[str, Any]:
     return found
 
 
-def test_the_backlog_is_told_everywhere_and_what_was_searched_is_embedded_first(kernel: RunningKernel) -> None:
+def test_the_backlog_is_reported_everywhere_and_searched_items_are_embedded_first(kernel: RunningKernel) -> None:
     assert kernel.call("knowledge_status")["vectors_backlog"] == {
         "done": 0, "total": NOTES, "per_s": None, "left_s": None
     }  # fmt: skip

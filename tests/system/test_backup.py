@@ -186,7 +186,7 @@ def snapshots(to: Path, data: Path | None = None) -> list[str]:
     return [each["snapshot"] for each in json.loads(said.stdout) if data is None or each["data_dir"] == str(data)]
 
 
-def test_a_backup_in_a_storm_is_the_ledger_of_its_moment(kernel: RunningKernel, place: Path) -> None:
+def test_a_backup_during_heavy_writes_matches_the_ledger_at_its_moment(kernel: RunningKernel, place: Path) -> None:
     ledger = Ledger(place / "root")
     made: dict[str, Any] = {}
 
@@ -221,7 +221,7 @@ def test_a_backup_in_a_storm_is_the_ledger_of_its_moment(kernel: RunningKernel, 
     assert third["new"] < second["size"] / 10, "little but the manifest"
 
 
-def test_no_backup_is_made_where_a_client_could_read_it(kernel: RunningKernel, place: Path) -> None:
+def test_a_backup_target_that_clients_can_read_is_refused(kernel: RunningKernel, place: Path) -> None:
     outside = place / "linked"
     outside.symlink_to(place / "root", target_is_directory=True)
     for to in (place / "root" / "backup", place / "root" / "deep" / "b.tar", outside / "backup"):
@@ -231,7 +231,7 @@ def test_no_backup_is_made_where_a_client_could_read_it(kernel: RunningKernel, p
         assert not to.exists()
 
 
-def test_what_is_killed_during_a_backup_harms_neither(kernel: RunningKernel, place: Path) -> None:
+def test_kills_during_a_backup_harm_neither_data_nor_backup(kernel: RunningKernel, place: Path) -> None:
     to = place / "killed"
     add = {"name": "before", "content": "before"}
     kernel.call("documents_add", add)

@@ -160,7 +160,7 @@ def test_export_import_export_gives_the_same_bytes(made: tuple[RunningKernel, Pa
         assert other.call("transcript_node", {"hash": reply}) is None
 
 
-def test_what_is_no_export_is_refused_and_nothing_is_overwritten(
+def test_invalid_exports_are_refused_and_nothing_is_overwritten(
     made: tuple[RunningKernel, Path], tmp_path: Path
 ) -> None:
     kernel, _ = made

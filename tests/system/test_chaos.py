@@ -33,7 +33,7 @@ def chaos(kernel: RunningKernel, fault: str, direction: str, **more: Any) -> Non
     kernel.call("kernel_chaos", {"service": "echo", "fault": fault, "direction": direction, **more})
 
 
-def test_answer_that_is_lost_is_a_time_out_of_that_call_alone(kernel: RunningKernel) -> None:
+def test_a_lost_answer_times_out_its_own_call_only(kernel: RunningKernel) -> None:
     chaos(kernel, "drop", "from", frame="return")
     with pytest.raises(CallFailed, match="no answer") as failed:
         kernel.call("mcp.echo", {"message": "lost"}, timeout_s=0.5)
@@ -66,7 +66,7 @@ def test_wall_clock_that_jumps_ends_nothing(kernel: RunningKernel, clock: Clock)
     clock.jump_to(0)
 
 
-def test_service_that_is_not_there_is_named(kernel: RunningKernel) -> None:
+def test_an_unknown_service_is_named(kernel: RunningKernel) -> None:
     with pytest.raises(CallFailed, match="there is no service 'ecko'"):
         kernel.call("kernel_chaos", {"service": "ecko", "fault": "drop"})
 

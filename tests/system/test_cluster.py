@@ -56,7 +56,7 @@ def driver_of(kernel: RunningKernel) -> psutil.Process:
     return wait_until(found)
 
 
-def test_it_runs_on_a_node_in_its_sandbox_and_answers(kernel: RunningKernel) -> None:
+def test_the_service_runs_on_a_node_in_its_sandbox_and_answers(kernel: RunningKernel) -> None:
     status = wait_on_node(kernel, "echo")
     assert kernel.call("mcp_echo", HELLO) == HELLO
     assert status["pid"] is None
@@ -90,7 +90,7 @@ def test_a_node_that_falls_silent_is_noticed_within_five_seconds(kernel: Running
     nodes.nodes.remove(silent)
 
 
-def test_it_goes_elsewhere_when_its_node_is_killed(kernel: RunningKernel, nodes: RayNodes) -> None:
+def test_the_service_moves_when_its_node_is_killed(kernel: RunningKernel, nodes: RayNodes) -> None:
     status = wait_on_node(kernel, "echo")
     nodes.kill(nodes.named(node_of(status)))
     assert kernel.call("mcp_echo", HELLO, timeout_s=10) == HELLO

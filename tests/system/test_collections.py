@@ -66,7 +66,7 @@ async def test_a_client_of_mcp_makes_fills_searches_and_drops_a_collection(kerne
         assert (await tool("drop", collection="mcp"))["dropped"]
 
 
-def test_tokens_that_only_read_or_have_some_roots_are_held_to_that(kernel: RunningKernel, own: HttpClient) -> None:
+def test_read_only_tokens_and_tokens_with_roots_are_limited_accordingly(kernel: RunningKernel, own: HttpClient) -> None:
     ask(own, "create", collection="shared")
     ask(own, "upsert", collection="shared", documents=[{"id": "a", "text": "red apples"}])
     reader = HttpClient(kernel, create(kernel, "reader", "--read-only"))

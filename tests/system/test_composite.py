@@ -129,7 +129,7 @@ def test_a_session_that_is_not_named_is_the_last_that_the_client_has_started(ker
     as_client(kernel, "documents", talk)
 
 
-def test_what_is_added_between_start_and_stop_carries_the_label_through_deaths(
+def test_documents_added_between_start_and_stop_carry_the_label_through_deaths(
     kernel: RunningKernel, site: str
 ) -> None:
     async def talk(client: Client) -> None:
@@ -229,7 +229,9 @@ def test_a_download_reports_progress_and_is_a_document(kernel: RunningKernel, si
     as_client(kernel, "documents", talk)
 
 
-async def test_a_download_in_hand_at_a_death_is_done_by_the_next_generation(kernel: RunningKernel, site: str) -> None:
+async def test_a_download_in_flight_at_a_death_is_completed_by_the_next_generation(
+    kernel: RunningKernel, site: str
+) -> None:
     Site.asked.clear()
     async with connection(kernel.data_dir) as line, trio.open_nursery() as nursery:
 

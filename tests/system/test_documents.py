@@ -43,7 +43,7 @@ def linckia(kernel: RunningKernel, *words: str, stdin: bytes = b"") -> subproces
     return subprocess.run(command, cwd=REPOSITORY, input=stdin, capture_output=True, timeout=60, check=False)
 
 
-def test_people_store_list_read_grep_and_restore(kernel: RunningKernel, root: Path) -> None:
+def test_documents_are_stored_listed_read_searched_and_restored_by_command(kernel: RunningKernel, root: Path) -> None:
     data, tree = kernel.data_dir, root / "people"
     tree.mkdir()
     (tree / "a.txt").write_text("first line\nneedle here\nlast line\n")

@@ -253,7 +253,7 @@ def test_token_with_roots_follows_only_these_and_one_that_reads_follows_all(
         assert Stream(response).event()[1]["subject"] == str(root / "mine" / "mine.txt")
 
 
-def test_subscriber_of_the_resource_is_notified_and_reads_what_is_new(place: tuple[RunningKernel, Path]) -> None:
+def test_a_subscriber_of_the_resource_is_notified_and_reads_new_events(place: tuple[RunningKernel, Path]) -> None:
     kernel, root = place
     command = [sys.executable, "-m", "kernel.cli", "stdio", "--data", str(kernel.data_dir)]
     with subprocess.Popen(

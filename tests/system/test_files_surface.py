@@ -98,7 +98,7 @@ def test_an_entry_is_found_from_its_scan_to_its_thumbnail(kernel: RunningKernel,
     anyio.run(main)
 
 
-def test_preferences_are_those_of_the_session(kernel: RunningKernel) -> None:
+def test_preferences_belong_to_the_session(kernel: RunningKernel) -> None:
     async def main() -> None:
         with anyio.fail_after(60):
             async with (

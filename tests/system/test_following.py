@@ -33,7 +33,7 @@ def turns(kernel: RunningKernel) -> dict[str, int]:
     return {one["title"]: one["turns"] for one in answer["conversations"]}
 
 
-def test_what_agents_write_is_kept_as_they_write_it_once_through_kills(tmp_path: Path) -> None:
+def test_session_files_of_agents_are_recorded_once_through_kills(tmp_path: Path) -> None:
     claude, later = tmp_path / "claude", tmp_path / "codex" / "sessions"
     (claude / "projects" / "-work-garden").mkdir(parents=True)
     first = claude / "projects" / "-work-garden" / "a.jsonl"

@@ -85,7 +85,7 @@ def test_a_front_that_stands_still_is_replaced(kernel: RunningKernel) -> None:
         assert (after["generation"], after["deaths"]["hang"]) == (before["generation"] + 1, hangs + 1)
 
 
-def test_a_front_that_is_restarted_in_order_answers_what_it_has_in_hand(kernel: RunningKernel) -> None:
+def test_a_front_that_is_restarted_in_order_answers_its_calls_in_flight(kernel: RunningKernel) -> None:
     file = root_of(kernel) / "settings.yaml"
     with stdio_client(kernel.data_dir) as client:
         client.initialize()

@@ -108,12 +108,12 @@ def test_no_service_touches_the_kernel_or_makes_a_process(kernel: RunningKernel,
 @pytest.mark.parametrize(
     "name", ["memory_without_a_name", "shared_memory", "shared_memory_of_a_device", "watch_files", "hide_from_kernel"]
 )
-def test_no_service_has_memory_that_counts_nowhere(kernel: RunningKernel, name: str) -> None:
+def test_no_service_can_allocate_uncounted_memory(kernel: RunningKernel, name: str) -> None:
     assert_refused(attack(kernel, name))
 
 
 @pytest.mark.parametrize("folder", ["/tmp", "/dev/shm", "/var/tmp"])
-def test_no_service_leaves_files_where_they_are_everybodys(kernel: RunningKernel, folder: str) -> None:
+def test_no_service_can_leave_files_in_shared_folders(kernel: RunningKernel, folder: str) -> None:
     assert_refused(attack(kernel, "file_in_memory_of_all", folder=folder))
 
 
@@ -157,12 +157,12 @@ def test_no_service_changes_the_flags_of_what_its_user_owns_and_it_may_only_read
     assert_refused(attack(kernel, "change_flags", path=str(path)))
 
 
-def test_a_service_is_born_with_no_file_open(kernel: RunningKernel) -> None:
+def test_a_service_starts_without_open_files(kernel: RunningKernel) -> None:
     files = {at for at in attack(kernel, "descriptors")["got"].values() if at.startswith("/") and at != "/dev/null"}
     assert files == set()
 
 
-def test_no_process_of_the_kernels_sees_what_else_stands_in_its_environment(kernel: RunningKernel) -> None:
+def test_no_child_process_sees_other_variables_of_the_kernel_s_environment(kernel: RunningKernel) -> None:
     give_up = time.monotonic() + 30
     while kernel.service("hostile")["standby_pid"] is None:
         assert time.monotonic() < give_up, kernel.service("hostile")

@@ -194,7 +194,7 @@ class Wire(HttpClient):
         return self.request("DELETE", f"/mcp/{self.surface}", mcp_session_id=self.session).status
 
 
-def test_what_a_client_has_set_holds_after_a_death_and_an_end_is_an_end(one_front: RunningKernel) -> None:
+def test_settings_of_a_session_survive_a_death_and_an_ended_session_stays_ended(one_front: RunningKernel) -> None:
     one, other, altered = Wire(one_front), Wire(one_front), Wire(one_front)
     assert (one.echo(), other.echo(), other.end()) == (200, 200, 200)
     altered.session = one.session[:-1] + ("A" if one.session[-1] != "A" else "B")
@@ -232,7 +232,7 @@ def test_twenty_clients_of_two_fronts_find_their_session_at_both(two_fronts: Run
     anyio.run(main, backend="asyncio")
 
 
-def test_what_one_front_is_told_the_other_knows(two_fronts: RunningKernel) -> None:
+def test_a_message_to_one_front_takes_effect_at_the_other(two_fronts: RunningKernel) -> None:
     """The scratchpad's entries, a session's end: each request on a connection of its own."""
     wire = Wire(two_fronts, "knowledge")
     cached = 0

@@ -49,7 +49,7 @@ def append(file: Path, value: str = "y") -> dict[str, Any]:
     return {"file": str(file), "path": "a", "value": value}
 
 
-def test_in_the_meta_of_a_call(client: StdioClient, file: Path) -> None:
+def test_a_key_in_the_meta_of_a_call(client: StdioClient, file: Path) -> None:
     def call(key: object, value: str = "y") -> dict[str, Any]:
         params = {"name": "yaml_append", "arguments": append(file, value), "_meta": {META: key}}
         return client.request(1, "tools/call", **params)
@@ -67,7 +67,7 @@ def test_in_the_meta_of_a_call(client: StdioClient, file: Path) -> None:
     assert file.read_text() == "a:\n  - x\n  - y\n  - y\n  - y\n"
 
 
-def test_each_operation_of_execute_has_its_own(client: StdioClient, file: Path) -> None:
+def test_each_operation_of_execute_has_its_own_key(client: StdioClient, file: Path) -> None:
     steps = [{"op": "yaml_append", "params": append(file)}] * 2
 
     def call() -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_each_operation_of_execute_has_its_own(client: StdioClient, file: Path) 
     assert file.read_text() == "a:\n  - x\n  - y\n  - y\n"
 
 
-def test_in_a_header(kernel: RunningKernel, file: Path) -> None:
+def test_a_key_in_a_header(kernel: RunningKernel, file: Path) -> None:
     def call(key: str, value: str = "y") -> dict[str, Any]:
         meta = {
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -108,7 +108,7 @@ def test_in_a_header(kernel: RunningKernel, file: Path) -> None:
     assert file.read_text() == "a:\n  - x\n  - y\n"
 
 
-def test_on_the_command_line(kernel: RunningKernel, file: Path) -> None:
+def test_a_key_on_the_command_line(kernel: RunningKernel, file: Path) -> None:
     def call(key: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-P", "-m", "kernel.cli", "call", "--data", str(kernel.data_dir)]
         command += ["yaml_append", json.dumps(append(file)), "--key", key]

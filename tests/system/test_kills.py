@@ -37,7 +37,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
 
 
 @pytest.mark.parametrize("service", WORKLOADS)
-async def test_every_call_in_flight_is_answered_right_while_its_service_is_killed(
+async def test_every_call_in_flight_gets_a_correct_answer_while_its_service_is_killed(
     kernel: RunningKernel, service: str
 ) -> None:
     outcome = await assail(kernel, WORKLOADS[service], 3)
@@ -54,7 +54,7 @@ def test_turns_that_were_asked_again_after_a_death_are_kept_once(kernel: Running
     assert set(there) == {f"{said} {n}" for n in range(len(there) // 2) for said in ("question", "answer")}
 
 
-def test_what_standbys_prepare_behind_the_walls_goes_well(kernel: RunningKernel) -> None:
+def test_preparations_of_confined_standbys_succeed(kernel: RunningKernel) -> None:
     """They are made again after each of the kills above."""
     assert "waits for its turn" in kernel.log("yaml")
     assert [name for name in WORKLOADS if "cannot be prepared" in kernel.log(name)] == []
@@ -64,7 +64,7 @@ def test_workloads_cover_every_service(kernel: RunningKernel) -> None:
     assert set(kernel.services()) == set(WORKLOADS)
 
 
-def test_others_are_not_touched_by_a_death(kernel: RunningKernel) -> None:
+def test_a_death_does_not_affect_other_services(kernel: RunningKernel) -> None:
     before = {name: kernel.service(name)["pid"] for name in WORKLOADS if name != "yaml"}
     kernel.kill("yaml", signal.SIGSEGV)
     kernel.wait_ready("yaml")
@@ -72,7 +72,7 @@ def test_others_are_not_touched_by_a_death(kernel: RunningKernel) -> None:
     assert "signal" in kernel.service("yaml")["deaths"]
 
 
-def test_faults_are_injected_only_where_that_was_allowed_at_the_start(kernel: RunningKernel) -> None:
+def test_faults_are_injected_only_if_allowed_at_the_start(kernel: RunningKernel) -> None:
     with pytest.raises(CallFailed, match="unknown operation 'kernel_chaos'"):
         kernel.call("kernel_chaos", {"service": "yaml", "fault": "drop"})
 
@@ -100,7 +100,7 @@ async def test_hung_service_is_replaced_and_its_calls_are_answered(kernel: Runni
     assert kernel.service("yaml")["deaths"]["hang"] == hangs + 1
 
 
-async def test_write_in_hand_at_a_death_is_told_as_maybe_executed(kernel: RunningKernel) -> None:
+async def test_a_write_in_flight_at_a_death_is_reported_as_maybe_executed(kernel: RunningKernel) -> None:
     folder = Path(kernel.status()["roots"][0])
     (folder / "list.yaml").write_text("items:\n- a\n")
     outcome: list[dict[str, Any] | None] = []

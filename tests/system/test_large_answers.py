@@ -68,7 +68,7 @@ def resident(pid: int) -> int:
 
 
 @pytest.mark.timeout(240)
-def test_memory_of_large_answers_goes_back_while_small_calls_go_on(tmp_path: Path) -> None:
+def test_memory_of_large_answers_is_returned_while_small_calls_continue(tmp_path: Path) -> None:
     services = ("front", "echo", "mounts")
     with (
         mounted(tmp_path / "data", {"one": small()}, services=services, options=HTTP) as kernel,

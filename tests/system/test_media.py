@@ -82,7 +82,7 @@ def test_file_is_served_whole_and_in_parts(kernel: RunningKernel) -> None:
     assert get(kernel, root_of(kernel) / "empty.txt")[::2] == (200, b"")
 
 
-def test_what_could_act_comes_as_a_download_in_a_sandbox(kernel: RunningKernel) -> None:
+def test_active_content_is_served_as_a_sandboxed_download(kernel: RunningKernel) -> None:
     _, headers, _ = get(kernel, root_of(kernel) / "page.html")
     assert headers["Content-Disposition"].startswith("attachment")
     assert "sandbox" in headers["Content-Security-Policy"]
@@ -138,7 +138,7 @@ def test_artefact_is_made_once_and_served_while_its_decoder_is_dead(kernel: Runn
     assert kernel.call("media_inspect", {"path": str(root_of(kernel) / "a.png")}) == found
 
 
-def test_file_that_takes_too_long_is_told_so_and_harms_no_other(hasty: RunningKernel) -> None:
+def test_a_file_that_takes_too_long_is_reported_and_harms_no_other(hasty: RunningKernel) -> None:
     root = root_of(hasty)
     for number in range(3):
         (root / f"slow {number}.pdf").write_bytes(bombs.pdf_of_a_slow_shade(200_000 + number))
@@ -178,7 +178,7 @@ def ticks(pid: int) -> float:
     return int(fields[11]) + int(fields[12])
 
 
-def test_limit_holds_also_where_nobody_waits_any_more(hasty: RunningKernel) -> None:
+def test_the_time_limit_applies_even_if_the_client_has_left(hasty: RunningKernel) -> None:
     slow = root_of(hasty) / "slow.pdf"
     # Another content than that of the test above, of which the answer is known.
     slow.write_bytes(bombs.pdf_of_a_slow_shade(300_000))

@@ -50,7 +50,7 @@ def kill(data: Path, name: str) -> None:
         os.kill(service["pid"], signal.SIGKILL)
 
 
-def test_a_session_binds_what_is_added_and_remembered_through_every_death(data: Path) -> None:
+def test_a_session_labels_documents_and_memories_through_every_death(data: Path) -> None:
     victims = ("front", "memory", "documents", "retrieve", "kernel")
     with stdio_client(data, services=SERVICES) as client, stdio_client(data, services=SERVICES) as other:
         say, say_other = Talk(client), Talk(other)

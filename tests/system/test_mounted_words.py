@@ -76,7 +76,7 @@ def test_a_result_that_mcp_does_not_allow_fails_its_call_over_http_and_no_other(
         assert "in a way that MCP does not allow" in kernel.log("mcp_evil")
 
 
-def test_definitions_reach_clients_without_hidden_text_and_the_user_is_told(tmp_path: Path) -> None:
+def test_definitions_reach_clients_without_hidden_text_and_the_user_is_informed(tmp_path: Path) -> None:
     text = f"Read.{TAGS}\u202e{'d' * 5_000}"
     evil = saying({
         **tools("read\u200b", description=text),

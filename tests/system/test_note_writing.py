@@ -26,7 +26,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
         yield started
 
 
-async def test_killed_in_the_midst_of_writing_it_tears_no_note_and_loses_nothing_acknowledged(
+async def test_kills_during_writes_tear_no_note_and_lose_no_acknowledged_write(
     kernel: RunningKernel, pytestconfig: pytest.Config
 ) -> None:
     root = kernel.data_dir.parent / "notes"

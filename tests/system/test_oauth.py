@@ -135,7 +135,7 @@ def test_a_client_without_a_token_is_led_to_the_issuer(kernel: RunningKernel, is
     assert WEB.get(base(kernel) + WELL_KNOWN + "/nowhere").status_code == 404
 
 
-def test_a_token_of_another_making_is_refused_with_the_reason(kernel: RunningKernel, issuer: Issuer) -> None:
+def test_a_forged_token_is_refused_with_the_reason(kernel: RunningKernel, issuer: Issuer) -> None:
     mallory = Issuer(issuer.url)
     mallory.add("first")
     now = time.time()
@@ -156,9 +156,7 @@ def test_a_token_of_another_making_is_refused_with_the_reason(kernel: RunningKer
     assert 'error="insufficient_scope"' in lacking.headers["www-authenticate"]
 
 
-def test_what_a_token_does_not_allow_is_answered_with_the_scopes_that_would(
-    kernel: RunningKernel, issuer: Issuer
-) -> None:
+def test_a_forbidden_call_is_refused_with_the_required_scopes(kernel: RunningKernel, issuer: Issuer) -> None:
     token = issuer.token("first", scope="edit")
     for path, scopes in (("/mcp", "all"), ("/mcp/files", "all")):
         refused = ask(kernel, token, path)
@@ -250,7 +248,7 @@ def test_the_sdks_client_finds_the_issuer_gets_a_token_and_calls(
     assert issuer.asked[-1]["scope"] == "edit look all"
 
 
-def test_the_flood_of_one_subject_leaves_another_ones_calls_alone(
+def test_the_flood_of_one_subject_does_not_affect_another(
     kernel: RunningKernel, issuer: Issuer, file: dict[str, str]
 ) -> None:
     greedy, modest = (issuer.token("first", scope="look", sub=name) for name in ("greedy", "modest"))

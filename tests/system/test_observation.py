@@ -119,7 +119,7 @@ def test_only_the_kernels_operations_are_called_as_the_operator(operator: Operat
     assert operator.answer("no_such").status == 404
 
 
-def test_tokens_are_in_force_once_created_and_worthless_once_revoked(kernel: RunningKernel, operator: Operator) -> None:
+def test_tokens_are_valid_once_created_and_invalid_once_revoked(kernel: RunningKernel, operator: Operator) -> None:
     made = operator("kernel_token_create", name="page-made", read_only=True, expires="1d")
     client = HttpClient(kernel, made["token"])
     assert client.request("POST", "/call/mcp_echo", {"message": "x"}).status == 200

@@ -185,7 +185,7 @@ def turns(kernel: RunningKernel) -> int:
     return count
 
 
-def test_turns_are_kept_once_whoever_is_away_and_no_credential_is(tmp_path: Path) -> None:
+def test_turns_are_stored_once_despite_outages_and_without_credentials(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     data_dir.mkdir()
     spool = data_dir / "proxy" / "spool"
@@ -257,7 +257,7 @@ def test_streams_without_an_end_are_kept_as_far_as_they_came(tmp_path: Path) -> 
         assert kernel.call("transcript_list")["total"] == 1
 
 
-def test_what_could_not_be_recorded_is_by_the_next_proxy(tmp_path: Path) -> None:
+def test_unrecorded_turns_are_recorded_by_the_next_proxy(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     data_dir.mkdir()
     with model() as upstream:

@@ -81,7 +81,7 @@ ATTACKS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "params"), ATTACKS)
-def test_no_operation_reaches_what_linckia_lives_on(
+def test_no_operation_reaches_linckia_s_own_folders(
     kernel: RunningKernel, home: Path, name: str, params: dict[str, Any]
 ) -> None:
     asked = json.loads(json.dumps(params).replace("DATA", str(kernel.data_dir)).replace("HOME", str(home)))
@@ -94,7 +94,7 @@ def test_no_operation_reaches_what_linckia_lives_on(
     assert (kernel.data_dir / "services" / "graph" / "graph.db").read_bytes().startswith(b"SQLite format 3")
 
 
-def test_restoring_beside_it_leaves_it_alone(kernel: RunningKernel, home: Path) -> None:
+def test_restoring_next_to_linckia_s_folders_leaves_them_alone(kernel: RunningKernel, home: Path) -> None:
     restored = kernel.call(
         "documents_restore", {"collection": "evil", "output_directory": str(home), "overwrite": True}
     )
@@ -111,7 +111,7 @@ def test_restoring_beside_it_leaves_it_alone(kernel: RunningKernel, home: Path) 
         ("vault", "open"), ("a.pem", "a.txt"),
     ],
 )  # fmt: skip
-def test_nothing_is_moved_out_of_it_into_it_or_with_it(
+def test_nothing_is_moved_into_or_out_of_linckia_s_folders(
     kernel: RunningKernel, home: Path, source: str, target: str
 ) -> None:
     moved = kernel.call("move-files", {"moves": [{"from": str(home / source), "to": str(home / target)}]})
@@ -122,7 +122,7 @@ def test_nothing_is_moved_out_of_it_into_it_or_with_it(
         assert (deleted["succeeded"], "may not be reached" in deleted["results"][0]["error"]) == (0, True)
 
 
-def test_what_was_thrown_away_does_not_come_back_into_it(kernel: RunningKernel, home: Path) -> None:
+def test_trash_is_not_restored_into_linckia_s_folders(kernel: RunningKernel, home: Path) -> None:
     (home / "gone.toml").write_text('roots = ["/"]')
     (thrown,) = kernel.call("delete-files", {"paths": [str(home / "gone.toml")]})["results"]
     target = str(kernel.data_dir / "prompts" / "evil.md")
@@ -131,7 +131,7 @@ def test_what_was_thrown_away_does_not_come_back_into_it(kernel: RunningKernel, 
     assert not Path(target).exists()
 
 
-def test_nothing_of_it_is_found(kernel: RunningKernel, home: Path) -> None:
+def test_nothing_in_linckia_s_folders_is_found(kernel: RunningKernel, home: Path) -> None:
     listed = kernel.call("navigate", {"path": str(home)})["entries"]
     assert {entry["name"] for entry in listed} == {".local", "data-link", "key.yaml", "note.md"}
     assert kernel.call("navigate", {"path": str(home / ".local")})["entries"] == []
@@ -141,7 +141,7 @@ def test_nothing_of_it_is_found(kernel: RunningKernel, home: Path) -> None:
     assert [path for path in held if path.startswith(str(home))] == [str(home / "note.md")]
 
 
-def test_what_comes_later_is_not_found_either(kernel: RunningKernel, home: Path) -> None:
+def test_later_files_in_linckia_s_folders_are_not_found_either(kernel: RunningKernel, home: Path) -> None:
     (home / "vault" / "later.md").write_text("# Later\n")
     (kernel.data_dir / "later.md").write_text("# Later\n")
     (home / "seen.md").write_text("# Seen\n")
@@ -192,7 +192,7 @@ def test_root_that_is_only_read_is_not_written(tmp_path: Path) -> None:
     assert sorted(path.name for path in read.iterdir()) == ["f.yaml", "note.md"]
 
 
-def test_read_only_kernel_refuses_clients_whatever_would_change_something(tmp_path: Path) -> None:
+def test_a_read_only_kernel_refuses_all_changes_by_clients(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "f.yaml").write_text("a: 1\n")

@@ -20,7 +20,7 @@ def reads(kernel: RunningKernel, id_: str) -> bool:
         return False
 
 
-def test_root_made_anew_is_read_by_services_that_knew_the_old_one(tmp_path: Path) -> None:
+def test_a_recreated_root_is_read_by_services_that_knew_the_old_one(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "old.md").write_text("# Old\n\nzebra\n")

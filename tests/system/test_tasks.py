@@ -44,9 +44,7 @@ def waited(kernel: RunningKernel, id_: str) -> dict[str, Any]:
     return found
 
 
-def test_another_client_fetches_what_a_killed_client_started_before_the_kernel_was_killed(
-    data: Path, root: Path
-) -> None:
+def test_another_client_gets_the_result_of_a_killed_client_s_task_after_a_kernel_kill(data: Path, root: Path) -> None:
     with kernel_of(data, root) as kernel:
         with stdio_client(data, str(root), services=",".join(SERVICES)) as client:
             client.initialize()

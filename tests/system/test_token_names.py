@@ -8,7 +8,7 @@ from tests.system.running import HTTP, running
 from tests.system.tokens import HttpClient, create, token_command
 
 
-def test_a_token_made_anew_has_neither_tasks_nor_timers_nor_answers_of_the_former(tmp_path: Path) -> None:
+def test_a_new_token_of_the_same_name_has_no_tasks_timers_or_answers_of_the_old_one(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "secret.yaml").write_text("password: hidden\nlist: []\n")

@@ -75,7 +75,7 @@ def is_refused(answer: Answer, why: str) -> bool:
 # The kernel's own token
 
 
-def test_without_a_token_only_what_says_up_or_down_and_the_empty_page_are_answered(kernel: RunningKernel) -> None:
+def test_without_a_token_only_health_and_the_empty_page_are_served(kernel: RunningKernel) -> None:
     stranger = HttpClient(kernel, None)
     for path in ("/health", "/livez", "/readyz", "/"):
         assert stranger.request("GET", path).status == 200, path
@@ -87,7 +87,7 @@ def test_without_a_token_only_what_says_up_or_down_and_the_empty_page_are_answer
     assert HttpClient(kernel, "linckia_" + "x" * 43).tool("mcp.echo", {"message": "hello"}).status == 401
 
 
-def test_own_token_is_its_owners_alone_and_opens_everything(kernel: RunningKernel, own: HttpClient) -> None:
+def test_the_kernel_s_own_token_is_private_and_grants_everything(kernel: RunningKernel, own: HttpClient) -> None:
     file = kernel.data_dir / "token"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert file.read_text().strip() == own.token
@@ -120,7 +120,7 @@ def test_service_that_is_stopped_by_hand_leaves_the_system_ready(kernel: Running
 # Named tokens
 
 
-def test_revoked_token_is_worth_nothing_at_once_in_open_sessions_and_streams_too(kernel: RunningKernel) -> None:
+def test_a_revoked_token_is_invalid_at_once_in_open_sessions_and_streams_too(kernel: RunningKernel) -> None:
     client = HttpClient(kernel, create(kernel, "leaving"))
     session = client.initialize()
     ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
@@ -223,7 +223,7 @@ def is_served(op: Operation[object]) -> bool:
     return op.service in SERVICES or op.service == FRONT
 
 
-def test_no_operation_answers_a_token_of_one_root_with_anything_of_another(
+def test_no_operation_reveals_another_root_to_a_token_of_one_root(
     limited: HttpClient, own: HttpClient, roots: tuple[Path, Path]
 ) -> None:
     answered, wrong = set(), []
@@ -253,7 +253,7 @@ def is_success(answer: Answer) -> bool:
     return answer.status == 200 and '"isError":true' not in answer.text and '"error":' not in answer.text
 
 
-def test_marker_is_there_to_be_found(own: HttpClient, roots: tuple[Path, Path]) -> None:
+def test_the_marker_can_be_found_with_full_rights(own: HttpClient, roots: tuple[Path, Path]) -> None:
     """Else the test above could not fail."""
     told = set()
     for op in OPERATIONS:
@@ -284,7 +284,7 @@ def test_steps_and_their_results_do_not_lead_out_of_the_roots(limited: HttpClien
     assert MARKER in Path(theirs, "plain.yaml").read_text()
 
 
-def test_lists_prompts_and_news_are_of_the_tokens_roots(limited: HttpClient, own: HttpClient) -> None:
+def test_lists_prompts_and_notifications_cover_the_tokens_roots_only(limited: HttpClient, own: HttpClient) -> None:
     def prompts(client: HttpClient) -> set[str]:
         return {prompt["name"] for prompt in client.rpc("prompts/list", {}).json["result"]["prompts"]}
 
@@ -298,7 +298,7 @@ def test_lists_prompts_and_news_are_of_the_tokens_roots(limited: HttpClient, own
     assert "is limited to some" in limited.in_session(session, message, "files").text
 
 
-def test_what_tells_of_the_whole_system_is_not_for_a_limited_token(limited: HttpClient) -> None:
+def test_system_wide_information_is_refused_to_a_limited_token(limited: HttpClient) -> None:
     for path in ("/metrics", "/status", "/dag/stats", "/dag/history"):
         answer = limited.request("GET", path)
         assert (answer.status, "token limited is limited to" in answer.text) == (403, True), path

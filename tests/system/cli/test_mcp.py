@@ -221,7 +221,7 @@ def learn(data: Path, *argv: str, **arguments: object) -> subprocess.CompletedPr
 
 
 @LEARNS
-def test_what_a_confined_server_needs_is_learned_and_written_if_the_user_agrees(tmp_path: Path) -> None:
+def test_the_needs_of_a_confined_server_are_learned_and_saved_if_the_user_agrees(tmp_path: Path) -> None:
     data, folder = tmp_path / "data", tmp_path / "folder"
     folder.mkdir()
     assert linckia(data, "mcp", "add", "own", "--no-test", *SMALL).returncode == 0

@@ -57,7 +57,7 @@ def snapshot(tmp_path: Path) -> Path:
     return tmp_path / "hub" / "models--cross-encoder--ms-marco-MiniLM-L6-v2" / "snapshots" / model.revision
 
 
-def test_what_is_known_is_listed_with_what_one_chooses_by(tmp_path: Path) -> None:
+def test_known_models_are_listed_with_selection_criteria(tmp_path: Path) -> None:
     listed = json.loads(models(tmp_path, "http://127.0.0.1:9", "--json").stdout)
     assert [model["name"] for model in listed] == [model.name for model in KNOWN]
     assert {model["service"] for model in listed} == {"embed", "rerank"}
@@ -67,7 +67,7 @@ def test_what_is_known_is_listed_with_what_one_chooses_by(tmp_path: Path) -> Non
     assert all(model.short_name in table for model in KNOWN)
 
 
-def test_a_download_that_was_killed_goes_on_where_it_was(tmp_path: Path, hub: Hub) -> None:
+def test_a_killed_download_is_resumed(tmp_path: Path, hub: Hub) -> None:
     # Its library writes 10 MB at once.
     weights = hub.files["model.safetensors"] = os.urandom(25_000_000)
     hub.stalls_after = 22_000_000
@@ -93,7 +93,7 @@ def test_a_download_that_was_killed_goes_on_where_it_was(tmp_path: Path, hub: Hu
     assert not {name for name, _ in hub.begins} & {"onnx/model.onnx", "pytorch_model.bin"}
 
 
-def test_what_arrives_damaged_is_not_kept(tmp_path: Path, hub: Hub) -> None:
+def test_damaged_downloads_are_not_kept(tmp_path: Path, hub: Hub) -> None:
     hub.flips = True
     refused = models(tmp_path, hub.url, "get", NAME)
     assert refused.returncode == 1
@@ -104,7 +104,7 @@ def test_what_arrives_damaged_is_not_kept(tmp_path: Path, hub: Hub) -> None:
     assert (snapshot(tmp_path) / "model.safetensors").read_bytes() == hub.files["model.safetensors"]
 
 
-def test_without_a_hub_one_sentence_says_what_helps(tmp_path: Path, hub: Hub) -> None:
+def test_without_a_hub_one_sentence_names_the_remedy(tmp_path: Path, hub: Hub) -> None:
     # Nothing listens on the discard port of the loopback.
     away = models(tmp_path, "http://127.0.0.1:9", "get", NAME)
     assert away.returncode == 1

@@ -69,7 +69,7 @@ def test_status_shows_every_service(kernel: RunningKernel, data: Path) -> None:
     assert all(any(line.startswith(name) for line in done.stdout.splitlines()) for name in names)
 
 
-def test_status_tells_what_a_day_brings(kernel: RunningKernel, data: Path) -> None:
+def test_status_shows_deaths_and_growth_per_day(kernel: RunningKernel, data: Path) -> None:
     lines = command(data, "status", "--trends").stdout.split("\n\n")[1].splitlines()
     assert lines[0].split() == ["SERVICE", "DEATHS/DAY", "STORE", "GROWTH/DAY", "DAYS"]
     assert any(line.split()[:2] == ["yaml", "0.0"] for line in lines)
@@ -119,7 +119,7 @@ def following(data: Path, *command: str) -> Iterator[IO[str]]:
         process.communicate()
 
 
-def test_what_is_written_to_a_followed_log_is_shown(kernel: RunningKernel, data: Path) -> None:
+def test_new_lines_of_a_followed_log_are_shown(kernel: RunningKernel, data: Path) -> None:
     with following(data, "logs", "-n", "1", "-f") as shown:
         # The last line is seen before anything more is written.
         assert "message" in json.loads(shown.readline())
@@ -128,7 +128,7 @@ def test_what_is_written_to_a_followed_log_is_shown(kernel: RunningKernel, data:
             pass
 
 
-def test_what_is_added_to_a_followed_audit_log_is_shown(kernel: RunningKernel, data: Path) -> None:
+def test_new_lines_of_a_followed_audit_log_are_shown(kernel: RunningKernel, data: Path) -> None:
     restarts = ("audit", "--operation", "kernel_restart", "--json")
     assert command(data, "restart", "echo").returncode == 0
     wait_until(lambda: command(data, *restarts).stdout)
@@ -174,7 +174,7 @@ def test_a_kernel_in_the_background_is_not_ended_by_ctrl_c_or_the_end_of_the_ter
         assert kernel.process.wait(TIMEOUT_S) == 0
 
 
-def test_a_service_manager_hears_of_its_readiness_its_life_and_its_end(tmp_path: Path) -> None:
+def test_a_service_manager_is_notified_of_readiness_health_and_end(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(TIMEOUT_S)

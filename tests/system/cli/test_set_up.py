@@ -67,7 +67,7 @@ def run(checkout: Path, *arguments: str, **variables: str) -> tuple[int, str, st
     return process.returncode, out, err
 
 
-def test_first_uses_set_up_once_and_nothing_of_that_reaches_stdout(checkout: Path) -> None:
+def test_concurrent_first_uses_set_up_once_and_print_nothing_to_stdout(checkout: Path) -> None:
     both = [start(checkout, "status", "with space"), start(checkout, "two")]
     answers = [process.communicate(timeout=120) for process in both]
     assert [process.returncode for process in both] == [0, 0]

@@ -77,7 +77,7 @@ def test_an_unknown_surface_is_refused_naming_those_there_are(standing: RunningK
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_it_with_exit_code_0_and_leaves_the_kernel(
+def test_a_signal_ends_the_client_with_exit_code_0_and_leaves_the_kernel(
     standing: RunningKernel, number: signal.Signals
 ) -> None:
     with stdio_client(standing.data_dir) as client:
@@ -135,7 +135,7 @@ def test_the_clients_of_a_kernel_that_died_start_one_kernel(data: Path) -> None:
         assert log.read_text().count("held by another kernel") == refused
 
 
-def test_a_kernel_that_others_look_after_is_waited_for(kernel: RunningKernel, data: Path, root: Path) -> None:
+def test_a_kernel_under_a_service_manager_is_waited_for(kernel: RunningKernel, data: Path, root: Path) -> None:
     with stdio_client(data) as client:
         client.initialize()
         # A front may answer before the client's process knows that it has joined this kernel.
@@ -264,7 +264,7 @@ def test_a_kernel_that_it_started_outlives_the_client_that_started_it(data: Path
             assert kernel_pid(data) == pid
 
 
-def test_where_the_kernel_cannot_start_its_own_words_are_shown(data: Path) -> None:
+def test_if_the_kernel_cannot_start_its_error_is_shown(data: Path) -> None:
     data.mkdir()
     (data / "linckia.toml").write_text("rots = []\n")
     done = linckia(data, "stdio")

@@ -218,7 +218,7 @@ def test_global_options_may_precede_the_command(kernel: RunningKernel) -> None:
         (["import-transcripts", "/nowhere", "/nothing"], 1, "linckia import-transcripts: /nothing does not exist"),
     ],
 )
-def test_errors_name_the_command_and_what_was_meant(
+def test_errors_name_the_command_and_suggest_the_intended_option(
     kernel: RunningKernel, words: list[str], code: int, said: str
 ) -> None:
     done = linckia(kernel.data_dir, *words)

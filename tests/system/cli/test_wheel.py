@@ -158,7 +158,7 @@ def test_the_wheel_has_one_top_level_package_and_every_file_of_it(wheel: Path) -
     assert there - names == set()
 
 
-def test_its_description_is_one_that_pypi_shows_with_links_that_lead_somewhere(wheel: Path) -> None:
+def test_its_description_is_valid_for_pypi_and_its_links_work(wheel: Path) -> None:
     command = [sys.executable, "-m", "twine", "check", "--strict", str(wheel)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -54,7 +54,7 @@ def arguments(command: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("page", "command"), documented())
-def test_it_is_a_command_that_exists(page: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_commands_exist(page: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     given = arguments(command)
     if any(PLACEHOLDER.search(word) for word in given) or given[0].endswith(","):
         # A form, not a command: its name and options must exist.
@@ -72,7 +72,7 @@ def names() -> set[str]:
     return set(found)
 
 
-def test_what_is_not_run_exists() -> None:
+def test_commands_excluded_from_the_run_exist() -> None:
     assert NOT_RUN.keys() <= names()
 
 
@@ -96,7 +96,7 @@ def runnable() -> list[tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_they_run(kernel: RunningKernel) -> None:
+def test_documented_commands_run(kernel: RunningKernel) -> None:
     """One after the other: a wrong use ends with 2, which none of them may; failing for want of data is no defect."""
     folder = kernel.data_dir.parent
     shown = runnable()

@@ -38,7 +38,7 @@ async def test_killed_service_answers_again_from_a_zygote(tmp_path: Path) -> Non
             assert 0 < (report.answered_ms or 0) < (report.recovery_ms or 0)
 
 
-async def test_every_answer_that_arrived_is_delivered_before_the_death_is_told(tmp_path: Path) -> None:
+async def test_every_answer_that_arrived_is_delivered_before_the_death_is_reported(tmp_path: Path) -> None:
     with trio.fail_after(PATIENCE_S):
         async with supervised(tmp_path, trial()) as rig:
             await rig.ready()
@@ -74,7 +74,7 @@ async def test_crash_leaves_the_stack_in_the_log(tmp_path: Path, how: str, numbe
 
 
 @pytest.mark.parametrize("how", ["deaf", "busy", "deadlock", "spin"])
-async def test_loop_that_stands_still_is_seen_by_what_its_process_does(tmp_path: Path, how: str) -> None:
+async def test_a_blocked_loop_is_recognized_by_its_process_s_activity(tmp_path: Path, how: str) -> None:
     with trio.fail_after(PATIENCE_S):
         async with supervised(tmp_path, trial(stall_s=0.85, hang_timeout_s=1000)) as rig:
             await rig.ready()
@@ -184,7 +184,7 @@ async def test_start_that_takes_too_long_is_ended_and_named(tmp_path: Path) -> N
             assert "not ready within 0.3 s" in rig.report().reason
 
 
-async def test_what_a_service_spawned_dies_with_it_and_is_collected(tmp_path: Path) -> None:
+async def test_child_processes_of_a_service_die_with_it_and_are_reaped(tmp_path: Path) -> None:
     async with supervised(tmp_path, trial()) as rig:
         with trio.fail_after(PATIENCE_S):
             await rig.ready()
@@ -236,7 +236,7 @@ async def test_manual_stop_is_not_followed_by_a_resurrection(tmp_path: Path) -> 
             await rig.ready(after=1)
 
 
-async def test_calls_in_hand_are_answered_before_an_orderly_restart(tmp_path: Path) -> None:
+async def test_calls_in_flight_are_answered_before_an_orderly_restart(tmp_path: Path) -> None:
     async with supervised(tmp_path, trial()) as rig:
         with trio.fail_after(PATIENCE_S):
             await rig.ready()

@@ -66,7 +66,7 @@ def test_dead_process_cannot_be_configured(prestarted: Prestarted) -> None:
     assert prestarted.configure(b"{}") is None
 
 
-def test_kernel_holds_its_directory_before_it_loads_what_takes_long() -> None:
+def test_the_kernel_locks_its_directory_before_slow_imports() -> None:
     code = "import sys, kernel.cli.serve; print(sorted({'trio', 'mcp', 'starlette', 'apsw'} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"

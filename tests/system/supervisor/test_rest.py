@@ -136,7 +136,7 @@ def test_the_system_ends_in_order_while_services_rest(tmp_path: Path) -> None:
         assert kernel.process.wait(PATIENCE_S) == 0
 
 
-def test_a_person_stops_and_starts_what_rests(kernel: RunningKernel) -> None:
+def test_a_resting_service_can_be_stopped_and_started_by_hand(kernel: RunningKernel) -> None:
     until_resting(kernel, "echo")
     kernel.call("kernel_stop", {"service": "echo"})
     assert kernel.service("echo")["state"] == "stopped"

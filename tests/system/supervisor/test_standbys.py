@@ -139,7 +139,7 @@ async def test_service_that_was_a_standby_is_as_clean_as_one_that_was_forked(tmp
             assert "Name:\ttrial\n" in status
 
 
-def test_where_the_settings_say_so_nobody_waits_and_services_are_forked_as_they_die(tmp_path: Path) -> None:
+def test_standbys_can_be_switched_off_and_services_are_then_forked_after_a_death(tmp_path: Path) -> None:
     with running(tmp_path / "data", environment={"LINCKIA_STANDBYS": "false"}, services=["echo"]) as kernel:
         # One is forked before it takes a place: were there any, the second or third death would be followed by it.
         for generation in (2, 3, 4):

@@ -96,7 +96,7 @@ async def test_module_that_cannot_be_imported_is_reported_and_left_out(tmp_path:
             assert "No module named 'no'" in rig.log("zygote-light")
 
 
-async def test_zygote_that_dies_of_its_modules_leaves_services_to_start_from_nothing(tmp_path: Path) -> None:
+async def test_services_start_without_a_zygote_that_its_modules_killed(tmp_path: Path) -> None:
     spec = ZygoteSpec(name="light", preload=("tests.system.support.deadly",))
     async with supervised(tmp_path, trial(), zygotes=(spec,)) as rig:
         with trio.fail_after(PATIENCE_S):
@@ -114,7 +114,7 @@ async def test_zygote_whose_modules_start_threads_never_forks(tmp_path: Path) ->
             assert (await rig.ready(after=1)).how == "exec"
 
 
-async def test_forked_service_is_as_clean_as_one_started_from_nothing(
+async def test_a_forked_service_is_as_clean_as_a_freshly_started_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LINCKIA_TEST_TOKEN", TOKEN)
