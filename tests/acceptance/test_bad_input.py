@@ -87,6 +87,6 @@ def test_a_bad_argument_of_a_prompt_is_refused_by_name(client: StdioClient, oper
         assert name in answer["error"]["message"]
 
 
-def test_no_service_died_of_it(front: Front, client: StdioClient) -> None:
+def test_bad_input_killed_no_service(front: Front, client: StdioClient) -> None:
     for service in front.kernel.status()["services"]:
         assert service["generation"] == 1, service

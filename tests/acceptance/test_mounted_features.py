@@ -127,7 +127,7 @@ def test_a_cancelled_call_is_withdrawn_and_the_next_one_answered(mounts: Mounts,
 
 
 @pytest.mark.filterwarnings("ignore:resources/.*subscribe is removed")
-def test_subscribers_are_told_of_updates(mounts: Mounts) -> None:
+def test_subscribers_are_notified_of_updates(mounts: Mounts) -> None:
     mounts.server("everything")
     uri = "demo://resource/dynamic/text/1"
 
@@ -150,7 +150,7 @@ def test_subscribers_are_told_of_updates(mounts: Mounts) -> None:
     anyio.run(main)
 
 
-def test_a_subscriber_of_2026_is_told_of_updates(mounts: Mounts) -> None:
+def test_a_subscriber_of_2026_is_notified_of_updates(mounts: Mounts) -> None:
     mounts.server("everything")
     uri = "demo://resource/dynamic/text/1"
 

@@ -68,7 +68,7 @@ def all_replies(client: RawClient, requests: list[Request]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_lists_and_replies_are_those_of_the_server(mounts: Mounts, name: str) -> None:
+def test_lists_and_replies_equal_the_server_s_own(mounts: Mounts, name: str) -> None:
     server = mounts.server(name)
     with RawClient(server.command, LEGACY, cwd=server.folder, environment=server.environment) as client:
         greeting = client.greeting

@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 
-def test_the_nodes_are_listed_with_what_runs_there_and_a_lost_cluster_is_said(tmp_path: Path) -> None:
+def test_the_nodes_are_listed_with_their_services_and_a_lost_cluster_is_reported(tmp_path: Path) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     with ray_nodes(1) as nodes, chromium.browser() as browser:

@@ -308,7 +308,7 @@ def test_a_service_restarted_by_its_button_and_a_killed_one_return(kernel: Runni
     assert visitor.complaints == []
 
 
-def test_a_wrong_token_is_said_and_a_sign_in_lasts_in_a_new_tab(kernel: RunningKernel, browser: Any) -> None:
+def test_a_wrong_token_is_reported_and_a_sign_in_lasts_in_a_new_tab(kernel: RunningKernel, browser: Any) -> None:
     visitor = Visitor(browser)
     page, url = visitor.page, kernel.status()["page_url"]
     plain = url.partition("#")[0]
@@ -419,7 +419,7 @@ def test_a_deleted_file_is_restored_from_the_trash(kernel: RunningKernel, browse
     assert lost.exists()
 
 
-def test_a_kernel_that_ends_is_said_and_found_again(tmp_path: Path, browser: Any) -> None:
+def test_the_end_of_a_kernel_is_reported_and_the_page_reconnects(tmp_path: Path, browser: Any) -> None:
     with running(tmp_path / "data", options=HTTP, services=["echo"], all_ready=False, token=True) as kernel:
         kernel.wait_ready("echo")
         while kernel.status()["page_url"] is None:

@@ -100,7 +100,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 @_fixture("json_schema_2020_12_tool")
 class SchemaKeywords(Params[Content], frozen=True, kw_only=True):
-    """Returns how somebody can be reached; its schema has the keywords of JSON Schema that field types cannot express."""
+    """Returns contact details; its schema has the keywords of JSON Schema that field types cannot express."""
 
     rules: ClassVar[Mapping[str, Any]] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

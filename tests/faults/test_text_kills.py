@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 
-def test_what_is_killed_while_it_writes_leaves_whole_files_an_index_in_step_and_the_trash() -> None:
+def test_kills_during_writes_leave_whole_files_a_consistent_index_and_the_trash() -> None:
     command = [sys.executable, "-m", "tests.faults.text_kills", "--kills", "30"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr

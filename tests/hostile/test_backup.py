@@ -231,7 +231,7 @@ def a_screen_of_its_own(own: Path) -> None:
     "leave",
     [no_page_size, fifos, many_fifos, listening, deep, long_names, holes, odd_names, a_screen_of_its_own],
 )
-def test_what_a_service_leaves_is_named_and_prevents_no_backup(
+def test_unexpected_files_of_a_service_are_named_and_prevent_no_backup(
     data: Path, own: Path, tmp_path: Path, leave: Callable[[Path], None]
 ) -> None:
     leave(own)
@@ -243,7 +243,7 @@ def test_what_a_service_leaves_is_named_and_prevents_no_backup(
 
 
 @pytest.mark.parametrize("leave", [empty_index, nonsense_index, short_file])
-def test_an_index_that_says_nothing_is_no_obstacle(
+def test_an_unreadable_index_prevents_no_backup(
     data: Path, own: Path, tmp_path: Path, leave: Callable[[Path], None]
 ) -> None:
     leave(own)
@@ -268,7 +268,7 @@ def test_no_restored_file_runs_as_the_user_who_restores(data: Path, own: Path, t
     assert (tmp_path / "to restored/services/echo/program").stat().st_mode & 0o7777 == 0o755
 
 
-def test_the_command_says_what_is_missing(data: Path, own: Path, tmp_path: Path) -> None:
+def test_the_backup_command_names_what_it_left_out(data: Path, own: Path, tmp_path: Path) -> None:
     own.joinpath("x.db").symlink_to(tmp_path / "outside.db")
     command = [sys.executable, "-m", "kernel.cli", "backup", str(tmp_path / "to"), "--data", str(data)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -279,7 +279,7 @@ def test_the_command_says_what_is_missing(data: Path, own: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("end", ["", "-wal", "-shm", "-journal"])
 @pytest.mark.parametrize("how", [soft, hard])
-def test_a_repair_opens_and_changes_only_what_is_the_services(
+def test_a_repair_opens_and_changes_only_files_of_the_service(
     data: Path, own: Path, outside: Path, how: Callable[[Path, Path], None], end: str
 ) -> None:
     outside.chmod(0o644)

@@ -126,7 +126,7 @@ def limited(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("make", WRONG, ids=lambda make: make.__name__)
-def test_a_hostile_export_is_refused_in_words(
+def test_a_hostile_export_is_refused_with_a_clear_error(
     kernel: RunningKernel, tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     (tmp_path / "outside").mkdir()

@@ -199,7 +199,7 @@ NOT_MESSAGES = [
 
 @pytest.mark.parametrize("said", NOT_MESSAGES, ids=bytes.decode)
 @pytest.mark.parametrize("modern", [False, True])
-async def test_what_is_not_a_message_is_refused_over_http_and_executes_nothing(said: bytes, modern: bool) -> None:
+async def test_invalid_messages_over_http_are_refused_and_execute_nothing(said: bytes, modern: bool) -> None:
     async with served() as (http, _, dispatcher, _):
         headers = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": TOOL}
         if not modern:
@@ -213,7 +213,7 @@ async def test_what_is_not_a_message_is_refused_over_http_and_executes_nothing(s
 
 
 @pytest.mark.parametrize("modern", [False, True])
-async def test_what_is_not_a_message_is_refused_over_stdio_and_executes_nothing(modern: bool) -> None:
+async def test_invalid_messages_over_stdio_are_refused_and_execute_nothing(modern: bool) -> None:
     async with gateway_in_process() as (gateway, dispatcher), connected(gateway) as wire:
         await (wire.open_modern() if modern else wire.initialize())
         for said in NOT_MESSAGES:
@@ -225,7 +225,7 @@ async def test_what_is_not_a_message_is_refused_over_stdio_and_executes_nothing(
 
 
 @pytest.mark.parametrize("request_id", ["1.5", "1e3", "true", '{"a":1}'])
-async def test_error_for_an_id_that_is_none_is_no_other_requests(request_id: str) -> None:
+async def test_an_error_for_an_invalid_id_does_not_answer_another_request(request_id: str) -> None:
     """An id that was truncated when read would name another request."""
     async with served() as (http, *_):
         await http.initialize()

@@ -41,7 +41,7 @@ def test_threads_are_bounded_and_the_cause_says_so(kernel: RunningKernel) -> Non
 
 
 @pytest.mark.parametrize("entry", catalog.ENTRIES, ids=lambda entry: entry.spec.name)
-def test_no_number_of_calls_brings_a_service_to_its_bound(entry: catalog.ServiceEntry) -> None:
+def test_no_number_of_calls_makes_a_service_reach_its_thread_limit(entry: catalog.ServiceEntry) -> None:
     # Each in-flight call keeps one thread busy, in addition to those of trio and of each database.
     assert entry.spec.thread_limit is not None
     assert entry.manifest.threads >= entry.spec.in_flight + 100
@@ -57,7 +57,7 @@ def emptied(kernel: RunningKernel) -> Iterator[Path]:
     kernel.wait_ready("hostile")
 
 
-def test_what_is_left_outside_the_temporary_files_stays_and_is_named_with_the_remedy(
+def test_files_left_outside_the_temporary_folder_stay_and_are_reported_with_the_remedy(
     kernel: RunningKernel, emptied: Path
 ) -> None:
     before = kernel.service("hostile")["deaths"].get("disk", 0)
@@ -70,7 +70,7 @@ def test_what_is_left_outside_the_temporary_files_stays_and_is_named_with_the_re
     # The service works again after the cleanup (`emptied`).
 
 
-def test_no_link_in_the_place_of_the_temporary_files_leads_elsewhere(kernel: RunningKernel, emptied: Path) -> None:
+def test_a_link_that_replaces_the_temporary_folder_is_not_followed(kernel: RunningKernel, emptied: Path) -> None:
     elsewhere = kernel.data_dir.parent / "outside"
     elsewhere_folder = kernel.data_dir / "services" / "echo"
     listed = sorted(path.name for path in elsewhere_folder.iterdir())

@@ -78,7 +78,7 @@ def recorded(kernel: RunningKernel, **wanted: object) -> list[AuditEntry]:
 
 
 @pytest.mark.parametrize("operation", FOREIGN)
-def test_calls_nothing_of_other_services_in_its_own_name_or_in_a_clients(kernel: RunningKernel, operation: str) -> None:
+def test_a_compromised_service_cannot_call_other_services_in_any_name(kernel: RunningKernel, operation: str) -> None:
     for caller in ("files", CLIENT, "operator"):
         arm(kernel, operation, caller=caller)
         refused = failure(kernel)
@@ -86,12 +86,12 @@ def test_calls_nothing_of_other_services_in_its_own_name_or_in_a_clients(kernel:
 
 
 @pytest.mark.parametrize("sealed", ["", "no base64!", "AAAA" * 11, "qqqq" * 80])
-def test_makes_no_mandate_up(kernel: RunningKernel, sealed: str) -> None:
+def test_a_compromised_service_cannot_forge_a_mandate(kernel: RunningKernel, sealed: str) -> None:
     arm(kernel, "kernel_call", {"entry": {}, "mandate": sealed})
     assert failure(kernel)["kind"] == "forbidden"
 
 
-def test_gets_no_mandate_while_it_serves_nobody(kernel: RunningKernel) -> None:
+def test_a_compromised_service_gets_no_mandate_without_a_client_s_call(kernel: RunningKernel) -> None:
     arm(kernel, "kernel_mandate", {"calls": [{"operation": "list_memories", "arguments": {}}]})
     assert failure(kernel)["message"].startswith("only a client whose call is being served")
 
@@ -106,7 +106,7 @@ def test_gets_no_mandate_while_it_serves_nobody(kernel: RunningKernel) -> None:
         {"operation": "yaml_delete", "arguments": SET},
     ],
 )
-def test_gets_mandates_for_nothing_but_what_its_client_asks_for(
+def test_a_compromised_service_gets_mandates_only_for_its_client_s_requests(
     kernel: RunningKernel, root: Path, during: str, other: dict[str, Any]
 ) -> None:
     given = {} if during == "plan-list" else plan("wider", root, SET)
@@ -120,7 +120,7 @@ def test_gets_mandates_for_nothing_but_what_its_client_asks_for(
         kernel.call("plan-delete", {"name": "wider"})
 
 
-def test_mandate_makes_the_sealed_call_alone_in_the_name_of_who_asked_for_it(kernel: RunningKernel, root: Path) -> None:
+def test_a_mandate_allows_only_the_sealed_call_in_the_requester_s_name(kernel: RunningKernel, root: Path) -> None:
     """Replayed by the attacker, it does what the client requested; with a single changed bit it does nothing."""
     client = HttpClient(kernel, create(kernel, "asker", "--surface", "files", "--surface", "yaml"))
     arm(kernel, "kernel_mandate", {"calls": [{"operation": "noyalib_set", "arguments": SET}]}, during="plan-create")

@@ -73,7 +73,7 @@ def test_no_service_shares_memory_messages_or_keys(kernel: RunningKernel, how: s
     assert_refused(attack(kernel, "share", how=how))
 
 
-def test_no_service_takes_what_all_of_its_user_may_watch(kernel: RunningKernel) -> None:
+def test_no_service_exhausts_its_user_s_epoll_watches(kernel: RunningKernel) -> None:
     most = int(Path("/proc/sys/fs/epoll/max_user_watches").read_text())
     count = attack(kernel, "watch_much")["got"]
     assert 0 < count < most
@@ -81,7 +81,7 @@ def test_no_service_takes_what_all_of_its_user_may_watch(kernel: RunningKernel) 
 
 
 @pytest.mark.parametrize("entry", catalog.ENTRIES, ids=lambda entry: entry.spec.name)
-def test_no_service_is_born_with_a_right_to_write_where_others_load_models_from(
+def test_no_service_may_write_to_folders_from_which_others_load_models(
     tmp_path: Path, entry: catalog.ServiceEntry
 ) -> None:
     (tmp_path / "root").mkdir()

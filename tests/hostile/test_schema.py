@@ -63,7 +63,7 @@ def yaml(tmp_path: Path) -> YamlFiles:
 
 
 @pytest.mark.parametrize("name", COSTLY)
-def test_check_that_takes_too_long_is_given_up_and_names_the_bound(
+def test_a_check_that_takes_too_long_is_stopped_and_names_the_limit(
     tmp_path: Path, yaml: YamlFiles, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, schema = COSTLY[name]

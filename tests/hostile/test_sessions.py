@@ -69,7 +69,7 @@ def altered(session_id: str) -> list[str]:
 
 @pytest.mark.parametrize("owner", [OTHERS[0], OPERATOR], ids=["token", "operator"])
 @pytest.mark.parametrize("thief", [OTHERS[1], OPERATOR], ids=["token", "operator"])
-async def test_session_of_another_token_is_not_there(owner: str, thief: str) -> None:
+async def test_a_session_of_another_token_is_not_found(owner: str, thief: str) -> None:
     if owner == thief:
         pytest.skip("the operator's clients share one token and count as one")
     async with serving() as (port, dispatcher):
@@ -94,7 +94,7 @@ async def test_session_of_another_token_is_not_there(owner: str, thief: str) -> 
             nursery.cancel_scope.cancel()
 
 
-async def test_guessed_and_altered_ids_are_of_no_session() -> None:
+async def test_guessed_and_altered_session_ids_are_invalid() -> None:
     async with serving() as (port, dispatcher):
         victim, other = (Client(port, secret) for secret in OTHERS)
         await victim.initialize()

@@ -58,7 +58,7 @@ async def ids(collection: Collection) -> dict[str, int]:
     return {each.text: item for item, each in (await collection.items([item for item, _ in found])).items()}
 
 
-async def test_a_group_is_replaced_as_a_whole_and_what_stays_the_same_keeps_its_id_and_its_vector(store: Store) -> None:
+async def test_a_group_is_replaced_as_a_whole_and_unchanged_items_keep_id_and_vector(store: Store) -> None:
     embedder = WordEmbedder()
     async with opened(store.engine()) as collection:
         await collection.put([group("a", "piece one", "piece two"), group("b", "piece three")])
@@ -255,7 +255,7 @@ async def _scored(collection: Collection, query: str) -> dict[str, float]:
     return {items[item].group: score for item, score in found}
 
 
-async def test_vectors_are_found_as_by_comparing_with_all_with_an_index_and_without(store: Store) -> None:
+async def test_vector_search_equals_a_full_comparison_with_an_index_and_without(store: Store) -> None:
     rng = np.random.default_rng(1)
     centres = rng.standard_normal((20, DIMENSIONS))
     rows = centres[rng.integers(0, 20, 3 * FLAT)] + 0.6 * rng.standard_normal((3 * FLAT, DIMENSIONS))
@@ -434,7 +434,7 @@ async def test_a_text_that_fails_waits_and_the_others_do_not(store: Store) -> No
             nursery.cancel_scope.cancel()
 
 
-async def test_what_is_deleted_can_be_scrubbed_and_the_rest_stays(store: Store) -> None:
+async def test_deleted_data_can_be_scrubbed_and_the_rest_stays(store: Store) -> None:
     async with opened(store.engine()) as collection:
         await collection.put([group("a", "piece one"), group("b", "piece two")])
         await collection.delete(["a"])
@@ -505,7 +505,7 @@ async def test_words_of_a_large_collection_on_a_server_are_ranked_nearly_as_if_a
         assert sum(kept) / len(kept) > 0.9
 
 
-async def test_what_waits_is_paged_from_the_newest_and_settled_once(store: Store) -> None:
+async def test_pending_items_are_paged_from_the_newest_and_settled_once(store: Store) -> None:
     embedder = WordEmbedder()
     async with opened(store.engine()) as collection:
         await collection.put([group(f"g{n}", f"piece {n}") for n in range(5)])

@@ -369,7 +369,7 @@ async def test_the_end_of_a_migration_is_left_to_the_engine_whose_collection_it_
         assert len(await state(collections)) == 1
 
 
-async def test_what_another_kernel_writes_while_a_shared_collection_leaves_is_in_the_copy(
+async def test_writes_of_another_kernel_during_a_migration_are_in_the_copy(
     tmp_path: Path, server: PostgresServer, schema: str
 ) -> None:
     embedder = WordEmbedder()
@@ -450,7 +450,7 @@ async def test_a_collection_frozen_by_a_kernel_that_died_is_written_by_the_other
         assert len(await state(others)) == 6
 
 
-async def test_what_could_not_be_removed_from_the_server_is_removed_later(
+async def test_leftovers_on_the_server_are_removed_later(
     tmp_path: Path, server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(name: str) -> bool:

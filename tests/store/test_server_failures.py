@@ -36,7 +36,7 @@ def _engine(server: Server) -> PostgresEngine:
 
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
-async def test_what_was_acknowledged_survives_a_server_that_goes_away_while_many_write(
+async def test_acknowledged_writes_survive_the_loss_of_the_server_during_many_writes(
     store: ServerStore, server: PostgresServer, how: str
 ) -> None:
     acknowledged: dict[str, int] = {}
@@ -77,7 +77,7 @@ async def test_what_was_acknowledged_survives_a_server_that_goes_away_while_many
             assert [piece.text for piece in content.pieces] == [f"piece version{content.metadata['version']}"]
 
 
-async def test_a_transaction_whose_commit_is_not_answered_is_not_done_twice_and_not_denied(
+async def test_a_transaction_with_an_unanswered_commit_is_neither_repeated_nor_reported_as_failed(
     store: ServerStore, server: PostgresServer
 ) -> None:
     async with opened(store.engine()) as collection:

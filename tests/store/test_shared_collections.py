@@ -111,7 +111,7 @@ async def test_two_machines_that_create_a_collection_at_once_agree_what_it_takes
         assert made == [found.dimensions]
 
 
-async def test_a_migration_of_a_collection_that_does_not_exist_says_what_there_is(
+async def test_a_migration_of_an_unknown_collection_names_the_existing_ones(
     tmp_path: Path, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with two_machines(tmp_path, server, "misnamed", monkeypatch) as (desk, _):

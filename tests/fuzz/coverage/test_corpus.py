@@ -10,7 +10,7 @@ from tests.fuzz.coverage import TARGETS, corpus
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_corpus_is_read_with_no_failure_but_those_that_its_readers_document(target: str) -> None:
+def test_the_corpus_is_read_with_documented_failures_only(target: str) -> None:
     module = importlib.import_module(f"tests.fuzz.coverage.{target}")
     for data in (*module.SEEDS, *corpus(target)):
         try:

@@ -33,7 +33,7 @@ def test_service_calls_nothing_that_does_not_name_it(kernel: RunningKernel) -> N
         assert kernel.call("hostile_call", {"op": op, "params": params})["refused"] == "forbidden", op
 
 
-def test_answer_that_is_no_result_is_told_as_such(kernel: RunningKernel) -> None:
+def test_an_invalid_result_is_reported_as_such(kernel: RunningKernel) -> None:
     with pytest.raises(CallFailed, match="hostile_lie: service hostile returned an invalid result") as caught:
         kernel.call("hostile_lie")
     assert (caught.value.failure["kind"], caught.value.failure["executed"]) == ("internal", "maybe")

@@ -107,7 +107,7 @@ async def test_hostile_service_calls_nothing_that_does_not_name_it(autojump_cloc
         assert failures == [Forbidden.kind] * 2
 
 
-async def test_seeded_stream_of_everything_leaves_the_kernel_standing(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_kernel_survives_a_random_stream_of_all_frames(autojump_clock: trio.testing.MockClock) -> None:
     deaths = await fuzz(2000, 15)
     assert deaths[CauseKind.PROTOCOL] > 5
     assert deaths.keys() <= {CauseKind.PROTOCOL, CauseKind.STOPPED}
