@@ -232,7 +232,7 @@ def _stores(command: AddCommand) -> None:
         "migrate", "migrate", "move collections to a PostgreSQL server, or back into files", MIGRATE_EPILOG
     )
     migrate.add_argument("service", choices=("retrieve",), help="whose data")
-    migrate.add_argument("--to", choices=("postgres", "local"), required=True, help="where it is to be kept")
+    migrate.add_argument("--to", choices=("postgres", "local"), required=True, help="where to store it")
     migrate.add_argument("--collection", metavar="NAME", help="only this one; a client's has own. before its name")
 
     reembed = command(

@@ -101,7 +101,7 @@ def ls(arguments: argparse.Namespace) -> int:
     if arguments.limit:
         del documents[arguments.limit :]
     if arguments.path and not documents:
-        raise Failed(f"there is no document at or below {arguments.path}, and none matches it")
+        raise Failed(f"no document is stored at or below {arguments.path} or matches it")
     if arguments.paths and not arguments.json:
         for one in documents:
             say(one["path"])

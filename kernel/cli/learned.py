@@ -114,11 +114,11 @@ def problem(path: str, *, home: Path, closed: Collection[str]) -> str:
     if _is_in(own, path):
         return "it is or contains your home directory" if path != "/" else "it is everything"
     if any(_overlap(path, each) for each in closed):
-        return "Linckia's own files are there, or what it denies to all"
+        return "it holds Linckia's own files, or files that `deny` in the settings names"
     if any(_overlap(path, str(home / name)) for name in SECRETS):
         return "keys, passwords or a browser's profile are there"
     if any(_overlap(path, str(home / name)) for name in OBEYED):
-        return "other programs run or obey what is there"
+        return "other programs run or read their configuration from there"
     if path in _SHARED:
         return "all programs share it"
     if not _is_in(path, own) and top and top[0] in _SYSTEM and not path.startswith("/var/tmp/"):
@@ -126,7 +126,7 @@ def problem(path: str, *, home: Path, closed: Collection[str]) -> str:
     if any(_is_in(str(home / name), path) for name in _APPLICATIONS if name):
         return "the settings or data of all your programs are there"
     if os.path.lexists(path) and not os.access(path, os.W_OK):
-        return "you may not write there either"
+        return "you cannot write there either"
     return ""
 
 

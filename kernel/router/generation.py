@@ -342,7 +342,7 @@ class Generation:
         if not isinstance(outcome, LinckiaError):
             dropped = None
             if self.channel is not None and self.channel.is_behind:
-                dropped = f"service {self.service} does not read what it is sent"
+                dropped = f"service {self.service} does not read its messages"
             elif len(outcome) > frames.PART_BYTES and self.held.exceeds(len(outcome)):
                 dropped = "the kernel holds too many large results"
             if dropped is not None:

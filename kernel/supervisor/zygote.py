@@ -300,7 +300,7 @@ class Zygote:
         for name, error in message.failed.items():
             _log.error("zygote %s: module %s could not be loaded: %s", self.spec.name, name, error)
         if message.threads != 1:
-            why = f"what it loads starts threads (it has {message.threads}), so it cannot fork"
+            why = f"its modules start threads (it has {message.threads}), so it cannot fork"
             _log.error("zygote %s: %s; services start from scratch", self.spec.name, why)
             self._set(ZygoteState.UNFIT)
             self._kill()

@@ -258,7 +258,7 @@ class Migrated(msgspec.Struct, frozen=True, kw_only=True):
     """How far a migration is; call again until nothing is left."""
 
     moved: Annotated[list[str], Meta(description="Collections that this call brought to their new place")] = []
-    moving: Annotated[Moving | None, Meta(description="The collection in hand; null if none")] = None
+    moving: Annotated[Moving | None, Meta(description="The collection being moved; null if none")] = None
     left: Annotated[list[str], Meta(description="Collections that are not there yet")] = []
 
 

@@ -81,7 +81,7 @@ class CannotEmbed(Exception):
 
 
 class Window:
-    """The texts in hand, and those that have come back."""
+    """The texts being embedded, and those that have come back."""
 
     def __init__(self, config: Embedding, texts: list[str]) -> None:
         self._config = config

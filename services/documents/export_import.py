@@ -140,7 +140,7 @@ class ExportImport(OperationGroup):
         path, mime = names.get(digest.hexdigest(), ("", None))
         if not path or len(data) > ops.INLINE_BYTES:
             raise InvalidParams(
-                "parameter `contents`: one belongs to none of `documents`, or is too long", field="contents"
+                "parameter `contents`: one does not belong to any of `documents`, or is too long", field="contents"
             )
         nature = kinds.nature(data, path, mime)
         return Content(digest.digest(), len(data), nature, Block(*self._store.codec.pack(data)))

@@ -152,8 +152,8 @@ class Notes:
         )
         if not found.has_vector and found.vectors_waiting:
             raise Unavailable(
-                "similar notes are found by vectors, and "
-                f"{found.vectors_waiting} pieces, perhaps of this note, are still waiting for theirs",
+                "similar notes are found by vectors; "
+                f"{found.vectors_waiting} pieces, perhaps of this note, have none yet",
                 retry_after_ms=1000,
             )
         close = [other.group for other in found.neighbours]

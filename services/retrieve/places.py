@@ -54,7 +54,7 @@ class Places:
         self.kind = local.kind
         self._made_on_server = made_on_server
         self.moving: set[str] = set()
-        """Collections that a migration in this process has in hand."""
+        """Collections that a migration in this process is moving."""
 
     async def names(self) -> list[str]:
         for path in self.local.folder.glob("moving*"):

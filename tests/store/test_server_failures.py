@@ -207,7 +207,7 @@ async def test_a_kernel_with_another_model_searches_by_words_and_changes_nothing
         asked = RetrieveSearch(collection="notes", query="piece")
         found = await ask(other, theirs, asked)
         assert (found.stages, len(found.hits)) == (["lexical"], 1)
-        assert "another machine makes the vectors" in found.degraded[0]
+        assert "another machine embeds this collection" in found.degraded[0]
         await collection.refresh()  # type: ignore[attr-defined]
         assert (collection.fingerprint, collection.coming) == ("words:1", None)
         assert (await ask(collection, ours, asked)).stages == ["lexical", "vector"]

@@ -84,8 +84,8 @@ class TextTools(Family):
             before = decode(data, params.path, params.encoding)
             if params.encoding and before.encode(before.text) != data:
                 raise InvalidParams(
-                    f"`encoding`: the file has another form in {params.encoding} when it is written again, so that an"
-                    " edit would change more than asked; use one of fixed form, such as utf-16-le",
+                    f"`encoding`: saving the file as {params.encoding} would change bytes outside the edit; use an"
+                    " encoding with a single form for each text, such as utf-16-le",
                     field="encoding",
                 )
             after, places = edited(before.text, [_normal(edit, before) for edit in params.edits])

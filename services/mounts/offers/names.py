@@ -44,7 +44,7 @@ class Names:
             pass
         except (OSError, ValueError) as error:
             aside = self._path.with_suffix(".damaged")
-            _log.error("%s: unreadable, kept as %s; names are given anew: %s", self._path, aside.name, error)
+            _log.error("%s: unreadable, kept as %s; names are assigned again: %s", self._path, aside.name, error)
             self._path.rename(aside)
 
     def give(self, wanted: Iterable[Wanted], released: Iterable[Taken]) -> MountNames:

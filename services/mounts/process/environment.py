@@ -50,7 +50,7 @@ class SettingProblem(Exception):
 def size_bytes(text: str) -> int:
     """Return the number of bytes in a size such as `4GiB` or `512M` (powers of 1024). Raises SettingProblem."""
     if (found := _SIZE.fullmatch(text)) is None:
-        raise SettingProblem(f"memory_limit: {text!r} is no size such as 512MiB or 4GiB")
+        raise SettingProblem(f"memory_limit: {text!r} is not a size such as 512MiB or 4GiB")
     return int(float(found[1]) * 1024 ** _POWERS[found[2].upper()])
 
 

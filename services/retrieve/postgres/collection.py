@@ -396,8 +396,8 @@ class PostgresCollection(Collection):
         if searched is not None and not self._leading and fingerprint != searched.fingerprint:
             if self.coming is None or fingerprint != self.coming.fingerprint:
                 raise Unavailable(
-                    f"another machine makes the vectors of this collection, by {searched.fingerprint}; "
-                    f"this one has {fingerprint}",
+                    f"another machine embeds this collection with the model {searched.fingerprint}; "
+                    f"the model of this machine is {fingerprint}",
                     retry_after_ms=60_000,
                 )
             return

@@ -304,7 +304,7 @@ class Server:
                 pass
             if time.monotonic() > until:
                 raise MaybeCommitted(
-                    "the PostgreSQL server was lost while it committed, and could not be asked since",
+                    "the connection to the PostgreSQL server was lost during a commit, whose outcome is unknown",
                     executed=Executed.MAYBE, retry_after_ms=RETRY_MS,
                 )  # fmt: skip
             time.sleep(0.1)

@@ -117,7 +117,7 @@ def tensor_headers(path: Path) -> tuple[int, dict[str, TensorHeader]]:
             begin = 8 + int.from_bytes(file.read(8), "little")
             # Checked before it is read: reading takes as much memory as is said here.
             if begin > min(size, _HEADER_BYTES):
-                raise msgspec.DecodeError(f"its header is said to have {begin - 8} bytes")
+                raise msgspec.DecodeError(f"its header claims to have {begin - 8} bytes")
             content = file.read(begin - 8)
         members = frames.decoded(_members, content)
         members.pop("__metadata__", None)

@@ -83,7 +83,9 @@ def most_tokens(folder: Path, config: dict[str, Any]) -> int:
     if isinstance(stated, int | float) and 0 < stated < 1e6:
         limits.append(int(stated))
     if (most := min(limits, default=512)) < 1:
-        raise ModelMissing(f"{folder} is said to read {most} tokens, which is no model", field="model")
+        raise ModelMissing(
+            f"{folder} declares a maximum of {most} tokens, so it is not usable as a model", field="model"
+        )
     return most
 
 

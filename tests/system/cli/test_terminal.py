@@ -211,7 +211,7 @@ def test_global_options_may_precede_the_command(kernel: RunningKernel) -> None:
     [
         (["status", "--jsn"], 2, "linckia status: there is no option --jsn; did you mean --json?"),
         (["statsu"], 2, "did you mean status?"),
-        (["ls", "nope"], 1, "linckia ls: there is no document at or below nope"),
+        (["ls", "nope"], 1, "linckia ls: no document is stored at or below nope"),
         (["cat", "nope"], 1, "linckia cat: Document not found"),
         (["tools", "noyalib_gt"], 1, "did you mean noyalib_get"),
         (["logs", "ech"], 1, "linckia logs: no log of 'ech'"),

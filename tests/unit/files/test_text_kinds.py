@@ -156,5 +156,5 @@ async def test_a_file_is_edited_in_the_encoding_that_is_named(tmp_path: Path) ->
         await edit(file, "utf-16", "old", "new")
         assert file.read_bytes() == b"\xfe\xff" + "new".encode("utf-16-be")
         file.write_bytes("old".encode("utf-16-le"))
-        with pytest.raises(LinckiaError, match="another form in utf-16"):
+        with pytest.raises(LinckiaError, match="saving the file as utf-16"):
             await edit(file, "utf-16", "old", "new")
