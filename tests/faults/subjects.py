@@ -87,7 +87,7 @@ async def seen_retrieve(bench: Bench, root: Path) -> set[int]:
     found = {int(id_[1:]) for id_ in (await bench.call(RetrieveGroups(collection="notes"))).ids}
     for n in found:
         answer = await bench.call(RetrieveSearch(collection="notes", query=f"arm{n}", limit=10))
-        assert answer.hits or answer.degraded, f"g{n} is stored and not found"
+        assert answer.hits or answer.degraded, f"g{n} is stored but not found"
     return found
 
 

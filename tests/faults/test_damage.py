@@ -111,4 +111,4 @@ async def seen_again(subject: Subject, bench: Bench, root: Path) -> set[int]:
                 return seen
             await subject.write(bench, root, 2)
         await trio.sleep(0.02)
-    raise AssertionError("what is stated again does not show")
+    raise AssertionError("the data that was written again does not appear")

@@ -48,7 +48,7 @@ def generation_of(data: bytes) -> int:
     """Raises AssertionError where it is not one whole content."""
     first = data.partition(b"\n")[0]
     assert first.isdigit(), f"it begins with {first[:40]!r}"
-    assert data == content(int(first)), f"it is a part of {int(first)}, or of several"
+    assert data == content(int(first)), f"it is an incomplete version {int(first)}, or a mixture of several"
     return int(first)
 
 
@@ -102,8 +102,8 @@ def torment(data: Path, root: Path, kills: int, seed: int) -> tuple[list[str], d
                 kept[trash_id] = before
         try:
             found = generation_of((root / "file.txt").read_bytes())
-            assert last <= found <= last + 1, f"it is {found}, and {last} was acknowledged"
-            assert stat.S_IMODE((root / "file.txt").stat().st_mode) == 0o640, "its mode is another"
+            assert last <= found <= last + 1, f"its version is {found}, but {last} was acknowledged"
+            assert stat.S_IMODE((root / "file.txt").stat().st_mode) == 0o640, "its mode has changed"
             last = found
         except (AssertionError, OSError) as error:
             wrong.append(f"after kill {kill}: {error}")

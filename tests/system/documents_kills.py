@@ -108,7 +108,7 @@ def check(kernel: RunningKernel, known: Acknowledged) -> None:
     held = {one["path"]: one["hash"] for one in listed["documents"]}
     for path, hash_ in known.there.items():
         if path not in known.unknown:
-            assert held.get(path) == hash_, f"{path} was acknowledged with {hash_}, and is {held.get(path)}"
+            assert held.get(path) == hash_, f"{path} was acknowledged with {hash_}, but is {held.get(path)}"
     verified = kernel.call("documents_verify")
     assert (verified["damaged"], verified["problems"]) == ([], []), verified
     marked = {path for path in known.there if path.startswith("text-") and path not in known.unknown}

@@ -163,6 +163,6 @@ def audit(kernel: RunningKernel, root: Path) -> list[str]:
         kernel.call("edit_note", {"path": path.name, "append": f"audited{path.stem}x{found[1]}"})
         hits = kernel.call("search_documents", {"query": f"audited{path.stem}x{found[1]}"})["results"]
         if [hit["id"] for hit in hits][:1] != [path.stem]:
-            wrong.append(f"{path.name} is not found by what was written last")
+            wrong.append(f"{path.name} is not found by the text written last")
     wrong += [f"{path} was left over" for path in root.iterdir() if not path.name.endswith(".md")]
     return wrong

@@ -102,10 +102,10 @@ class Ledger:
             own = [each for each in self.writes if each.kind == kind]
             before = {each.key for each in own if each.acknowledged < at}
             after = {each.key for each in own if each.sent > at}
-            assert before, f"nothing of {kind} came before"
-            assert after, f"nothing of {kind} came after"
-            assert before <= keys, f"lost of {kind}: {sorted(before - keys)}"
-            assert not keys & after, f"of {kind} came too late: {sorted(keys & after)}"
+            assert before, f"no {kind} was written before the backup"
+            assert after, f"no {kind} was written after the backup"
+            assert before <= keys, f"lost {kind}: {sorted(before - keys)}"
+            assert not keys & after, f"{kind} written after the backup: {sorted(keys & after)}"
 
 
 def found(kernel: RunningKernel, root: Path) -> dict[str, set[str]]:
@@ -172,7 +172,7 @@ def stopped_in_the_copy(data: Path, to: Path) -> Iterator[subprocess.Popen[bytes
     try:
         seen = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         assert seen is not None
-        assert seen.si_code == os.CLD_STOPPED, "it ended, and copied nothing"
+        assert seen.si_code == os.CLD_STOPPED, "the command ended without copying anything"
         yield process
     finally:
         process.send_signal(signal.SIGCONT)

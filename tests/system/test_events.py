@@ -227,9 +227,7 @@ def test_stream_ends_with_the_front_and_refuses_what_is_wrong(place: tuple[Runni
         assert response.read().count(b"data:") < 50
 
 
-def test_token_with_roots_follows_only_these_and_one_that_reads_follows_all(
-    place: tuple[RunningKernel, Path],
-) -> None:
+def test_token_with_roots_follows_only_these_and_one_that_reads_follows_all(place: tuple[RunningKernel, Path]) -> None:
     kernel, root = place
     limited = HttpClient(kernel, create(kernel, "limited", "--root", str(root / "mine")))
     reading = HttpClient(kernel, create(kernel, "reading", "--read-only"))

@@ -77,13 +77,13 @@ class Defective:
         match defect:
             case "forgets":
                 return _acknowledge(tool, arguments)
-            case "refuses what it does":
+            case "reports done work as refused":
                 _apply(change)
                 return REFUSED
-            case "is unsure of what it does":
+            case "reports done work as uncertain":
                 _apply(change)
                 return UNSURE
-            case "is unsure of what it does not do":
+            case "reports undone work as uncertain":
                 return UNSURE
             case "changes it later":
                 self._later.append((self._calls + LATER, change))
@@ -199,8 +199,8 @@ async def test_a_system_without_a_defect_is_found_in_order(tmp_path: Path) -> No
     [
         ("forgets", "lost", (*VALUES, "tasked-0.yaml", "document ", "tag-0-", "memory ", "resource set ")),
         ("answers wrongly", "wrong", ("the value of 0", "is not document ", "a task that did nothing")),
-        ("refuses what it does", "wrong", ("document ", "tag ", "memory ", "set ")),
-        ("refuses what it does", "lost", (*VALUES, "tasked-0.yaml")),
+        ("reports done work as refused", "wrong", ("document ", "tag ", "memory ", "set ")),
+        ("reports done work as refused", "lost", (*VALUES, "tasked-0.yaml")),
         ("never ends its tasks", "lost", ("the task of 0",)),
         ("hangs", "hung", ("noyalib_set", "query", "delete-files", "task_start")),
     ],
@@ -224,11 +224,11 @@ async def test_an_effect_after_the_look_is_late(tmp_path: Path, defect: str) -> 
     assert "LATE: " in report(record, ())
 
 
-@pytest.mark.parametrize("defect", ["is unsure of what it does", "is unsure of what it does not do"])
+@pytest.mark.parametrize("defect", ["reports done work as uncertain", "reports undone work as uncertain"])
 async def test_maybe_executed_calls_are_counted_and_not_losses(tmp_path: Path, defect: str) -> None:
     record = await under_load(tmp_path, defect)
     assert not record.failed, report(record, ())
-    had = defect == "is unsure of what it does"
+    had = defect == "reports done work as uncertain"
     # After the calls without the defect, each write is uncertain; those of tasks are not counted.
     assert record.maybe["done" if had else "not done"] > (WRITES - 1) * STEPS
     assert not record.maybe["not done" if had else "done"]

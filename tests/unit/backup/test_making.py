@@ -104,7 +104,7 @@ def test_a_backup_that_ends_at_any_write_leaves_the_earlier_ones(
         assert "no space left" in noted.error
     assert full_at > 4
     assert [each.id for each in manifests(to)] == [first.snapshot, second.snapshot]
-    assert not list(to.rglob("*.new")), "what was interrupted is removed"
+    assert not list(to.rglob("*.new")), "the remains of an interrupted backup are removed"
     assert outcomes.known(data)[str(to)].error == ""
     for each in (first, second):
         restore(to, tmp_path / each.snapshot, at=each.snapshot)

@@ -47,7 +47,7 @@ def test_all_stores_are_of_one_moment_while_they_are_written(data: Path, tmp_pat
             with held(data) as moment:
                 found = counts(copied(moment, tmp_path / str(n)))
             check_one_moment(found)
-            assert found[0] >= 25 * n, "what was acknowledged before is there"
+            assert found[0] >= 25 * n, "the snapshot holds writes acknowledged before it"
             assert writer.wait() == 25 * (n + 1)
     assert counts(data) == [150] * 4
 

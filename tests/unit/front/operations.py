@@ -90,7 +90,7 @@ def fail(how: How) -> None:
         How.UNAVAILABLE: Unavailable("service test is starting", retry_after_ms=2500),
         How.OVERLOADED: Overloaded("the queue of service test is full", retry_after_ms=100),
         How.TIMEOUT: Timeout("no answer within 1 s"),
-        How.MAYBE: MaybeExecuted("service test died with the call in hand"),
+        How.MAYBE: MaybeExecuted("service test died with the call in flight"),
         How.OPERATION: OperationError("no such file: x", code=-32002, data={"path": "x"}),
         How.INTERNAL: Internal("a defect in service test"),
         How.DEFECT: RuntimeError("secret detail"),

@@ -163,7 +163,7 @@ class _Answers:
     @handles(Grep)
     async def grep(self, params: Grep, ctx: Context) -> dict[str, Any]:
         if params.maybe:
-            raise MaybeExecuted("service test died with the call in hand")
+            raise MaybeExecuted("service test died with the call in flight")
         raise OperationError(f"no match for {params.pattern}")
 
     @handles(Add)

@@ -21,7 +21,7 @@ TEXTS = {
     How.UNAVAILABLE: "service test is starting. Nothing was done. Try again in 2.5 s.",
     How.OVERLOADED: "the queue of service test is full. Nothing was done. Try again in 100 ms.",
     How.TIMEOUT: "no answer within 1 s. The work may have been done: check before you repeat it.",
-    How.MAYBE: "service test died with the call in hand. The work may have been done: check before you repeat it.",
+    How.MAYBE: "service test died with the call in flight. The work may have been done: check before you repeat it.",
     How.OPERATION: "no such file: x",
     How.INTERNAL: "a defect in service test. The work may have been done: check before you repeat it.",
 }

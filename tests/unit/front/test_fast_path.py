@@ -146,7 +146,7 @@ async def test_both_paths_answer_the_same(version: str, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(FastPath, "recognise", counting)
     short = await answers(version, requests)
-    assert taken > len(CALLS) // 2, "the fast path was hardly taken; the comparison says nothing"
+    assert taken > len(CALLS) // 2, "the fast path was hardly taken, so the comparison proves nothing"
 
     monkeypatch.setattr(FastPath, "recognise", lambda *args, **kwargs: None)
     long = await answers(version, requests)

@@ -256,9 +256,7 @@ async def test_request_that_comes_byte_by_byte_has_a_time_for_all_of_it(
             assert (await stream.receive_some(1000)).startswith(b"HTTP/1.1 408 ")
 
 
-async def test_long_body_has_the_time_that_it_takes_at_the_slowest_rate(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_long_body_has_the_time_that_it_takes_at_the_slowest_rate(autojump_clock: trio.testing.MockClock) -> None:
     autojump_clock.autojump_threshold = math.inf
     piece = b"x" * 10 * http_server.SLOWEST_BYTES_PER_S
     async with served(body_timeout_s=30) as (port, _), await trio.open_tcp_stream("127.0.0.1", port) as stream:

@@ -166,24 +166,22 @@ async def test_a_prompt_file_has_its_heading_as_title_and_its_text_as_one_messag
         assert result["messages"] == [{"role": "assistant", "content": {"type": "text", "text": text}}]
 
 
-async def test_user_prompts_override_built_in_ones_and_prompts_in_roots_do_not(
-    tmp_path: Path,
-) -> None:
+async def test_user_prompts_override_built_in_ones_and_prompts_in_roots_do_not(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     write(tmp_path, "PROMPT-research.md", "# My own way")
     write(root, "PROMPT-research.md", "# Somebody's")
     write(root, "PROMPT-review-changes.md", "# Somebody's")
-    write(root, "PROMPT-of-the-root.md", "# Of the root")
+    write(root, "PROMPT-of-the-root.md", "# From the root")
     async with served(tmp_path, root) as wire:
         await wire.initialize()
         found = await listed(wire)
         assert found["research"]["description"] == "My own way"
         assert found["review_changes"]["arguments"]
-        # Who wrote it is not known, and is said.
+        # The description says that its author is unknown.
         where = root / "prompts"
         assert found["of_the_root"]["description"] == (
-            f"Of the root (from {where}: written by the authors of that folder, not by you or Linckia)"
+            f"From the root (from {where}: written by the authors of that folder, not by you or Linckia)"
         )
         messages = [
             (await ask(wire, "prompts/get", {"name": name}))["result"]["messages"][0]["role"]

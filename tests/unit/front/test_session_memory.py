@@ -292,12 +292,12 @@ def test_fronts_that_died_are_counted_for_what_was_in_hand_at_each_death(memory:
     living.record_request(1, "tools/call", request(1), b"")
     for number in range(2, 6):
         living, revivals = front()
-        assert revivals == 1, "there is always something in hand, and never the same"
+        assert revivals == 1, "requests are in flight at each death, but never the same ones"
         living.record_request(number, "tools/call", request(number), b"")
         living.record_answer(number - 1)
     for deaths in range(1, 4):
         living, revivals = front()
-        assert revivals == deaths, "the same is in hand each time"
+        assert revivals == deaths, "the same request is in flight at each death"
         living.record_request(100 + deaths, "tools/call", request(100 + deaths), b"")
         living.record_answer(100 + deaths)
 

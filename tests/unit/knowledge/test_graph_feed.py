@@ -110,7 +110,7 @@ async def test_the_graph_receives_a_note_once_it_was_read_or_found_unreadable(tm
         place, other = Place("/root", "a.md"), Place("/root", "b.md")
         await database.write(lambda db: nodes.arrive(db, [place, other], {}, ["/root"]))
         assert await database.read(graph_feed.waiting) == 2
-        assert await database.read(graph_feed.take) is None, "which links it has is not known yet"
+        assert await database.read(graph_feed.take) is None, "its links are not known yet"
         note = markdown.parse("# A\n\n[[c]]\n", place, ROUGH)
         await database.write(lambda db: nodes.settle(db, [Update(place, Known("a", hash="hash"), note=note)]))
         due = await database.read(graph_feed.take)

@@ -183,9 +183,7 @@ async def test_searches_that_do_not_fit_the_collection_name_what_it_accepts(tmp_
         assert again.dimensions == 2
 
 
-async def test_collections_documents_and_bytes_have_a_quota_and_exceeding_it_changes_nothing(
-    tmp_path: Path,
-) -> None:
+async def test_collections_documents_and_bytes_have_a_quota_and_exceeding_it_changes_nothing(tmp_path: Path) -> None:
     async with retrieve(tmp_path) as bench:
         for name in "abc":
             await bench.call(CollectionCreate(collection=name))

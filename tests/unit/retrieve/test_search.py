@@ -104,9 +104,7 @@ async def test_words_answer_while_the_embedder_is_down(tmp_path: Path, method: s
         assert result.degraded == ["vector: embed is restarting"]
 
 
-async def test_a_hanging_embedder_costs_one_search_its_patience_and_the_next_ones_little(
-    tmp_path: Path,
-) -> None:
+async def test_a_hanging_embedder_costs_one_search_its_patience_and_the_next_ones_little(tmp_path: Path) -> None:
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         await filled(collection, embedder)

@@ -101,12 +101,16 @@ def answer(tries: subprocess.Popen[str]) -> int:
 async def assert_right_after_restart(folder: Path) -> None:
     embedder = WordEmbedder()
     async with opened(folder, limits=TINY) as collection:
-        assert collection.coming is None or len(collection.vectors), "those of the model before are searched meanwhile"
+        assert collection.coming is None or len(collection.vectors), (
+            "vectors of the previous model are searched meanwhile"
+        )
         await assert_searches_as_the_database_says(collection)
         part = collection.vectors.index.segment if collection.vectors.index else None
         known = {part.record.name} if part else set()
         saved = await collection.on_reader(lambda db: meta(db, "segments"))
-        assert bool(part) is (saved is not None and '"segment":null' not in saved), "a crash of ours leaves whole files"
+        assert bool(part) is (saved is not None and '"segment":null' not in saved), (
+            "a killed process leaves whole files"
+        )
         there = folder / "notes.vectors"
         assert {path.name for path in there.iterdir()} == known if there.exists() else not known
         # And it goes on from there.

@@ -233,9 +233,7 @@ async def test_defect_in_a_handler_is_reported_without_its_traceback(caplog: pyt
         assert (await kernel.expect(Return)).id == 2
 
 
-async def test_failure_of_a_read_never_says_that_it_may_have_been_done(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_failure_of_a_read_never_says_that_it_may_have_been_done(autojump_clock: trio.testing.MockClock) -> None:
     async with line(Waiter()) as kernel:
         await kernel.begin()
         kernel.call(1, -1)

@@ -113,9 +113,7 @@ async def test_silence_for_the_hang_timeout_is_a_death_that_starts_with_a_stack_
         assert troupe.record.causes[0].text == "answered no ping for 10.0 s; ended with SIGABRT"
 
 
-async def test_process_that_is_stopped_is_killed_within_two_pings_(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_process_that_is_stopped_is_killed_within_two_pings_(autojump_clock: trio.testing.MockClock) -> None:
     async with staged(service("a", hang_timeout_s=10)) as troupe:
         for generation in (1, 2):
             await troupe.ready(after=generation - 1)

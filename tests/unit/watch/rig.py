@@ -142,15 +142,15 @@ class Mirror:
                 assert path not in self.entries, f"created twice: {change}"
                 self.entries[path] = version
             case ChangeKind.MODIFIED:
-                assert path in self.entries, f"modified, and was never there: {change}"
+                assert path in self.entries, f"modified, but was never there: {change}"
                 self.entries[path] = version
             case ChangeKind.DELETED:
-                assert path in self.entries, f"deleted, and was never there: {change}"
+                assert path in self.entries, f"deleted, but was never there: {change}"
                 for each in self._within(path):
                     del self.entries[each]
             case ChangeKind.RENAMED:
-                assert change.old_path in self.entries, f"renamed, and was never there: {change}"
-                assert path not in self.entries, f"renamed to what is there: {change}"
+                assert change.old_path in self.entries, f"renamed, but was never there: {change}"
+                assert path not in self.entries, f"renamed to an existing path: {change}"
                 assert change.old_path is not None
                 for each in self._within(change.old_path):
                     self.entries[path + each[len(change.old_path) :]] = self.entries.pop(each)
