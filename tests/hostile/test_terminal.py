@@ -61,7 +61,7 @@ def test_each_character_that_controls_a_terminal_is_escaped(char: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["Grüße", "日本語", "👩\u200d💻", "a\tb", "a\u00a0b", "\\x1b"])
-def test_text_stays_as_it_is(text: str) -> None:
+def test_harmless_text_is_not_escaped(text: str) -> None:
     assert terminal.escaped(text) == text
 
 

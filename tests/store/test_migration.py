@@ -161,7 +161,7 @@ async def test_writes_during_a_migration_are_in_it(tmp_path: Path, server: Postg
 
 
 @pytest.mark.parametrize("to_server", [True, False])
-async def test_a_comparison_goes_on_in_the_next_call(
+async def test_a_comparison_continues_in_the_next_call(
     tmp_path: Path, server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch, to_server: bool
 ) -> None:
     pages: list[int] = []
@@ -246,7 +246,7 @@ async def test_a_collection_is_closed_once_its_background_work_has_ended(
         assert not any(closed)
 
 
-async def test_a_collection_that_another_kernel_takes_while_it_is_opened_is_not_begun_again(
+async def test_a_collection_that_another_kernel_takes_during_opening_is_not_recreated(
     tmp_path: Path, server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
@@ -273,7 +273,7 @@ STEPS = ["_fill", "_last", "begin_copy", "take_place", "_finish", "set_state", "
 @pytest.mark.parametrize("to_server", [True, False])
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("after", [True, False])
-async def test_a_process_that_ends_at_any_step_leaves_all_and_the_next_one_goes_on(
+async def test_a_migration_killed_at_any_step_loses_nothing_and_is_resumed(
     tmp_path: Path, server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch,
     to_server: bool, step: str, after: bool,
 ) -> None:  # fmt: skip

@@ -71,7 +71,7 @@ async def test_a_collection_that_another_machine_dropped_stays_dropped_and_can_b
             assert list((tmp_path / "other" / "retrieve").glob("own.*")) == []
 
 
-async def test_a_collection_that_another_machine_took_away_is_not_begun_again(
+async def test_a_collection_that_another_machine_moved_away_is_not_recreated(
     tmp_path: Path, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with two_machines(tmp_path, server, "taken", monkeypatch) as (desk, other):

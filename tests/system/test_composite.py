@@ -160,7 +160,7 @@ def test_documents_added_between_start_and_stop_carry_the_label_through_deaths(
     as_client(kernel, "documents", talk)
 
 
-def test_one_pipeline_goes_across_every_corpus(kernel: RunningKernel) -> None:
+def test_one_pipeline_reaches_every_corpus(kernel: RunningKernel) -> None:
     async def talk(client: Client) -> None:
         listed = read(await client.call_tool("query", {"steps": [{"op": "describe"}]}))
         assert {"search", "search_documents", "graph_neighbors", "noyalib_get", "kernel_status"} <= set(

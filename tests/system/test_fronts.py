@@ -42,7 +42,7 @@ def send_reads(client: StdioClient, file: Path, numbers: range) -> None:
         client.send({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
 
 
-def test_local_sessions_go_on_through_the_deaths_of_fronts(kernel: RunningKernel) -> None:
+def test_local_sessions_survive_the_deaths_of_fronts(kernel: RunningKernel) -> None:
     chance = random.Random(2)
     deaths = kernel.service("front")["deaths"].get("signal", 0)
     file = root_of(kernel) / "settings.yaml"
@@ -111,7 +111,7 @@ def test_http_clients_find_the_same_port_open(kernel: RunningKernel) -> None:
         assert get() == b'"pong"'
 
 
-def test_a_connection_over_http_that_is_kept_alive_goes_on_at_the_next_front(kernel: RunningKernel) -> None:
+def test_a_kept_alive_http_connection_continues_at_the_next_front(kernel: RunningKernel) -> None:
     """The very same one: a client need not even notice that it was closed."""
     where = urlsplit(kernel.status()["http_url"]).netloc
     with contextlib.closing(http.client.HTTPConnection(where, timeout=20)) as connection:

@@ -96,7 +96,7 @@ def url_of(kernel: RunningKernel, surface: str = "all") -> str:
     return f"{kernel.status()['http_url']}/{surface}"
 
 
-def test_sessions_go_on_through_the_deaths_of_a_front(one_front: RunningKernel) -> None:
+def test_http_sessions_survive_the_deaths_of_a_front(one_front: RunningKernel) -> None:
     """Calls on both ways, the fast path's and the SDK's, while fronts die under them."""
     kernel, deaths = one_front, 4
     before = kernel.service("front")["deaths"]
@@ -250,7 +250,7 @@ def test_a_message_to_one_front_takes_effect_at_the_other(two_fronts: RunningKer
     wait_until(lambda: {wire.echo() for _ in range(12)} == {404})
 
 
-def test_one_front_dies_and_the_other_goes_on_with_its_sessions(two_fronts: RunningKernel) -> None:
+def test_if_one_front_dies_the_other_continues_its_sessions(two_fronts: RunningKernel) -> None:
     wires = [Wire(two_fronts) for _ in range(8)]
     assert {wire.echo() for wire in wires} == {200}
     two_fronts.kill("front-2")
@@ -280,7 +280,7 @@ def test_a_flood_of_long_bodies_costs_neither_the_front_nor_anothers_answers(one
     assert (after["pid"], after["deaths"]) == (before["pid"], before["deaths"])
 
 
-def test_a_key_that_is_no_key_is_made_again(tmp_path: Path) -> None:
+def test_an_invalid_key_is_replaced(tmp_path: Path) -> None:
     from kernel.configure.launch import session_key
 
     (tmp_path / "session.key").write_text("short")
@@ -291,7 +291,7 @@ def test_a_key_that_is_no_key_is_made_again(tmp_path: Path) -> None:
     assert session_key(tmp_path / "missing") != made
 
 
-def test_a_session_goes_on_in_another_kernel_of_the_same_data(one_front: RunningKernel) -> None:
+def test_a_session_continues_in_another_kernel_with_the_same_data(one_front: RunningKernel) -> None:
     """The last of this kernel."""
     wire = Wire(one_front)
     assert wire.echo() == 200

@@ -117,7 +117,7 @@ def meta(**more: Any) -> dict[str, Any]:
     return {f"{prefix}protocolVersion": MODERN, f"{prefix}clientCapabilities": capabilities, **more}
 
 
-def test_a_call_that_takes_longer_goes_on_as_a_task(data: Path, client: StdioClient) -> None:
+def test_a_call_that_takes_longer_continues_as_a_task(data: Path, client: StdioClient) -> None:
     client.initialize()
     result = client.call(2, "wait_for_file", file="a")
     assert result["isError"]

@@ -87,7 +87,7 @@ def test_a_call_in_flight_of_a_server_that_dies_is_not_repeated(kernel: RunningK
     assert call(kernel, "one", "echo", text="hello") == "hello"
 
 
-def test_a_server_that_is_killed_again_and_again_is_no_crash_loop(kernel: RunningKernel) -> None:
+def test_a_repeatedly_killed_server_is_not_treated_as_a_crash_loop(kernel: RunningKernel) -> None:
     pids = set()
     for _ in range(12):
         pid = int(call(kernel, "one", "pid"))

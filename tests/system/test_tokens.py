@@ -284,7 +284,7 @@ def test_steps_and_their_results_do_not_lead_out_of_the_roots(limited: HttpClien
     assert MARKER in Path(theirs, "plain.yaml").read_text()
 
 
-def test_lists_prompts_and_notifications_cover_the_tokens_roots_only(limited: HttpClient, own: HttpClient) -> None:
+def test_lists_prompts_and_notifications_cover_the_token_s_roots_only(limited: HttpClient, own: HttpClient) -> None:
     def prompts(client: HttpClient) -> set[str]:
         return {prompt["name"] for prompt in client.rpc("prompts/list", {}).json["result"]["prompts"]}
 

@@ -154,7 +154,7 @@ def test_only_what_does_nothing_unless_it_is_called_rests_and_after_the_time_tha
     }  # fmt: skip
 
 
-def test_of_what_services_are_forked_from_the_costly_rests_only_after_a_long_pause() -> None:
+def test_costly_zygotes_rest_only_after_a_long_pause() -> None:
     entries = served({"embed": {"backend": "torch"}})
     for after_s, late in ((60, 300), (0, None)):
         rests = {spec.name: spec.rests_after_s for spec in catalog.zygotes(entries, after_s)}
@@ -192,7 +192,7 @@ def test_a_table_of_no_service_is_refused_with_the_nearest_name() -> None:
         catalog.pools(catalog.ENTRIES, {"embd": {"model": 1}}, rest_after_s=60, standbys=True)
 
 
-def test_a_package_from_outside_is_a_service_with_operations_of_its_own() -> None:
+def test_an_external_package_is_a_service_with_its_own_operations() -> None:
     entry = catalog.served(["tests.conformance"])[-1]
     assert (entry.service, entry.spec.module) == ("conformance", "tests.conformance.main")
     names = {op.name for op in ops.load(entry.ops_modules).of_service("conformance")}

@@ -24,7 +24,7 @@ async def recorded(recorder: Recorder, seconds: float) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_new_kernel_goes_on_with_the_old_ones_figures_and_events(
+async def test_a_new_kernel_continues_the_old_ones_figures_and_events(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     await recorded(Recorder(tmp_path, lambda: {"echo": POINT}), history.INTERVAL_S * 3 + 1)

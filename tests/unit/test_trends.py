@@ -60,7 +60,7 @@ def test_less_than_a_day_counts_as_one() -> None:
     assert (found.days, found.deaths_per_day, found.growth_bytes_per_day) == (1.0, 5.0, 4096.0)
 
 
-async def test_each_hour_and_both_ends_are_written_and_the_next_kernel_goes_on(
+async def test_hourly_and_final_samples_are_written_and_continued_by_the_next_kernel(
     stores: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     deaths = {"yaml": 0}

@@ -52,7 +52,7 @@ def states(kernel: RunningKernel) -> dict[str, tuple[str, int | None]]:
     return {each["name"]: (each["state"], each["tools"]) for each in listed}
 
 
-def test_a_server_that_gives_no_sign_of_life_is_shown_as_silent_until_it_goes_on(
+def test_a_server_without_signs_of_life_is_shown_as_silent_until_it_resumes(
     kernel: RunningKernel, tmp_path: Path
 ) -> None:
     assert mcp(kernel, "add", "stuck", *SMALL).returncode == 0
@@ -173,7 +173,7 @@ def test_a_restart_reads_the_settings_again(kernel: RunningKernel) -> None:
     assert mcp(kernel, "remove", "edited").returncode == 0
 
 
-def test_a_server_that_hangs_at_its_start_is_said_to_hang(kernel: RunningKernel) -> None:
+def test_a_server_that_hangs_at_its_start_is_reported_as_hanging(kernel: RunningKernel) -> None:
     assert mcp(kernel, "add", "hanging", "--no-test", "--", "sleep", "1000").returncode == 0
     path = kernel.data_dir / "linckia.toml"
     path.write_text(path.read_text() + "start_timeout = 0.5\n")

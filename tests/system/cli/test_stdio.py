@@ -70,7 +70,7 @@ def test_other_roots_than_the_running_kernels_are_refused_naming_both(standing: 
     assert f"not {tmp_path}:" in done.stderr
 
 
-def test_an_unknown_surface_is_refused_naming_those_there_are(standing: RunningKernel) -> None:
+def test_an_unknown_surface_is_refused_with_the_known_ones(standing: RunningKernel) -> None:
     done = linckia(standing.data_dir, "stdio", "--surface", "yml")
     assert (done.returncode, done.stdout) == (2, "")
     assert "yaml" in done.stderr
@@ -95,7 +95,7 @@ def test_a_kernel_that_is_ended_in_order_ends_the_session(kernel: RunningKernel,
         assert "the kernel was stopped" in client.stderr()
 
 
-def test_a_session_goes_on_through_the_deaths_of_its_kernels(data: Path, root: Path) -> None:
+def test_a_session_survives_the_deaths_of_its_kernels(data: Path, root: Path) -> None:
     (root / "settings.yaml").write_text("retries: 3\n")
     chance = random.Random(1)
     with stdio_client(data, str(root)) as client:
@@ -149,7 +149,7 @@ def test_a_kernel_under_a_service_manager_is_waited_for(kernel: RunningKernel, d
             assert client.leave() == 0
 
 
-def test_serve_takes_over_from_the_kernel_of_a_client_and_its_session_goes_on(data: Path, root: Path) -> None:
+def test_serve_takes_over_from_a_client_s_kernel_and_the_session_continues(data: Path, root: Path) -> None:
     (root / "settings.yaml").write_text("retries: 3\n")
     params = {"name": "noyalib_get", "arguments": {"file": str(root / "settings.yaml"), "path": "retries"}}
     with stdio_client(data, str(root)) as client:

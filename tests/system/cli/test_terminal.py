@@ -152,7 +152,7 @@ def test_top_gives_the_terminal_back_on_ctrl_c(kernel: RunningKernel) -> None:
         assert b"\x1b[?25h" in shown.written or b"\x1b[34h" in shown.written
 
 
-def test_top_says_that_the_kernel_ended_and_goes_on_trying(tmp_path: Path) -> None:
+def test_top_reports_the_end_of_the_kernel_and_keeps_trying(tmp_path: Path) -> None:
     with running(tmp_path / "data", services=["echo"], all_ready=False) as kernel:
         kernel.wait_ready("echo")
         with terminal(kernel, "top", "--interval", "0.2") as shown:
@@ -225,7 +225,7 @@ def test_errors_name_the_command_and_suggest_the_intended_option(
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
 
 
-def test_an_import_goes_on_past_a_path_that_does_not_exist(kernel: RunningKernel, tmp_path: Path) -> None:
+def test_an_import_skips_a_missing_path(kernel: RunningKernel, tmp_path: Path) -> None:
     (tmp_path / "talk.json").write_text(
         '[{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]'
     )

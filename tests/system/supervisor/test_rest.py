@@ -69,7 +69,7 @@ def test_a_reranker_that_has_no_model_rests_and_says_so_when_it_is_asked(kernel:
     assert "no reranking model" in answer["reason"]
 
 
-def test_services_with_work_of_their_own_go_on(kernel: RunningKernel) -> None:
+def test_services_with_background_work_do_not_rest(kernel: RunningKernel) -> None:
     kernel.wait_ready("files", "watch", "knowledge", "documents", "retrieve")
     until_resting(kernel, "echo", "llm")
     status = {service["name"]: service["state"] for service in kernel.status()["services"]}

@@ -48,7 +48,7 @@ def content(folder: Path) -> dict[str, bytes | str | None]:
 
 
 @pytest.mark.parametrize("name", ["folder", "one.tar"])
-def test_what_was_backed_up_is_restored(data: Path, tmp_path: Path, name: str) -> None:
+def test_a_backup_is_restored_completely(data: Path, tmp_path: Path, name: str) -> None:
     made = backup(data, tmp_path / name)
     restore(tmp_path / name, tmp_path / "again")
     assert writing.counts(tmp_path / "again") == [30] * 4
@@ -167,7 +167,7 @@ def test_a_damaged_chunk_is_refused_by_a_restore_and_made_good_by_the_next_backu
     restore(to, tmp_path / "again", at=first.snapshot)
 
 
-def test_what_is_there_is_replaced_only_on_request_and_never_under_a_kernel(data: Path, tmp_path: Path) -> None:
+def test_existing_data_is_replaced_only_on_request_and_never_under_a_kernel(data: Path, tmp_path: Path) -> None:
     to, there = tmp_path / "to", tmp_path / "there"
     backup(data, to)
     there.mkdir()
@@ -211,14 +211,14 @@ def test_a_place_in_the_data_directory_is_refused(data: Path) -> None:
     assert not (data / "backups").exists()
 
 
-def test_what_is_known_of_backups_survives_nonsense(data: Path, tmp_path: Path) -> None:
+def test_the_status_of_backups_survives_nonsense(data: Path, tmp_path: Path) -> None:
     (data / outcomes.FILE).write_text(json.dumps({"to": 1}))
     assert outcomes.known(data) == {}
     made = backup(data, tmp_path / "to")
     assert outcomes.known(data)[str(tmp_path / "to")].snapshot == made.snapshot
 
 
-async def test_a_mistyped_place_does_not_hide_the_backups_there_are(tmp_path: Path) -> None:
+async def test_a_mistyped_destination_does_not_hide_existing_backups(tmp_path: Path) -> None:
     good, wrong = outcomes.Outcome(to="/there", at=1, succeeded=1), outcomes.Outcome(to="/tehre", at=2, error="no")
     outcomes.note(tmp_path, wrong)
     latest = Schedule(tmp_path, None).latest

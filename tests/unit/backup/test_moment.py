@@ -53,7 +53,7 @@ def test_all_stores_are_of_one_moment_while_they_are_written(data: Path, tmp_pat
 
 
 @pytest.mark.parametrize("is_moved", [False, True], ids=["in the log", "in the file"])
-def test_what_is_written_and_moved_during_the_copy_is_not_in_it(data: Path, tmp_path: Path, is_moved: bool) -> None:
+def test_writes_and_moves_during_the_copy_are_not_in_it(data: Path, tmp_path: Path, is_moved: bool) -> None:
     with writing.writing(data) as writer:
         writer.begin(10)
         writer.wait()

@@ -34,7 +34,7 @@ def damage(path: Path) -> None:
         file.write(b"\xff" * 4096 * 30)
 
 
-def test_nothing_is_said_where_nothing_is_wrong(data: Path) -> None:
+def test_an_intact_data_directory_needs_no_repair(data: Path) -> None:
     assert list(repaired(data)) == []
 
 

@@ -239,7 +239,7 @@ def test_stderr_follows_the_log_through_its_rotation(tmp_path: Path) -> None:
     assert (logs / "kernel.log").read_text().endswith("last words\n")
 
 
-def test_the_log_goes_on_in_a_new_file_past_its_limit(tmp_path: Path) -> None:
+def test_the_log_continues_in_a_new_file_past_its_limit(tmp_path: Path) -> None:
     handler = Rotating(tmp_path / "kernel.log", with_stderr=False)
     handler.maxBytes = 100
     for n in range(3):

@@ -255,7 +255,7 @@ async def test_other_roots_than_the_kernels_are_refused_naming_both(tmp_path: Pa
         assert not s.gateway.arrived.is_set()
 
 
-async def test_an_unknown_surface_is_refused_naming_those_there_are(tmp_path: Path) -> None:
+async def test_an_unknown_surface_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     async with served(tmp_path) as s:
         with pytest.raises(CallFailed, match=r"all, compact, .*yaml"):
             await s.ask(lambda c: c.attach("yml", None, 0, 1))

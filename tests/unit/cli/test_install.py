@@ -51,7 +51,7 @@ def test_a_package_in_pieces_is_installed_again(tmp_path: Path, harm: str) -> No
     ("requirement", "there"),
     [("torch==2.13.0", True), ("torch==2.13.1", False), ("my-pack.age==1.0", True), ("absent==1.0", False)],
 )
-def test_an_exact_version_is_there_whatever_its_local_label(tmp_path: Path, requirement: str, there: bool) -> None:
+def test_an_exact_version_matches_with_any_local_label(tmp_path: Path, requirement: str, there: bool) -> None:
     package(tmp_path, "torch", "2.13.0+cpu", {})
     package(tmp_path, "my_pack.age", "1.0", {})
     assert install.is_there(requirement, install.installed(tmp_path)) is there

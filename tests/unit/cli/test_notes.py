@@ -76,7 +76,7 @@ def test_search_says_when_nothing_was_found_and_gives_json(kernel: Kernel, capsy
     assert "--limit is 0" in capsys.readouterr().err
 
 
-def test_ingest_goes_on_after_a_crash_and_names_what_failed(
+def test_ingest_continues_after_a_crash_and_names_failed_notes(
     kernel: Kernel, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []

@@ -243,7 +243,7 @@ def test_plain_words_are_left_as_they_are() -> None:
     assert _quoted("/home/me/notes") == "/home/me/notes"
 
 
-def test_a_root_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_root_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["service", "show", str(tmp_path / "nowhere")]) == 2
     assert "nowhere" in capsys.readouterr().err
 

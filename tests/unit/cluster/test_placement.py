@@ -263,7 +263,7 @@ async def test_a_lost_node_accuses_no_call(autojump_clock: MockClock) -> None:
         assert (cause.is_crash, cause.accuses) == (True, False)
 
 
-async def test_an_orderly_end_is_no_loss_of_its_node_if_the_report_is_late(autojump_clock: MockClock) -> None:
+async def test_an_orderly_end_is_not_taken_for_a_lost_node_if_the_report_is_late(autojump_clock: MockClock) -> None:
     async with world() as w:
         process = await w.start()
         assert isinstance(process, RemoteProcess)

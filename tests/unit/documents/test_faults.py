@@ -74,7 +74,7 @@ async def test_a_disk_that_is_full_at_any_statement_undoes_the_whole_change_and_
 
 
 @pytest.mark.slow
-async def test_reads_go_on_and_indexing_resumes_after_the_disk_was_full(tmp_path: Path) -> None:
+async def test_reads_continue_and_indexing_resumes_after_the_disk_was_full(tmp_path: Path) -> None:
     with disk() as faulty:
         async with documents(tmp_path) as bench:
             await add_text(bench, "a.txt", "a needle")

@@ -218,7 +218,7 @@ async def test_a_long_text_without_a_document_is_not_searched(tmp_path: Path, mo
         assert (await grep(bench, "needle", count=True)).searched == 0
 
 
-async def test_a_long_answer_goes_on_where_it_ended(tmp_path: Path) -> None:
+async def test_a_long_answer_continues_in_the_next_call(tmp_path: Path) -> None:
     async with documents(tmp_path) as bench:
         for n in range(7):
             # Two documents of one content as well.

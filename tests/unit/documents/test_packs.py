@@ -130,7 +130,7 @@ async def test_unchanged_files_are_not_opened_and_deleted_documents_are_read_aga
         assert (verified.damaged, verified.problems) == ([], [])
 
 
-async def test_a_store_of_an_earlier_version_is_opened_and_goes_on(tmp_path: Path) -> None:
+async def test_a_store_of_an_earlier_version_still_works(tmp_path: Path) -> None:
     tree(tmp_path / "root" / "tree", {f"{n}.txt": f"text {n}" for n in range(3)})
     data = tmp_path / "data" / "documents"
     data.mkdir(parents=True)

@@ -161,7 +161,7 @@ async def test_a_broken_download_is_resumed(tmp_path: Path) -> None:
         assert rig.site.asked[1].headers["if-range"] == '"v1"'
 
 
-async def test_a_later_call_goes_on_where_a_failed_one_ended(tmp_path: Path) -> None:
+async def test_a_later_call_resumes_a_failed_download(tmp_path: Path) -> None:
     async def answer(request: Request) -> None:
         if broken:
             await request.ranged(BODY, until=1_500_000)
@@ -180,7 +180,7 @@ async def test_a_later_call_goes_on_where_a_failed_one_ended(tmp_path: Path) -> 
         assert rig.only()[0] == BODY
 
 
-async def test_a_content_that_changed_meanwhile_is_taken_whole(tmp_path: Path) -> None:
+async def test_content_that_changed_meanwhile_is_downloaded_whole(tmp_path: Path) -> None:
     other = BODY[::-1]
 
     async def answer(request: Request) -> None:

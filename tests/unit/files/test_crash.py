@@ -38,7 +38,7 @@ async def _serve(data: Path, root: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("part", [0.05, 0.6])
-async def test_scan_that_is_killed_leaves_a_consistent_index_and_goes_on(tmp_path: Path, part: float) -> None:
+async def test_a_killed_scan_leaves_a_consistent_index_and_is_resumed(tmp_path: Path, part: float) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     data.mkdir()
     make_tree(root, random.Random(11), ENTRIES)

@@ -116,7 +116,7 @@ async def test_files_that_ripgrep_skips_are_skipped(tmp_path: Path) -> None:
         assert await names(bench, outside) == ["x.log"]
 
 
-def test_one_look_at_many_names_misses_none_that_a_rule_names() -> None:
+def test_the_combined_lookup_of_ignored_names_misses_none() -> None:
     rules = rules_from(["*.log\n/dist\ndocs/_build/\n!a.b\n"], rules_from(["/sub/x*\n"], None, 0), 4)
     named = {"y.log", "dist", "dist/", "a.b", "xy"}
     for name in (*named, "dists", "log", "_build/", "ä", "b"):
@@ -236,7 +236,7 @@ async def test_a_line_that_is_too_long_for_memory_is_looked_through_in_parts(
         assert longest < 150
 
 
-async def test_a_search_that_takes_too_long_says_so_and_goes_on_where_it_was(
+async def test_a_search_that_takes_too_long_says_so_and_can_be_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "root"

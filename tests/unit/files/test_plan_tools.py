@@ -153,7 +153,7 @@ async def test_the_tool_is_called_for_each_entry_with_its_values(tmp_path: Path)
         assert "that one cannot be done" in (done.error or "")
 
 
-async def test_execution_goes_on_after_its_process_died_and_repeats_no_call(tmp_path: Path) -> None:
+async def test_an_execution_continues_after_a_death_and_repeats_no_call(tmp_path: Path) -> None:
     root, kernel = with_files(tmp_path, 6), Kernel()
     async with with_kernel(tmp_path / "data", root, kernel) as bench:
         await bench.call(

@@ -153,7 +153,7 @@ async def test_database_is_diagnosed_and_preferences_are_kept(tmp_path: Path) ->
         assert session.roots == [str(root)]
 
 
-async def test_damaged_database_is_put_aside_and_begun_anew(tmp_path: Path) -> None:
+async def test_a_damaged_database_is_set_aside_and_recreated(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     tree(root)
     (data / "files").mkdir(parents=True)

@@ -195,7 +195,7 @@ def _make_version_1(path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_background_scan_waits_for_room_and_goes_on(tmp_path: Path) -> None:
+async def test_a_background_scan_waits_for_free_space_and_continues(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     root.mkdir()
     for number in range(20):

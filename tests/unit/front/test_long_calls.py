@@ -69,7 +69,7 @@ async def made(services: Services, params: Params[Any], wants: Wanted = Wanted.R
         return await long_calls(services, **options).call(operation_of(params), params)
 
 
-async def test_a_call_that_ends_in_time_is_no_task() -> None:
+async def test_a_call_that_ends_in_time_does_not_become_a_task() -> None:
     for params, wants, waited_s in (
         (LONG, Wanted.RESULT, 50), (LONG, Wanted.EITHER, SHORT_WAIT_S), (EchoParams(message="x"), Wanted.EITHER, None),
     ):  # fmt: skip
@@ -116,7 +116,7 @@ async def test_another_failure_that_names_a_task_is_a_failure() -> None:
 
 @pytest.mark.parametrize("error", [Unavailable("down"), Overloaded("full"), InvalidParams("ended", field="call")])
 @pytest.mark.parametrize("at", [KernelNameCall, TaskAdopt])
-async def test_a_call_that_cannot_become_a_task_goes_on(error: LinckiaError, at: type[Any]) -> None:
+async def test_a_call_that_cannot_become_a_task_continues(error: LinckiaError, at: type[Any]) -> None:
     for wants in (Wanted.RESULT, Wanted.EITHER):
         services = Services(outlasts=True)
         services.answers[at] = error

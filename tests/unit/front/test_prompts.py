@@ -213,7 +213,7 @@ async def test_invalid_prompt_files_are_skipped(tmp_path: Path, caplog: pytest.L
 
 
 @pytest.mark.parametrize("modern", [False, True])
-async def test_clients_are_told_when_a_file_changes_and_the_list_is_new(
+async def test_clients_are_notified_when_a_prompt_file_changes_and_the_list_is_updated(
     tmp_path: Path, modern: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prompts, "POLL_S", 0.01)

@@ -68,7 +68,7 @@ async def session() -> AsyncIterator[Session]:
         await made.close()
 
 
-async def test_an_idle_session_goes_on_and_hears_that_there_may_be_news() -> None:
+async def test_an_idle_session_continues_and_is_notified_of_possible_changes() -> None:
     async with session() as s:
         async with s.kernel():
             await s.wire.initialize()
@@ -173,7 +173,7 @@ async def test_a_long_request_that_may_be_repeated_is_answered_at_least() -> Non
             assert second.calls == []
 
 
-async def test_a_client_of_the_modern_revision_goes_on_as_well() -> None:
+async def test_sessions_of_modern_clients_continue_too() -> None:
     async with session() as s:
         async with s.kernel() as first:
             await s.wire.open_modern()
@@ -279,7 +279,7 @@ def test_requests_taken_over_are_kept_until_they_are_handled(memory: int) -> Non
     )
 
 
-def test_fronts_that_died_are_counted_for_what_was_in_hand_at_each_death(memory: int) -> None:
+def test_deaths_of_fronts_are_counted_against_the_requests_in_flight(memory: int) -> None:
     def front() -> tuple[SessionMemory, int]:
         taken = SessionMemory(memory)
         record = taken.take_over()

@@ -164,7 +164,7 @@ async def test_ids_come_page_by_page_and_only_known_ones(tmp_path: Path) -> None
         assert (rest.ids, rest.more, rest.epoch) == (["n3", "n4"], False, first.epoch)
 
 
-async def test_damaged_database_is_put_aside_under_another_epoch(tmp_path: Path) -> None:
+async def test_a_damaged_database_is_set_aside_and_the_epoch_changes(tmp_path: Path) -> None:
     path = tmp_path / "graph.db"
     before = await epoch_of(path)
     path.write_bytes(b"not a database, whatever its name may say " * 100)

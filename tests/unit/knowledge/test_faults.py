@@ -55,7 +55,7 @@ async def test_statement_that_finds_no_room_is_undone_and_the_next_write_succeed
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 2, 3, 5, 8, 13])
-async def test_ingest_waits_for_room_and_goes_on(tmp_path: Path, at: int) -> None:
+async def test_ingest_waits_for_free_space_and_continues(tmp_path: Path, at: int) -> None:
     root, search = tmp_path / "root", MemorySearch()
     write(root, "a.md", "# A\n\nzebra [[b]]")
     with disk() as full:
@@ -157,7 +157,7 @@ async def test_damaged_page_rebuilds_the_database_and_keeps_the_ids(tmp_path: Pa
     assert {str(group.metadata["path"]): group.id for group in search.groups.values()} == ids
 
 
-async def test_file_that_is_no_database_is_begun_again(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_database_is_recreated(tmp_path: Path) -> None:
     folder, root = tmp_path / "data", tmp_path / "root"
     write(root, "a.md", "# A\n\nzebra")
     path = folder / "knowledge/notes.db"

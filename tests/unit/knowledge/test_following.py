@@ -139,7 +139,7 @@ async def test_answer_says_that_changes_show_late_while_nobody_watches(tmp_path:
         assert any("up to 60 s to appear" in reason for reason in degraded)
 
 
-async def test_walk_that_is_asked_for_during_a_walk_takes_place(
+async def test_a_walk_requested_during_a_walk_takes_place(
     tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     walks, is_watched = 0, threading.Event()

@@ -127,7 +127,7 @@ def test_headings_in_comments_are_ignored(comment: str, line_break: str) -> None
         "# T\n\n<!-- %% -->\n%% a %%\n## Log\n\nbefore\n\n## End\n\n~~~~\n~~~\n%%\n~~~~\n",
     ],
 )
-def test_percent_signs_that_are_no_comment_hide_nothing(text: str) -> None:
+def test_percent_signs_outside_comments_hide_nothing(text: str) -> None:
     assert "after" in edit(text, "Log", create=False)
     assert edit(text, "Log", create=False) == text.replace("before", "after")
 

@@ -100,7 +100,7 @@ async def test_missing_and_leftover_groups_are_repaired_at_the_start(
     assert coming == []
 
 
-async def test_damaged_database_is_put_aside_and_built_anew(tmp_path: Path, root: Path) -> None:
+async def test_a_damaged_database_is_set_aside_and_rebuilt(tmp_path: Path, root: Path) -> None:
     search = MemorySearch()
     write(root, "a.md", "zebra")
     async with notes_service(tmp_path / "data", root, search=search) as bench:

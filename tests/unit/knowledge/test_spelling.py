@@ -24,7 +24,7 @@ def as_form(text: str, form: str) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("stored", "asked"), FORMS)
-async def test_a_note_is_found_by_either_form_and_has_no_twin(
+async def test_a_note_is_found_by_either_unicode_form_and_has_no_twin(
     tmp_path: Path, root: Path, stored: str, asked: str, name: str
 ) -> None:
     there, given = (f"{as_form(name, form)}/{as_form(name, form)}.md" for form in (stored, asked))

@@ -108,7 +108,7 @@ async def test_without_settings_nothing_is_sent_and_the_answer_says_so(tmp_path:
         ({"url": "http://h", "model": "m", "proxy": "::"}, "proxy"),
     ],
 )
-async def test_settings_that_are_wrong_are_said_with_each_answer(
+async def test_invalid_settings_are_reported_with_each_answer(
     tmp_path: Path, settings: dict[str, Any], said: str
 ) -> None:
     async with llm(tmp_path, **settings) as bench:

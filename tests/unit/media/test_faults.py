@@ -47,7 +47,7 @@ async def test_a_full_disk_fails_new_results_only(tmp_path: Path, root: Path, st
             assert not bench.failures
 
 
-async def test_damaged_cache_is_made_again(tmp_path: Path, root: Path) -> None:
+async def test_a_damaged_cache_is_recreated(tmp_path: Path, root: Path) -> None:
     path = tmp_path / "data/media/media.db"
     async with media(tmp_path / "data", root) as bench:
         old = await bench.call(MediaInspect(path=str(root / "old.png")))

@@ -217,7 +217,7 @@ async def test_scopes_keep_projects_and_sessions_apart(tmp_path: Path) -> None:
             assert len([hit for hit in everything.results if hit.corpus.value == "memory"]) == count
 
 
-async def test_scopes_are_trimmed_and_an_unknown_one_says_which_there_are(tmp_path: Path) -> None:
+async def test_scopes_are_trimmed_and_an_unknown_one_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     operation = ops.Remember.__operation__  # type: ignore[attr-defined]  # set by the declaration
     async with remembering(tmp_path) as bench:
         await bench.call(operation.parse({"text": "Tests run with pytest", "scope": " project:alpha\n"}))
@@ -306,7 +306,7 @@ async def test_bad_input_names_the_field_and_keeps_nothing(
         assert await listed(bench) == []
 
 
-async def test_lists_go_on_where_they_ended_and_exports_are_taken_in_once(tmp_path: Path) -> None:
+async def test_lists_continue_by_cursor_and_exports_are_imported_once(tmp_path: Path) -> None:
     async with remembering(tmp_path / "a") as bench:
         for n in range(5):
             await say(bench, f"Fact number {n} of many", source=str(n))

@@ -184,7 +184,7 @@ async def test_a_server_that_takes_too_much_memory_dies(tmp_path: Path) -> None:
         assert cause_of(running.failure).startswith("memory: the server used ")
 
 
-async def test_a_call_without_reply_times_out_and_a_server_that_lives_goes_on(tmp_path: Path) -> None:
+async def test_a_call_without_reply_times_out_and_a_live_server_keeps_running(tmp_path: Path) -> None:
     async with hand(tmp_path, timeout=0.5) as running:
         with pytest.raises(Timeout, match=r"within 0\.5 s"):
             await running.tool("hang")

@@ -166,7 +166,7 @@ def test_ids_may_be_written_otherwise(token: object, number: int) -> None:
     assert messages.number_of(token) == number
 
 
-def test_a_byte_order_mark_is_no_part_of_a_message() -> None:
+def test_a_byte_order_mark_is_not_part_of_a_message() -> None:
     (found,) = messages.parse(b'\xef\xbb\xbf{"jsonrpc":"2.0","method":"x"}')
     assert isinstance(found, Message)
     assert found.method == "x"

@@ -65,7 +65,7 @@ async def first_attempt(running: Adapter, tool: str) -> dict[str, Any]:
     return questions
 
 
-async def test_a_legacy_server_asks_a_modern_client_and_goes_on_with_its_answer(tmp_path: Path) -> None:
+async def test_a_legacy_server_asks_a_modern_client_and_gets_its_answer(tmp_path: Path) -> None:
     async with adapter(tmp_path, **script(LEGACY)) as running:
         questions = await first_attempt(running, "ask")
         ((name, question),) = questions.items()

@@ -132,7 +132,7 @@ async def test_setting_and_removing_pin_takes_effect_with_the_next_start(tmp_pat
         assert await seen(bench) == CHANGED_TOOLS
 
 
-async def test_order_and_whitespace_are_no_change(tmp_path: Path) -> None:
+async def test_order_and_whitespace_do_not_count_as_a_change(tmp_path: Path) -> None:
     async with registry(tmp_path) as bench:
         await put(bench, TOOLS, pin=True)
         before = await offered(bench)

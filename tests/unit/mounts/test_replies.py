@@ -185,7 +185,7 @@ async def test_a_late_reply_is_not_logged(tmp_path: Path, caplog: pytest.LogCapt
     assert not [each for each in caplog.records if "no request" in each.getMessage()]
 
 
-def test_null_as_the_other_member_of_a_reply_is_no_member() -> None:
+def test_null_as_the_other_member_of_a_reply_is_ignored() -> None:
     (found,) = messages.parse(b'{"jsonrpc":"2.0","id":1,"result":{"a":1},"error":null}')
     assert found == messages.Message("2.0", id=1, result=Raw(b'{"a":1}'))
 

@@ -308,7 +308,7 @@ async def test_message_of_no_bytes_is_a_violation_or_the_end(pair: Pair) -> None
     b.close()
 
 
-async def test_cancelled_receives_lose_nothing(pair: Pair) -> None:
+async def test_cancelled_receives_lose_no_frame(pair: Pair) -> None:
     a, b = (Channel(link) for link in pair())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(a.run_sender)

@@ -129,7 +129,7 @@ def test_auto_uses_a_cached_model_and_otherwise_none(tmp_path: Path, monkeypatch
     assert (found.name, found.max_tokens) == ("BAAI/bge-reranker-base", 10)
 
 
-def test_a_model_that_is_named_and_not_there_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_named_model_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(ModelMissing, match="hf download some/reranker"):
         resolve("some/reranker")

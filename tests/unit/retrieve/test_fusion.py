@@ -93,7 +93,7 @@ def test_a_note_without_a_vector_is_first_by_its_rare_word_though_others_share_t
     assert max(fused, key=lambda item: fused[item]) == 99
 
 
-def test_of_two_notes_without_vectors_the_one_with_the_better_words_is_first() -> None:
+def test_among_two_notes_without_vectors_the_better_word_match_is_first() -> None:
     fused = weighted([(1, 9.0), (2, 6.0), (3, 1.0)], {3: 0.9, 4: 0.1}, 0.65)
     assert sorted(fused, key=lambda item: -fused[item]) == [1, 2, 3, 4]
 

@@ -203,7 +203,9 @@ async def test_another_model_has_its_own_index_before_it_is_searched(tmp_path: P
         await assert_searches_as_the_database_says(collection)
 
 
-async def test_searches_and_writes_go_on_during_a_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_searches_and_writes_continue_during_a_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     embedder = WordEmbedder()
     begun, go_on, switched = threading.Event(), threading.Event(), trio.Event()
     write = segment.write
@@ -259,7 +261,7 @@ async def test_a_model_of_other_dimensions_adopted_during_a_rebuild_waits_for_it
         await assert_searches_as_the_database_says(collection)
 
 
-async def test_a_full_disk_keeps_the_index_as_it_is_until_there_is_room(
+async def test_the_index_stays_unchanged_on_a_full_disk_until_there_is_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedder = WordEmbedder()

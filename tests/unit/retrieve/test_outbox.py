@@ -50,7 +50,7 @@ async def test_items_get_their_vectors_and_keep_them_over_a_restart(tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("failure", [Unavailable("down"), Overloaded("full", retry_after_ms=20)])
-async def test_work_goes_on_when_the_embedder_comes_back(tmp_path: Path, failure: LinckiaError) -> None:
+async def test_embedding_continues_when_the_embedder_comes_back(tmp_path: Path, failure: LinckiaError) -> None:
     embedder = WordEmbedder()
     embedder.failure = failure
     async with opened(tmp_path) as collection:

@@ -275,7 +275,7 @@ def crowd(count: int) -> list[Group]:
     ]
 
 
-async def test_a_note_is_first_by_a_mark_that_it_alone_has_whatever_the_model_makes_of_it(tmp_path: Path) -> None:
+async def test_a_note_with_a_unique_mark_is_first_in_spite_of_its_vector(tmp_path: Path) -> None:
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         await collection.put(crowd(80))

@@ -120,7 +120,7 @@ async def test_a_setting_that_is_unknown_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_search_is_reranked_where_there_is_a_cross_encoder_and_outlives_it(tmp_path: Path) -> None:
+async def test_a_search_is_reranked_by_the_cross_encoder_and_survives_its_death(tmp_path: Path) -> None:
     model = str(save_cross_encoder(tmp_path / "model"))
     services = {**SERVICES, "rerank": open_rerank}
     asked = RetrieveSearch(collection="notes", query="young cat taking a nap")

@@ -53,7 +53,7 @@ def test_a_lone_character_of_a_longer_word_is_found_and_asked_for_as_pairs() -> 
     assert query_terms("黑猫警") == ["黑猫", "猫警"]
 
 
-def test_stop_words_are_left_out_unless_they_are_all_there_is() -> None:
+def test_stop_words_are_left_out_unless_there_are_no_other_words() -> None:
     assert query_terms("what is the boiling point of water") == ["boiling", "point", "water"]
     assert query_terms("to be or not to be") == ["to", "be", "or", "not"]
     assert "boiling" not in STOP_WORDS

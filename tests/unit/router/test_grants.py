@@ -28,7 +28,7 @@ async def test_grant_that_a_front_names_reaches_the_handler() -> None:
         assert (await of_front(r, Say(text="x"), None)).grant == ""
 
 
-async def test_grant_of_a_call_goes_on_to_the_calls_made_for_it_and_is_not_widened() -> None:
+async def test_the_grant_of_a_call_is_passed_on_to_inner_calls_and_not_widened() -> None:
     async with rig(fronts=("speaker",)) as r:
         await r.up("relay")
         passed_on = await of_front(r, Relay(text="on"), Grant("ci", read_only=True))

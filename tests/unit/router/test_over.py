@@ -219,7 +219,7 @@ async def long_call(r: Rig) -> Long:
     return made
 
 
-async def test_a_call_that_is_taken_over_goes_on_and_its_client_gets_the_task(
+async def test_a_call_that_is_taken_over_continues_and_its_client_gets_the_task(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with rig(fronts=("relay",)) as r:

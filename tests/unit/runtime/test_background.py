@@ -16,7 +16,7 @@ async def nobody(params: object) -> object:
 
 
 @pytest.mark.parametrize("error", [DiskFull("the disk is full"), OSError(errno.ENOSPC, "no space")])
-async def test_work_pauses_on_a_full_disk_and_goes_on(autojump_clock: object, error: Exception) -> None:
+async def test_background_work_pauses_on_a_full_disk_and_continues(autojump_clock: object, error: Exception) -> None:
     failures = [error] * 5
     done = trio.Event()
 

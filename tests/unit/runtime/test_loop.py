@@ -281,7 +281,7 @@ async def test_service_without_a_handler_for_its_operation_does_not_become_ready
         assert "loop.missing" in _leaves(kernel.error)
 
 
-async def test_lost_link_ends_the_service_and_its_calls() -> None:
+async def test_a_lost_link_ends_the_service_and_its_calls() -> None:
     waiter = Waiter()
     async with line(waiter) as kernel:
         await kernel.begin()

@@ -126,7 +126,7 @@ def test_a_service_that_writes_to_the_roots_keeps_access_to_files_and_nothing_el
 
 
 @needs_numbers
-def test_a_service_that_reads_the_roots_is_a_user_of_its_own_who_changes_nothing_there(folder: Path) -> None:
+def test_a_service_that_reads_the_roots_has_its_own_user_without_write_access(folder: Path) -> None:
     after_giving_up(
         folder,
         f"""

@@ -136,7 +136,7 @@ assert (outside / "file").read_text() == "outside"
 
 
 @needs_mounts
-def test_nothing_outside_can_be_changed_and_everything_inside(folder: Path, user: int) -> None:
+def test_everything_inside_the_folder_can_be_changed_and_nothing_outside(folder: Path, user: int) -> None:
     body = """
 assert "read-only mounts" in said, said
 for each in (root, data):

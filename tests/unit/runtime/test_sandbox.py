@@ -81,7 +81,7 @@ def test_only_the_folders_given_can_be_read_or_written(tmp_path: Path) -> None:
 
 @needs_landlock
 @pytest.mark.parametrize("gpu", [False, True])
-def test_threads_can_be_named_by_their_files_if_there_is_a_gpu(tmp_path: Path, gpu: bool) -> None:
+def test_threads_can_be_named_through_proc_if_there_is_a_gpu(tmp_path: Path, gpu: bool) -> None:
     """CUDA does so, and does not start otherwise."""
     out = confined(
         tmp_path,

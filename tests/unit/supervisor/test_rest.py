@@ -46,7 +46,7 @@ def test_a_call_while_it_still_ends_has_it_start_once_it_has_ended() -> None:
     assert (w.said(), w.state("a")) == ("+a2", ServiceState.READY)
 
 
-def test_rest_is_no_death_and_the_start_after_it_no_restart() -> None:
+def test_rest_does_not_count_as_a_death_nor_the_next_start_as_a_restart() -> None:
     w = world()
     w.happen(Wanted("a"))
     child = w.child("a")
@@ -85,7 +85,7 @@ def test_a_person_may_start_one_that_rests_or_is_about_to(asked: StartAsked | Re
     assert (w.said(), w.state("a")) == ("-a1 +a2", ServiceState.READY)
 
 
-def test_one_that_rests_is_stopped_on_request() -> None:
+def test_a_resting_service_is_stopped_on_request() -> None:
     w = world()
     w.happen(StopAsked("a"), Wanted("a"))
     assert (w.said(), w.state("a")) == ("-a1", ServiceState.STOPPED)
@@ -146,7 +146,7 @@ async def test_it_does_not_rest_while_it_has_calls_or_just_after_its_start(autoj
 
 
 @pytest.mark.parametrize(("said", "state"), [("none", ServiceState.RESTING), ("large", ServiceState.READY)])
-async def test_one_that_rests_only_while_it_has_nothing_says_so_itself(
+async def test_a_service_that_rests_only_without_a_model_stays_ready_with_one(
     autojump_clock: MockClock, said: str, state: ServiceState
 ) -> None:
     async def tell(actor: Actor) -> None:

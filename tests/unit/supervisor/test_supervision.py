@@ -127,7 +127,7 @@ async def test_process_that_is_stopped_is_killed_within_two_pings_(autojump_cloc
         assert troupe.record.causes[0].text == "was stopped by a signal (SIGSTOP); ended with SIGKILL"
 
 
-async def test_slow_but_steady_pongs_are_no_hang(autojump_clock: trio.testing.MockClock) -> None:
+async def test_slow_but_steady_pongs_are_not_a_hang(autojump_clock: trio.testing.MockClock) -> None:
     async def act(actor: Actor) -> None:
         actor.channel.post(actor.hello())
         actor.channel.post(Ready())
@@ -243,7 +243,9 @@ async def test_ladder_takes_each_rung_in_its_time(autojump_clock: trio.testing.M
         assert troupe.record.causes[0].text == "stopped on request; ended with SIGKILL"
 
 
-async def test_hang_while_draining_for_memory_goes_on_down_the_ladder(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_hang_while_draining_for_memory_continues_down_the_ladder(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with staged(service("a", memory_limit_bytes=100 * MIB)) as troupe:
         await troupe.ready()
         actor = troupe.stage.actor()

@@ -29,7 +29,7 @@ async def test_owners_are_served_in_rotation_and_each_in_order(autojump_clock: t
     assert served == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
 
 
-async def test_no_more_tasks_run_than_there_are_turns_whoever_is_cancelled(
+async def test_running_tasks_never_exceed_the_turns_in_spite_of_cancellations(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     turns, now, most, done = Turns(3), 0, 0, 0

@@ -131,7 +131,7 @@ async def test_an_hour_in_the_cache_costs_twice_the_input(tmp_path: Path) -> Non
         assert one.cost_usd == pytest.approx(12 + 10 * 3e-6 + 100 * 15e-6)
 
 
-async def test_a_compacted_claude_session_goes_on(tmp_path: Path) -> None:
+async def test_a_compacted_claude_session_continues(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         await bring_in(bench, case("claude/compacted"))
         (one,) = await listed(bench)

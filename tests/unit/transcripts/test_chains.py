@@ -82,7 +82,7 @@ async def test_a_turn_continues_the_one_that_it_names(
         assert len(await listed(bench)) == count
 
 
-async def test_a_chain_goes_on_after_a_restart(tmp_path: Path) -> None:
+async def test_a_chain_continues_after_a_restart(tmp_path: Path) -> None:
     for each in (ask(1), ask(2, 1), ask(3, 2)):
         async with serving(tmp_path) as bench:
             await post(bench, each)
@@ -132,7 +132,7 @@ async def test_the_reported_chain_is_one_conversation(tmp_path: Path) -> None:
         ]  # fmt: skip
 
 
-async def test_a_turn_after_a_deleted_reply_begins_anew(tmp_path: Path) -> None:
+async def test_a_turn_after_a_deleted_reply_starts_a_conversation(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         await post(bench, ask(1))
         (one,) = await listed(bench)

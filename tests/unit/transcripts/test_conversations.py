@@ -48,7 +48,7 @@ async def test_one_prompt_with_one_answer_on_three_dates_is_three_conversations_
         assert await take_headless(bench) == found
 
 
-async def test_chats_with_one_system_prompt_are_told_apart_by_their_first_question(tmp_path: Path) -> None:
+async def test_chats_with_one_system_prompt_are_distinguished_by_their_first_question(tmp_path: Path) -> None:
     system = {"role": "system", "content": "You are a cook."}
     first, second = [system, user("Soup?")], [system, user("Cake?")]
     async with serving(tmp_path) as bench:
@@ -138,9 +138,7 @@ async def test_a_deletion_names_what_it_deletes(tmp_path: Path) -> None:
             await bench.call(TranscriptDelete(conversation="0" * 32, bar=True))
 
 
-async def test_a_copied_history_is_counted_once_and_goes_on_being_counted_when_its_origin_is_deleted(
-    tmp_path: Path,
-) -> None:
+async def test_a_copied_history_is_counted_once_even_after_its_origin_is_deleted(tmp_path: Path) -> None:
     origin = headless("o", 1)
     copied = [record | {"sessionId": "f"} for record in origin]
     more = claude("f3", "o2", "user", "And the tests?") | {"sessionId": "f", "cwd": "/home/u/fork"}

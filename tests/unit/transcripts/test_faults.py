@@ -51,7 +51,7 @@ async def refusal(call: Awaitable[Any]) -> OperationError | None:
 
 
 @pytest.mark.parametrize("statement", range(1, 8))
-async def test_full_disk_at_any_statement_does_nothing_and_reads_go_on(tmp_path: Path, statement: int) -> None:
+async def test_a_full_disk_at_any_statement_changes_nothing_and_reads_continue(tmp_path: Path, statement: int) -> None:
     async with serving(tmp_path) as bench:
         head = await talk(bench, "otters")
         await bench.call(TranscriptsSearch(query="otters"))
@@ -73,7 +73,7 @@ async def test_full_disk_at_any_statement_does_nothing_and_reads_go_on(tmp_path:
 
 
 @pytest.mark.slow
-async def test_feed_waits_for_room_and_tells_all(tmp_path: Path) -> None:
+async def test_the_feed_waits_for_free_space_and_delivers_everything(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         await bench.finish("transcripts")
         with disk() as full:

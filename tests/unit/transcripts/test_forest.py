@@ -83,7 +83,7 @@ async def test_an_echo_that_comes_before_its_reply_is_the_same_node(tmp_path: Pa
         assert node.stop_reason == "stop"
 
 
-async def test_a_conversation_goes_on_where_the_model_is_changed(tmp_path: Path) -> None:
+async def test_a_conversation_continues_after_a_change_of_model(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         await post(bench, payload([user("a")], "b", model="small"))
         await post(bench, payload([user("a"), assistant("b"), user("c")], "d", model="large", agent_name="other"))

@@ -328,7 +328,7 @@ async def test_repeated_parts_are_recognized_and_parts_out_of_order_get_the_expe
         assert (await take_in(bench, CLAUDE)).nodes == 0
 
 
-async def test_two_imports_of_one_file_go_on_where_the_other_ended(tmp_path: Path) -> None:
+async def test_two_imports_of_one_file_continue_each_other(tmp_path: Path) -> None:
     texts = [json.dumps(record) for record in CLAUDE]
     answers: list[ImportResult] = []
 
@@ -384,7 +384,7 @@ async def test_turns_keep_their_speaker_time_and_place(tmp_path: Path) -> None:
         assert checkout.model == "gpt-x"
 
 
-async def test_a_session_that_goes_on_in_another_file_is_one_conversation(tmp_path: Path) -> None:
+async def test_a_session_continued_in_another_file_is_one_conversation(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         await take_in(bench, CLAUDE[:12], "/one")
         await take_in(bench, CLAUDE[12:], "/two")

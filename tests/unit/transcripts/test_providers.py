@@ -228,7 +228,7 @@ def test_images_and_results_of_tools_are_kept() -> None:
     assert told(seen)[0] == ("user", [{"type": "image", "image_url": "https://example.org/a.png"}])
 
 
-def test_the_provider_neutral_form_of_a_reply_is_taken() -> None:
+def test_the_provider_neutral_form_of_a_reply_is_accepted() -> None:
     block = {"type": "tool_use", "tool_use_id": "c1", "tool_name": "now", "tool_input": {"zone": "UTC"}}
     given = {"model": "m-1", "message": {"role": "assistant", "content": [{"type": "text", "text": "Hi"}, block]}}
     assert told(turn("anthropic", ASKED, given))[-1] == ("assistant", [{"text": "Hi"}, CALL])

@@ -149,7 +149,7 @@ async def test_an_invalid_time_is_refused(tmp_path: Path) -> None:
             await found(bench, " \n")
 
 
-async def test_an_answer_is_no_longer_than_it_may_be(tmp_path: Path) -> None:
+async def test_an_answer_respects_its_length_limit(tmp_path: Path) -> None:
     said: list[Json] = []
     async with serving(tmp_path) as bench:
         for n in range(10):
@@ -184,7 +184,7 @@ async def test_turns_are_found_again_after_either_side_died(tmp_path: Path) -> N
         assert await found(bench, "starfish") == ["starfish"]
 
 
-async def test_a_search_that_lost_its_folder_is_told_everything_again(tmp_path: Path) -> None:
+async def test_a_search_that_lost_its_folder_receives_everything_again(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         await post(bench, [payload([user(f"starfish {n}")], f"answer {n}") for n in range(30)])
         assert len(await found(bench, "starfish", top_k=50)) == 30

@@ -119,7 +119,7 @@ async def follow_again(bench: Bench, name: str, root: Path, last: int) -> None:
 
 
 @pytest.mark.parametrize("table", ["entry", "folder", "change", "meta", "subscription", "tree"])
-async def test_damaged_database_is_begun_again_and_readers_rescan(tmp_path: Path, root: Path, table: str) -> None:
+async def test_a_damaged_database_is_recreated_and_readers_rescan(tmp_path: Path, root: Path, table: str) -> None:
     database = tmp_path / "data/watch/watch.db"
     async with watching(tmp_path / "data", root) as (bench, mirror):
         await bench.finish("watch")

@@ -99,7 +99,7 @@ async def test_a_name_is_free_once_its_owner_is_removed_from_the_settings(tmp_pa
         assert sorted(await names(gateway)) != sorted(before)
 
 
-async def test_clients_are_told_when_a_disabled_owner_is_removed(tmp_path: Path) -> None:
+async def test_clients_are_notified_when_a_disabled_owner_is_removed(tmp_path: Path) -> None:
     async with mounted_gateway(serve, tmp_path, a=OWNER, a_b=NEWCOMER) as (gateway, mounts):
         mounts.disabled = ["a"]
         mounts.unmount("a")

@@ -191,7 +191,7 @@ async def test_settings_choose_and_rename_tools() -> None:
             assert "Unknown tool" in (await wire.receive())["error"]["message"]
 
 
-async def test_a_change_is_told_once_to_the_clients_that_see_it() -> None:
+async def test_a_change_is_announced_once_to_the_clients_that_see_it() -> None:
     async with (
         mounted_gateway(x=TOOLS, y=TOOLS) as (gateway, mounts),
         connected(gateway, "x") as wire,

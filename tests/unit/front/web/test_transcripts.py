@@ -189,7 +189,7 @@ async def test_valid_turns_of_a_batch_are_kept(tmp_path: Path) -> None:
         assert (await post(http, "/v1/ingest/batch", b"nothing"))[0] == 400
 
 
-async def test_half_a_character_pair_that_an_agent_cut_is_no_reason_to_lose_the_turn(tmp_path: Path) -> None:
+async def test_a_turn_with_half_a_surrogate_pair_is_kept(tmp_path: Path) -> None:
     async with web(tmp_path) as (http, _):
         body = json.dumps(payload([user("PLACE")], "b")).replace("PLACE", "cut \\ud83d here").encode()
         assert await post(http, "/v1/ingest", body) == (202, {"status": "accepted"})

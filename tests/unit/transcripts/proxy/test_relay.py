@@ -186,7 +186,7 @@ async def test_a_reply_that_breaks_off_breaks_off_for_the_client_and_a_stream_is
         assert (bytes(exchange.response), exchange.partial) == (SSE, True)
 
 
-async def test_a_reply_that_is_no_stream_and_breaks_off_is_not_recorded() -> None:
+async def test_an_interrupted_reply_without_streaming_is_not_recorded() -> None:
     response = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
     async with proxied(reply_with(response, after=BODY)) as between:
         assert await between.say(post(length(BODY))) == response
