@@ -1,19 +1,17 @@
 """Completes `.venv` for this checkout; the scripts in this folder run it if the environment is missing or stale.
 
-It installs what pyproject.toml names, in the versions of constraints.txt: the base, and the extras that are asked for
-or were installed before. It uses the standard library only and runs on the system's Python. A file lock allows one run
-at a time. The next run repairs any interruption: the stamps that say "complete" are written last, and packages with
-missing files are installed again.
+pip installs what pyproject.toml names, in the versions of constraints.txt: the base, and the extras that are asked for
+or were installed before. The script itself uses the standard library only and runs on the system's Python. A file lock
+allows one run at a time. The next run repairs any interruption: the stamps that say "complete" are written last, and a
+run that was killed leaves a mark, after which the environment is made anew from pip's cache.
 """
 
 from __future__ import annotations
 
 import contextlib
-import csv
 import fcntl
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -27,8 +25,11 @@ ROOT = Path(__file__).resolve().parent.parent
 IMPORT_ROOT = ROOT / "scripts" / "import_root"
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+PIP_INSTALL = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install"]
 STAMP = "linckia-stamp"
-UNFINISHED = VENV / "linckia-unfinished"
+UNFINISHED = ROOT / ".venv-unfinished"
+"""The extras of a set-up that runs, or was killed."""
+
 CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -43,7 +44,7 @@ TORCH, OPENVINO = "torch", "openvino"
 NOT_COMPILED = r"/(tests?|testing|lexers|pip|_vendor|onnxruntime/(tools|quantization|transformers))/"
 """Modules that are never imported, and whose bytecode would be 40 MB."""
 
-OLDEST_PIP = (25, 1)
+PIP = "pip>=25.1"
 """Installs in two thirds of the time of older ones, and `--dry-run --report` does not download wheels."""
 
 
@@ -87,12 +88,6 @@ def only_one() -> Iterator[None]:
         yield
 
 
-def pip(*arguments: str, timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
-    """Run pip quietly, and return its output."""
-    command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-
-
 def pip_install(*arguments: str) -> None:
     """Run `pip install` with visible output.
 
@@ -102,8 +97,9 @@ def pip_install(*arguments: str) -> None:
     bar = "on" if sys.stderr.isatty() else "off"
     quiet = [] if sys.stderr.isatty() else ["--quiet"]
     options = ["--no-compile", "--progress-bar", bar, *quiet]
-    command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", *options]
-    done = subprocess.run([*command, *arguments], stdout=sys.stderr, stdin=subprocess.DEVNULL, check=False)
+    done = subprocess.run(
+        [*PIP_INSTALL, *options, *arguments], stdout=sys.stderr, stdin=subprocess.DEVNULL, check=False
+    )
     if done.returncode:
         raise SetupFailed(
             "pip could not install the requirements (its message is above). Once the network works and the disk has "
@@ -112,21 +108,17 @@ def pip_install(*arguments: str) -> None:
 
 
 def make_venv() -> None:
-    """Create the virtual environment. Raises SetupFailed."""
-    if usable():
+    """Create the virtual environment, unless a usable one exists that no run left half made. Raises SetupFailed."""
+    if usable() and not UNFINISHED.exists():
         return
     say(f"making {VENV} with Python {'.'.join(map(str, sys.version_info[:3]))}")
-    clear = ["--clear"] if VENV.exists() and not os.access(PYTHON, os.X_OK) else []
-    for options in (clear, ["--clear"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "venv", *options, str(VENV)], capture_output=True, text=True, check=False
+    command = [sys.executable, "-m", "venv", "--clear", str(VENV)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode or not usable():
+        raise SetupFailed(
+            f"{sys.executable} cannot make a virtual environment: {(done.stdout + done.stderr).strip()[-600:]}\n"
+            f"On Debian and Ubuntu: apt install python3.{sys.version_info.minor}-venv; then run the same command again."
         )
-        if done.returncode == 0 and usable():
-            return
-    raise SetupFailed(
-        f"{sys.executable} cannot make a virtual environment: {(done.stdout + done.stderr).strip()[-600:]}\n"
-        f"On Debian and Ubuntu: apt install python3.{sys.version_info.minor}-venv; then run the same command again."
-    )
 
 
 def usable() -> bool:
@@ -136,77 +128,6 @@ def usable() -> bool:
         return subprocess.run([str(PYTHON), "-c", probe], capture_output=True, check=False).returncode == 0
     except OSError:
         return False
-
-
-def site_packages() -> tuple[Path, tuple[int, int]]:
-    """Return the folder of the packages, and the version of Python."""
-    probe = "import sys, sysconfig; print(*sys.version_info[:2], sysconfig.get_path('purelib'))"
-    done = subprocess.run([str(PYTHON), "-c", probe], capture_output=True, text=True, check=True)
-    major, minor, path = done.stdout.strip().split(" ", 2)
-    return Path(path), (int(major), int(minor))
-
-
-def forget_torn_packages(site: Path) -> None:
-    """Make pip reinstall packages that an interrupted run left incomplete.
-
-    pip considers a package installed as soon as its metadata exists, even if half of its files are missing.
-    """
-    for metadata in site.glob("*.dist-info"):
-        if not all((metadata / name).is_file() for name in ("METADATA", "RECORD", "INSTALLER")) or torn(metadata):
-            say(f"{metadata.name.removesuffix('.dist-info')} is incomplete; it will be installed again")
-            shutil.rmtree(metadata)
-
-
-def torn(metadata: Path) -> bool:
-    with (metadata / "RECORD").open(newline="") as record:
-        for name, _digest, size, *_ in csv.reader(record):
-            try:
-                if size and (metadata.parent / name).stat().st_size != int(size):
-                    return True
-            except FileNotFoundError:
-                if not name.endswith(".pyc"):
-                    return True
-    return False
-
-
-def installed(site: Path) -> dict[str, str]:
-    """Return versions by normalised name."""
-    found = {}
-    for metadata in site.glob("*.dist-info"):
-        name, _, version = metadata.name.removesuffix(".dist-info").rpartition("-")
-        found[normal(name)] = version
-    return found
-
-
-def normal(name: str) -> str:
-    return name.lower().replace("_", "-").replace(".", "-")
-
-
-def pinned(requirement: str) -> tuple[str, str]:
-    """Return name and version of a pinned requirement, without its extras."""
-    name, _, version = requirement.partition("==")
-    return normal(name.partition("[")[0]), version
-
-
-def pins() -> dict[str, str]:
-    """Return the tested versions by normalised name."""
-    lines = CONSTRAINTS.read_text().splitlines()
-    return dict(pinned(line) for line in lines if line and not line.startswith("#"))
-
-
-def exact(requirement: str, versions: dict[str, str], python: tuple[int, int]) -> str | None:
-    """Return a requirement with its tested version; None if this Python does not need it.
-
-    Raises:
-        SetupFailed: constraints.txt lacks it.
-    """
-    wanted, _, marker = requirement.partition(";")
-    if (newest := re.fullmatch(r'\s*python_version < "3\.(\d+)"\s*', marker)) and python >= (3, int(newest[1])):
-        return None
-    name = re.match(r"[\w.-]+(\[[\w,.-]+\])?", wanted.strip())
-    if name is None or (version := versions.get(pinned(name[0])[0])) is None:
-        raise SetupFailed(f"scripts/constraints.txt has no version of {requirement}")
-    return f"{name[0]}=={version}"
 
 
 def known_extras(settings: dict[str, Any]) -> dict[str, list[str]]:
@@ -226,12 +147,6 @@ def requirements(settings: dict[str, Any], extras: Sequence[str]) -> dict[str, l
         left += [name for each in named for name in each[len("linckia[") : -1].split(",") if name not in found]
         found[extra] = [each for each in known[extra] if each not in named]
     return found
-
-
-def is_there(requirement: str, have: dict[str, str]) -> bool:
-    name, version = pinned(requirement)
-    # A local label (2.13.0+cpu) satisfies the public version, as in PEP 440.
-    return have.get(name, "").partition("+")[0] == version
 
 
 def torch_kind() -> tuple[str, str]:
@@ -261,9 +176,11 @@ def has_amx() -> bool:
 
 def resolves_to_cpu(requirement: str, *options: str, timeout_s: float | None = None) -> bool | None:
     """Return True if pip would install a build without CUDA, None if it finds no build at all."""
-    arguments = ("install", "--dry-run", "--quiet", "--no-deps", "--ignore-installed", "--report", "-", *options)
+    arguments = ("--dry-run", "--quiet", "--no-deps", "--ignore-installed", "--report", "-", *options, requirement)
     try:
-        answer = pip(*arguments, requirement, timeout_s=timeout_s)
+        answer = subprocess.run(
+            [*PIP_INSTALL, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False
+        )
     except subprocess.TimeoutExpired:
         return None
     if answer.returncode:
@@ -300,7 +217,8 @@ def wanted_extras(asked: str) -> list[str]:
     """Return the extras in `asked` (names with commas), those that are installed, torch if a first set-up finds an
     NVIDIA GPU or LINCKIA_TORCH asks for it, and OpenVINO if a first set-up finds AMX, with which it is much faster.
     """
-    extras = [name.strip() for name in asked.split(",") if name.strip()]
+    unfinished = UNFINISHED.read_text() if UNFINISHED.exists() else ""
+    extras = [name.strip() for name in f"{asked},{unfinished}".split(",") if name.strip()]
     installed_before = (path.name for path in VENV.glob(f"{STAMP}-*") if path.suffix != ".new")
     extras += sorted(name.removeprefix(f"{STAMP}-") for name in installed_before)
     kind = os.environ.get("LINCKIA_TORCH", "")
@@ -317,35 +235,24 @@ def set_up(extras: Sequence[str]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     setup = project["tool"]["linckia"]["setup"]
     parts = requirements(project, extras)
-
     first = not VENV.exists()
     make_venv()
-    site, python = site_packages()
-    if UNFINISHED.exists():
-        forget_torn_packages(site)
-    UNFINISHED.touch()
+    site = next((VENV / "lib").glob("python3.*/site-packages"))
+    say(f"setting up {'for the first time' if first else 'again'}: this happens once and may take some minutes")
+    announce([part for part in parts if not stamp_path(part).exists()], setup.get("download_mb", {}))
     compiling = compile_checkout()
-    have, versions = installed(site), pins()
-    lacking: dict[str, list[str]] = {}
-    wanted: list[str] = []
-    for part, needed in parts.items():
-        found = [pin for each in needed if (pin := exact(each, versions, python)) is not None]
-        found += setup["alone"] if part == "" else []
-        wanted += found
-        lacking[part] = [requirement for requirement in found if not is_there(requirement, have)]
-    missing = [requirement for each in lacking.values() for requirement in each]
-    if missing:
-        say(f"setting up {'for the first time' if first else 'again'}: this happens once and may take some minutes")
-        announce(lacking, {part: len(needed) for part, needed in parts.items()}, setup.get("download_mb", {}))
-        if tuple(int(part) for part in have.get("pip", "0").split(".")[:2] if part.isdigit()) < OLDEST_PIP:
-            say("bringing pip up to date")
-            pip_install("--upgrade", "pip")
-        install_missing(missing, set(setup["alone"]))
+    UNFINISHED.write_text(",".join(extras))
+    before = site.stat().st_mtime_ns
+    try:
+        install(parts, setup["alone"], site)
+    except SetupFailed:
+        # pip has restored what it could not replace.
+        UNFINISHED.unlink()
+        raise
+    if site.stat().st_mtime_ns != before:
+        compile_packages(site)
     # The checkout itself, without a build step: an edit takes effect at the next start.
     (site / "linckia-checkout.pth").write_text(f"{ROOT}\n{IMPORT_ROOT}\nimport linckia_in_checkout\n")
-    check(wanted, site)
-    if missing:
-        compile_packages(site)
     if compiling.wait():
         say("this checkout could not be compiled in advance; the first start will take a second longer")
     for extra in parts:
@@ -353,36 +260,32 @@ def set_up(extras: Sequence[str]) -> None:
         temporary.write_text(wanted_stamp())
         temporary.replace(stamp_path(extra))
     UNFINISHED.unlink()
-    if missing:
-        say(f"ready, after {time.monotonic() - began:.0f} s")
+    say(f"ready, after {time.monotonic() - began:.0f} s")
 
 
-def announce(lacking: dict[str, list[str]], sizes: dict[str, int], download_mb: dict[str, int]) -> None:
-    """Say about how much will be downloaded, and whether the disk has room for it."""
-    kind = torch_kind()[0] if lacking.get(TORCH) else ""
-    size = 0.0
-    for part, missing in lacking.items():
-        whole = download_mb.get(f"{TORCH}-{kind}" if part == TORCH else part or "base", 0)
-        size += whole * len(missing) / max(1, sizes[part])
-    what = " and ".join(part or "the base" for part, missing in lacking.items() if missing)
-    say(f"about {size:.0f} MB will be downloaded, unless pip has them in its cache: {what}")
+def announce(parts: Sequence[str], download_mb: dict[str, int]) -> None:
+    """Say about how much new parts will download, and whether the disk has room for them."""
+    if not parts:
+        return
+    kind = torch_kind()[0] if TORCH in parts else ""
+    size = sum(download_mb.get(f"{TORCH}-{kind}" if part == TORCH else part or "base", 0) for part in parts)
+    what = " and ".join(part or "the base" for part in parts)
+    say(f"about {size} MB will be downloaded, unless pip has them in its cache: {what}")
     free = shutil.disk_usage(ROOT).free
     if free < NEEDED_BYTES[kind]:
         say(f"only {free / 2**30:.1f} GiB free here; up to {NEEDED_BYTES[kind] / 2**30:.0f} GiB are needed")
 
 
-def install_missing(missing: Sequence[str], alone: set[str]) -> None:
-    for requirement in missing:
-        if pinned(requirement)[0] == TORCH:
-            install_torch(requirement)
-    with_needs = [each for each in missing if each not in alone and pinned(each)[0] != TORCH]
-    if with_needs:
-        named = f": {', '.join(with_needs)}" if len(with_needs) < 10 else ""
-        say(f"installing {len(with_needs)} packages{named}")
-        pip_install("--constraint", str(CONSTRAINTS), *with_needs)
-    for requirement in (each for each in missing if each in alone):
-        say(f"installing {requirement}")
-        pip_install("--no-deps", requirement)
+def install(parts: dict[str, list[str]], alone: Sequence[str], site: Path) -> None:
+    """Install what is missing or has another version than the tested one. Raises SetupFailed."""
+    pip_install(PIP)
+    if TORCH in parts:
+        pin = next(line for line in CONSTRAINTS.read_text().splitlines() if line.startswith(f"{TORCH}=="))
+        # A local label (2.13.0+cpu) satisfies the public version, as in PEP 440.
+        if not any(site.glob(f"{pin.replace('==', '-')}[.+]*")):
+            install_torch(pin)
+    pip_install("--constraint", str(CONSTRAINTS), *(each for needed in parts.values() for each in needed))
+    pip_install("--no-deps", *alone)
 
 
 def compile_checkout() -> subprocess.Popen[bytes]:
@@ -402,15 +305,6 @@ def _compile() -> list[str]:
     return [str(PYTHON), "-m", "compileall", "-q", "-q"]
 
 
-def check(wanted: Sequence[str], site: Path) -> None:
-    """Raise SetupFailed if pip reported success but something is still missing."""
-    have = installed(site)
-    if missing := [requirement for requirement in wanted if not is_there(requirement, have)]:
-        raise SetupFailed(
-            f"after the installation these are still missing: {', '.join(missing)}; run the same command again"
-        )
-
-
 def main() -> int:
     if not sys.platform.startswith("linux"):
         say(f"this is {sys.platform}; Linckia runs on Linux (on Windows: inside WSL)")
@@ -427,7 +321,7 @@ def main() -> int:
         say(f"set-up failed: {error}. Fix that and run the same command again.")
         return 1
     except KeyboardInterrupt:
-        say("interrupted; the next start continues from here")
+        say("interrupted; the next start continues with what was downloaded")
         return 130
     return 0
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from scripts.install import pinned
+from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 OURS = {"kernel", "proto", "services", "tests", "scripts"}
@@ -40,7 +39,7 @@ def declared(*extras: str) -> set[str]:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     known = {**project["project"]["optional-dependencies"], **project["dependency-groups"]}
     wanted = [*project["project"]["dependencies"], *(pin for extra in extras for pin in known[extra])]
-    return {pinned(re.split(r"[\[>=<;]", requirement)[0])[0].replace(".", "-") for requirement in wanted}
+    return {canonicalize_name(re.split(r"[\[>=<;]", requirement)[0]) for requirement in wanted}
 
 
 LATER = {"compression"}
@@ -70,7 +69,7 @@ def test_every_import_is_of_a_declared_dependency(folder: str, extras: tuple[str
         if name not in PEERS | LATER
         and not any(
             candidate in there or BROUGHT_ALONG.get(candidate) in there
-            for candidate in (pinned(found)[0] for found in distributions.get(name, [name]))
+            for candidate in (canonicalize_name(found) for found in distributions.get(name, [name]))
         )
     }
     assert undeclared == set()
