@@ -16,7 +16,8 @@ from pathlib import Path
 
 import trio
 
-from proto.host.removal import empty, remove
+from proto.host.removal import empty
+from proto.host.scratch import provide
 from proto.wire.launch import SCRATCH_FOLDER
 
 INTERVAL_S = 1.0
@@ -56,8 +57,9 @@ async def clear(folder: Path, limit: int) -> str:
 def _clear(folder: Path, limit: int) -> str:
     scratch = folder / SCRATCH_FOLDER
     try:
-        # The folder itself stays: a standby may not be able to use another one.
-        empty(scratch) if scratch.is_dir() and not scratch.is_symlink() else remove(scratch)
+        # A standby does not make the folder again when it takes over. It may not be able to use another one, so that
+        # an existing one stays.
+        empty(provide(folder))
     except OSError as error:
         _log.warning("the temporary files in %s cannot be removed: %s", scratch, error)
     held = folder_bytes(folder, limit)

@@ -27,12 +27,12 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NoReturn
 
+from proto.host.scratch import provide
 from proto.wire.launch import (
     EXIT_OUT_OF_MEMORY,
     FREE_ATTRIBUTES,
     NO_ATTRIBUTES,
     NO_SIGNAL_SCOPE,
-    SCRATCH_FOLDER,
     Confinement,
     LaunchConfig,
 )
@@ -107,11 +107,7 @@ def confine(limits: Confinement, data_dir: Path) -> str:
     Returns the limits in force, for `status`. Raises OSError if the operating system supports a barrier but fails to
     apply it: a service that cannot be confined as configured does not start.
     """
-    private = data_dir / SCRATCH_FOLDER
-    if private.is_symlink() or (private.exists() and not private.is_dir()):
-        # Left by a previous process that was replaced; no other process would start.
-        private.unlink()
-    private.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private = provide(data_dir)
     # Everybody can write to /tmp, so temporary files of SQLite and libraries go to the service's own folder.
     os.environ["TMPDIR"] = os.environ["SQLITE_TMPDIR"] = tempfile.tempdir = str(private)
     _move_temporary_files_of_sqlite(private)

@@ -75,6 +75,9 @@ def test_a_link_that_replaces_the_temporary_folder_is_not_followed(kernel: Runni
     elsewhere_folder = kernel.data_dir / "services" / "echo"
     listed = sorted(path.name for path in elsewhere_folder.iterdir())
     mode = elsewhere.stat().st_mode
+    # One that takes over has looked at the folder before it was replaced.
+    assert attack(kernel, "environment")["got"]
+    wait_until(lambda: kernel.service("hostile")["standby_pid"])
     assert attack(kernel, "replace_temporary_folder", to=str(elsewhere_folder))["got"] == "replaced"
     # Its deaths of an earlier test are counted by now, since it has answered.
     before = kernel.service("hostile")["deaths"].get("disk", 0)
@@ -88,5 +91,6 @@ def test_a_link_that_replaces_the_temporary_folder_is_not_followed(kernel: Runni
     kernel.wait_ready("hostile")
     assert (emptied / "tmp").is_dir()
     assert not (emptied / "tmp").is_symlink()
+    assert attack(kernel, "fill", how="several files", megabytes=1)["got"] == "taken"
     assert sorted(path.name for path in elsewhere_folder.iterdir()) == listed
     assert elsewhere.stat().st_mode == mode
