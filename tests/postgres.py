@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -89,13 +90,24 @@ class PostgresServer:
 
     def kill(self) -> None:
         """Kill it with everything that it started, as when the machine fails."""
-        if self._process is not None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        # Stopped, it starts no other one meanwhile. Dead, it has no children that could be listed.
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        backends = []
+        for pid in self._backends():
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            for pid in self._backends():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            self._process.wait()
+                backends.append(os.pidfd_open(pid))
+        for backend in backends:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(backend, signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
+        for backend in backends:
+            # As long as one is left, PostgreSQL does not start on the same data.
+            select.select([backend], [], [])
+            os.close(backend)
 
     def restart(self) -> None:
         """Restart it in order, which ends all connections."""

@@ -19,6 +19,10 @@ from services.retrieve.postgres.server import Server
 from tests.postgres import PostgresServer
 from tests.store.rig import ANY_NAME, FLAT, Keeper, ServerStore, opened
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, group
+from tests.waiting import until
+
+MANY = 60
+"""Acknowledged writes before the server goes away, and after it has come back."""
 
 POSTGRES: dict[str, str] = {}
 """Use its own settings: acknowledged writes are on disk."""
@@ -40,10 +44,17 @@ async def test_acknowledged_writes_survive_the_loss_of_the_server_during_many_wr
     store: ServerStore, server: PostgresServer, how: str
 ) -> None:
     acknowledged: dict[str, int] = {}
+    writes = 0
     ending = trio.Event()
+
+    async def many_writes() -> None:
+        most = writes + MANY
+        await until(lambda: writes >= most)
+
     async with opened(store.engine()) as collection:
 
         async def write(writer: int) -> None:
+            nonlocal writes
             version = 0
             while not ending.is_set():
                 version += 1
@@ -56,18 +67,19 @@ async def test_acknowledged_writes_survive_the_loss_of_the_server_during_many_wr
                     await trio.sleep(0.02)
                 else:
                     acknowledged[name] = version
+                    writes += 1
 
         async with trio.open_nursery() as nursery:
             for writer in range(6):
                 nursery.start_soon(write, writer)
             for _ in range(2):
-                await trio.sleep(0.4)
+                await many_writes()
                 if how == "kill":
                     await trio.to_thread.run_sync(server.kill)
                     await trio.to_thread.run_sync(server.start)
                 else:
                     await trio.to_thread.run_sync(server.restart)
-            await trio.sleep(0.4)
+            await many_writes()
             ending.set()
         assert len(acknowledged) > 20
         contents = await collection.read(lambda snapshot: snapshot.contents([*acknowledged]))
