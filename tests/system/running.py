@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -37,6 +38,11 @@ LONGEST_PAUSE_S = 0.2
 
 DEADLY = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)
 
+
+NOT_GIVEN = range(20_000, 32_768)
+"""Ports below those that sockets without a port of their own get (ip_local_port_range)."""
+
+_chance = random.SystemRandom()
 
 ORDINARY = 65534
 """A user without any rights."""
@@ -122,11 +128,13 @@ class RunningKernel:
 
 
 def free_port() -> int:
-    """One that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that nobody listens at, and that Linux gives to no other socket until a server listens there."""
+    for _ in range(100):
+        port = _chance.choice(NOT_GIVEN)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError(f"no free port found in {NOT_GIVEN}")
 
 
 def polls(timeout_s: float) -> Iterator[None]:
