@@ -50,6 +50,8 @@ gc.disable()
 settings.register_profile("all", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=300)
 settings.register_profile("some", settings.get_profile("all"), max_examples=50)
 settings.register_profile("fast", settings.get_profile("all"), max_examples=10)
+# The same examples each time: a change does not fail to land because of a bug that was there before.
+settings.register_profile("repeatable", settings.get_profile("some"), derandomize=True)
 
 Step = TypeVar("Step")
 
