@@ -216,6 +216,7 @@ def test_a_call_that_waits_when_its_kernel_dies_finds_its_approval(tmp_path: Pat
         client.process.send_signal(signal.SIGSTOP)
         kernel.process.kill()
         kernel.process.wait()
+        client.process.kill()
     with asking(tmp_path, require=["write"]) as kernel:
         (still,) = pending(kernel, waiting=False)
         assert still["id"] == before["id"]

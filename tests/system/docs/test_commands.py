@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -86,9 +87,11 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
 
 
 def runnable() -> list[tuple[str, str]]:
+    """Return commands that can be run, and a page of each; what several pages show is run once."""
+    once = {tuple(arguments(command)): (page, command) for page, command in reversed(documented())}
     return [
         (page, command)
-        for page, command in documented()
+        for page, command in reversed(once.values())
         if arguments(command)[0] in names() - NOT_RUN.keys()
         and not any(PLACEHOLDER.search(word) for word in arguments(command))
         and not {"-f", "--follow"} & set(arguments(command))
@@ -101,15 +104,17 @@ def test_documented_commands_run(kernel: RunningKernel) -> None:
     folder = kernel.data_dir.parent
     shown = runnable()
     assert len(shown) > 40
-    wrong = []
-    for page, command in shown:
-        given = arguments(command)
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "kernel.cli", *given],
-            cwd=folder,
-            env={**os.environ, "LINCKIA_DATA": str(kernel.data_dir), "HOME": str(folder)},
-            capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        if done.returncode == 2 or "Traceback" in done.stderr:
-            wrong.append(f"{page}: {command}\n{done.stderr}")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.system.docs.run_commands", str(folder)],
+        input=json.dumps([arguments(command) for _, command in shown]),
+        cwd=REPOSITORY,
+        env={**os.environ, "LINCKIA_DATA": str(kernel.data_dir), "HOME": str(folder)},
+        stdout=subprocess.PIPE, text=True, timeout=240, check=True,
+    )  # fmt: skip
+    outcomes = json.loads(done.stdout)
+    wrong = [
+        f"{page}: {command}\n{stderr}"
+        for (page, command), (code, stderr) in zip(shown, outcomes, strict=True)
+        if code == 2 or "Traceback" in stderr
+    ]
     assert wrong == []
