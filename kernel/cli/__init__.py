@@ -1,9 +1,18 @@
-"""The command line.
+"""The command line, and the commands of the kernel.
 
-`parser` declares the commands and `__main__` runs one. It imports the command's module only then, since an MCP client
-waits for `linckia stdio`, which imports nothing beyond the standard library. Exit codes: 0 success, 1 failure, 2 wrong
+`parser` declares the commands, those of services among them (`services/NAME/commands.py`), and `__main__` runs one. It
+imports the command's module only then, since an MCP client waits for `linckia stdio`, which imports nothing beyond the
+standard library. Exit codes: 0 success, 1 failure, 2 wrong
 command or setting, 3 the data directory is held by another kernel, 130 interrupted.
 """
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+
+from proto.control.commands import Run
+from proto.names import module
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -11,9 +20,12 @@ EXIT_HELD = 3
 EXIT_INTERRUPTED = 130
 
 
-class Usage(Exception):
-    """The command cannot be run as written; the message says what would be right."""
+def later(place: str) -> Run:
+    """Return a function of a module below `kernel.cli`, which is imported only when the command runs."""
+    name, _, function = place.rpartition(".")
 
+    def run(arguments: argparse.Namespace) -> int:
+        command: Run = getattr(import_module(module(f"kernel.cli.{name}")), function)
+        return command(arguments)
 
-class Failed(Exception):
-    """The command could not do what was asked; the message says why and what to do."""
+    return run

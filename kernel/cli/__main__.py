@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Sequence
 
-from kernel.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Failed, Usage
+from kernel.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from kernel.cli.parser import build_parser, commands_of, reordered
-from kernel.cli.terminal import complain, program
 from proto.control.address import find_data_dir
 from proto.control.client import CallFailed, ControlError
-from proto.names import module
-
-Command = Callable[[argparse.Namespace], int]
+from proto.control.commands import Failed, Usage
+from proto.control.terminal import complain, program
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code; usage errors exit by argparse."""
-    parser = build_parser()
-    arguments = parser.parse_args(reordered(sys.argv[1:] if argv is None else argv, commands_of(parser)))
+    argv = sys.argv[1:] if argv is None else argv
+    parser = build_parser(argv)
+    arguments = parser.parse_args(reordered(argv, commands_of(parser)))
     arguments.data_dir = find_data_dir(arguments.data, os.environ)
     named = program.set(f"linckia {arguments.command}")
     try:
-        command: Command = getattr(import_module(module(f"kernel.cli.{arguments.module}")), arguments.function)
-        code = command(arguments)
+        code: int = arguments.run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has stopped (`linckia tools | head`). Without this, Python's flush at exit would fail again.

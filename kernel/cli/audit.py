@@ -16,10 +16,10 @@ from pathlib import Path
 import msgspec
 
 from kernel.chronicle.audit import AuditEntry, entries, files_of, now, path_of
-from kernel.cli import Failed, Usage
 from kernel.cli.logs import POLL_S, Followed
-from kernel.cli.terminal import escaped, say
 from kernel.configure.settings import seconds
+from proto.control.commands import Failed, Usage
+from proto.control.terminal import escaped, say
 
 DEFAULT_COUNT = 50
 

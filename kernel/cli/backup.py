@@ -13,14 +13,14 @@ from typing import cast
 
 import msgspec
 
-from kernel.cli import Failed, Usage
 from kernel.cli.exposure import require_out_of_reach
-from kernel.cli.terminal import complain, counted, duration, say, show_answer, show_json, size
 from kernel.configure.config import FILE_NAMES, load
 from kernel.configure.data_format import program
 from kernel.configure.settings import BackupSettings, ConfigError, Flags, from_file
 from proto.backup import BackupFailed, Backups, Manifest, Program
 from proto.control.address import AlreadyHeld, CannotHold, locked
+from proto.control.commands import Failed, Usage
+from proto.control.terminal import complain, counted, duration, say, show_answer, show_json, size
 from proto.mounts import TABLE as MOUNTS
 from proto.names import module
 

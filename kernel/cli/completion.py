@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from kernel.cli.parser import build_parser
-from kernel.cli.terminal import say
+from proto.control.terminal import say
 from proto.operation import OPERATOR, SURFACES
 from proto.ops import load
 

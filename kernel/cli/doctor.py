@@ -21,12 +21,12 @@ from pathlib import Path
 from kernel import VERSION
 from kernel.cli.findings import Finding, Verdict
 from kernel.cli.status import backup
-from kernel.cli.terminal import show_answer
 from kernel.configure import tokens, users
 from kernel.configure.config import load
 from kernel.configure.settings import ConfigError, Flags
 from proto.control.address import socket_path
 from proto.control.client import Client, ControlError, NoKernel
+from proto.control.terminal import show_answer
 from proto.host import extras, models
 from proto.json_types import JsonObject
 from proto.names import module

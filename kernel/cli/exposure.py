@@ -12,11 +12,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernel.cli import Usage
 from kernel.configure.config import load
 from kernel.configure.settings import ConfigError, Flags
 from proto.control.address import find_data_dir
 from proto.control.client import Client, ControlError
+from proto.control.commands import Usage
 
 
 def require_out_of_reach(to: Path, arguments: argparse.Namespace, what: str) -> list[str]:

@@ -20,15 +20,15 @@ from pathlib import Path
 
 import msgspec
 
-from kernel.cli import Failed, Usage
 from kernel.cli.client_places import settings_file
 from kernel.cli.exposure import require_out_of_reach
 from kernel.cli.jsonc import NotJson, member_at, with_member, without_member
 from kernel.cli.stdio import real_root
-from kernel.cli.terminal import complain, say
 from kernel.configure import tokens
 from proto.control.address import find_data_dir
 from proto.control.client import Client, NoKernel
+from proto.control.commands import Failed, Usage
+from proto.control.terminal import complain, say
 from proto.grants import Token
 from proto.host.durable import replace_file
 from proto.host.extras import checkout_script

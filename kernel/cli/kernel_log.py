@@ -14,8 +14,8 @@ import os
 import sys
 from pathlib import Path
 
-from kernel.cli.terminal import complain, escaped
 from proto.control.address import log_dir
+from proto.control.terminal import complain, escaped
 from proto.host.log_lines import JsonLines
 
 ROTATE_BYTES = 8 * 1024 * 1024

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from kernel.cli import Failed, Usage
-from kernel.cli.terminal import escaped, say
 from proto.control.address import last_lines, log_dir, tail_of
+from proto.control.commands import Failed, Usage
+from proto.control.terminal import escaped, say
 from proto.host.log_lines import parsed
 from proto.suggestions import nearest
 

@@ -8,14 +8,14 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from kernel.cli import Failed, Usage
 from kernel.cli import logs as service_logs
 from kernel.cli.mcp_import import import_servers
 from kernel.cli.mcp_settings import change, known, mounts, reload, remove, server_of, table_of, written
 from kernel.cli.mcp_test import tested
-from kernel.cli.terminal import Cell, complain, connect, say, show_answer, show_json
 from kernel.configure.mount_settings import problem_of
 from proto.control.client import CallFailed, Client, NoKernel
+from proto.control.commands import Failed, Usage
+from proto.control.terminal import Cell, complain, connect, say, show_answer, show_json
 from proto.json_types import JsonObject, Layer
 from proto.mounts import ACTIVITY, PREFIX, REGISTRY, TABLE, MountSettings, service_of
 from proto.wire.launch import FREE_ATTRIBUTES, NO_ATTRIBUTES, NO_SIGNAL_SCOPE

@@ -18,14 +18,14 @@ from pathlib import Path
 
 import msgspec
 
-from kernel.cli import Usage
 from kernel.cli.client_places import Found, Place, places, servers
 from kernel.cli.mcp_settings import change, mounts, server_of, written
 from kernel.cli.secret_files import resolved, store_secrets, without_secrets
-from kernel.cli.terminal import complain, confirmed, say, show_table
 from kernel.configure.client_files import Variables, mount_name, names_variable, service_name, table_of
 from kernel.configure.mount_settings import files_of, variables_of, with_real_paths
 from kernel.configure.settings import ConfigError
+from proto.control.commands import Usage
+from proto.control.terminal import complain, confirmed, say, show_table
 from proto.json_types import Layer
 from proto.names import module
 

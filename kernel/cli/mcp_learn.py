@@ -18,13 +18,13 @@ from pathlib import Path
 
 import msgspec
 
-from kernel.cli import Failed, Usage
 from kernel.cli.learned import Attempt, Needs, needs_of
 from kernel.cli.mcp_settings import change, mounts, written
 from kernel.cli.mcp_test import denied_by, last_words, offered_by, start_timeout_of, summary, temporary_kernel
 from kernel.cli.settings_file import edited
-from kernel.cli.terminal import complain, confirmed, say
 from proto.control.client import CallFailed, Client
+from proto.control.commands import Failed, Usage
+from proto.control.terminal import complain, confirmed, say
 from proto.json_types import JsonObject, Layer
 from proto.mounts import TABLE, TOOLS_CALL, MountSettings, service_of
 from proto.names import module

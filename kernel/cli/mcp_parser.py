@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from kernel.cli.data_commands import AddCommand, add_json
+from kernel.cli import later
+from proto.control.commands import AddCommand, add_json
 
 TAKES_SERVER = "server"
 """Default that a parser sets if it takes a server's command, after `--`."""
@@ -32,7 +33,9 @@ Clients that wrap the same command in the same folder share one server, unless -
 
 def add_mcp(command: AddCommand) -> None:
     """Add `linckia mcp`."""
-    mcp = command("mcp", "mcp", "mount other MCP servers: supervised, restarted, and shared by all clients", MCP_EPILOG)
+    mcp = command(
+        "mcp", later("mcp.mcp"), "mount other MCP servers: supervised, restarted, and shared by all clients", MCP_EPILOG
+    )
     actions = mcp.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
 
     def action(
@@ -93,10 +96,8 @@ def _add_no_confine(parser: argparse.ArgumentParser) -> None:
 
 def add_wrap(command: AddCommand) -> None:
     """Add `linckia wrap`."""
-    wrap = command(
-        "wrap", "wrap", "serve another MCP server, supervised, on stdin and stdout; for an MCP client's configuration",
-        WRAP_EPILOG,
-    )  # fmt: skip
+    summary = "serve another MCP server, supervised, on stdin and stdout; for an MCP client's configuration"
+    wrap = command("wrap", later("wrap.wrap"), summary, WRAP_EPILOG)
     wrap.add_argument("--name", metavar="NAME", help="name of the server (default: made from its command)")
     _server_options(wrap)
 

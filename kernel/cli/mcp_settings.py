@@ -11,7 +11,6 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kernel.cli import Failed, Usage
 from kernel.cli.secret_files import FOLDER, has_secret, secrets_of
 from kernel.cli.settings_file import REMOVED, SettingsFile, edited
 from kernel.configure.config import load
@@ -19,6 +18,7 @@ from kernel.configure.mount_settings import has_variables, is_variable
 from kernel.configure.settings import ConfigError, Flags
 from proto.control.address import log_dir
 from proto.control.client import CallFailed, Client, NoKernel
+from proto.control.commands import Failed, Usage
 from proto.json_types import JsonObject, Layer
 from proto.mounts import TABLE, service_of
 from proto.suggestions import nearest

@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernel.cli import Failed, Usage
 from kernel.cli.mcp_settings import flags_for
 from kernel.cli.settings_file import SettingsFile, edited
 from kernel.cli.stdio import SERVE
-from kernel.cli.terminal import complain, duration, say
 from kernel.configure.config import load
 from kernel.configure.settings import ConfigError
 from proto.control.address import last_lines, log_dir
 from proto.control.client import CallFailed, Client, ControlError, NoKernel
+from proto.control.commands import Failed, Usage
+from proto.control.terminal import complain, duration, say
 from proto.host import log_lines
 from proto.json_types import JsonObject, Layer
 from proto.mounts import REGISTRY, TABLE, MountSettings, service_of

@@ -21,13 +21,13 @@ from pathlib import Path
 
 import msgspec
 
-from kernel.cli import Failed, Usage
 from kernel.cli.settings_file import SettingsFile, edited
-from kernel.cli.terminal import say, show_answer, size
 from kernel.configure.catalog import ENTRIES
 from kernel.configure.config import load
 from kernel.configure.settings import ConfigError, Flags
 from proto.control.client import CallFailed, Client, NoKernel
+from proto.control.commands import Failed, Usage
+from proto.control.terminal import say, show_answer, size
 from proto.host.models import (
     CROSS_ENCODER,
     EMBEDDER,

@@ -7,9 +7,9 @@ import json
 import sys
 import time
 
-from kernel.cli import Failed, Usage
-from kernel.cli.terminal import Bars, connect, say, show_json
 from proto.control.client import NoKernel
+from proto.control.commands import Failed, Usage
+from proto.control.terminal import Bars, connect, say, show_json
 from proto.json_types import JsonObject
 
 END_TIMEOUT_S = 30.0

@@ -6,14 +6,17 @@ If a command calls one operation, its options (`dest`) are named like the operat
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 from kernel import VERSION
-from kernel.cli import EXIT_USAGE
-from kernel.cli.data_commands import FAMILIES, AddCommand, add_json, seconds_option
+from kernel.cli import EXIT_USAGE, later
 from kernel.cli.mcp_parser import CLIENTS, TAKES_SERVER, add_mcp, add_wrap
 from proto.control.address import default_data_dir
+from proto.control.commands import AddCommand, Run, add_json
+from proto.names import module
 from proto.suggestions import did_you_mean, nearest
 
 EPILOG = """\
@@ -42,7 +45,7 @@ class _Parser(argparse.ArgumentParser):
         if not self.get_default(TAKES_SERVER):
             parsed, unknown = super().parse_known_args(args, namespace)
             strange = [text for text in unknown if text.startswith("-") and text not in ("-", "--")]
-            if strange and self.get_default("module"):
+            if strange and self.get_default("run"):
                 # Only a command knows its options, so it reports this before the whole parser does.
                 given = strange[0].partition("=")[0]
                 options = [name for action in self._actions for name in action.option_strings]
@@ -82,11 +85,7 @@ def commands_of(parser: argparse.ArgumentParser) -> Collection[str]:
 
 def reordered(argv: Sequence[str], commands: Collection[str]) -> list[str]:
     """Return the command line with global options after the command; `help [COMMAND]` becomes `[COMMAND] --help`."""
-    given = list(argv)
-    before: list[str] = []
-    while given and given[0].partition("=")[0] in GLOBAL:
-        takes_value = GLOBAL[given[0].partition("=")[0]] and "=" not in given[0]
-        before += [given.pop(0)] + ([given.pop(0)] if takes_value and given else [])
+    before, given = _apart(argv)
     if given and given[0] == "help" and "help" not in commands:
         return [*given[1:2], "--help"]
     if given and given[0] in commands:
@@ -94,8 +93,18 @@ def reordered(argv: Sequence[str], commands: Collection[str]) -> list[str]:
     return before + given
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return a parser for all commands and their options."""
+def _apart(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the global options before the command, and the rest."""
+    given = list(argv)
+    before: list[str] = []
+    while given and given[0].partition("=")[0] in GLOBAL:
+        takes_value = GLOBAL[given[0].partition("=")[0]] and "=" not in given[0]
+        before += [given.pop(0)] + ([given.pop(0)] if takes_value and given else [])
+    return before, given
+
+
+def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Return a parser for all commands and their options; if `argv` names one of the kernel's own, for those alone."""
     formatter = argparse.RawDescriptionHelpFormatter
     parser = _Parser(
         prog="linckia",
@@ -110,17 +119,30 @@ def build_parser() -> argparse.ArgumentParser:
     data_help = f"data directory; each has its own kernel (default: $LINCKIA_DATA, else {default_data_dir()})"
     data.add_argument("--data", metavar="DIR", help=data_help.replace("%", "%%"))
 
-    def command(name: str, module: str, help: str, epilog: str = "") -> argparse.ArgumentParser:
+    def command(name: str, run: Run, help: str, epilog: str = "") -> argparse.ArgumentParser:
         sub = commands.add_parser(
             name, help=help, description=help, epilog=epilog, parents=[data], formatter_class=formatter,
             allow_abbrev=False,
         )  # fmt: skip
-        sub.set_defaults(module=module, function=name.replace("-", "_"))
+        sub.set_defaults(run=run)
         return sub
 
-    for family in (_kernel, _calls, add_mcp, add_wrap, *FAMILIES, _services, _backups, _access, _clients, _machine):
+    own = (_kernel, _calls, add_mcp, add_wrap, _carry, _reembed, _services, _backups, _token, _clients, _machine)
+    for family in own:
         family(command)
+    _, given = _apart(argv)
+    if not given or given[0] not in commands.choices:
+        for add in _of_services():
+            add(command)
     return parser
+
+
+def _of_services() -> Iterator[Callable[[AddCommand], None]]:
+    """Return what declares the commands of services; found by their files, since the kernel names no service."""
+    services = module("services")
+    for place in import_module(services).__path__:
+        for found in sorted(Path(place).glob("*/commands.py")):
+            yield import_module(f"{services}.{found.parent.name}.commands").add
 
 
 TOP_EPILOG = """\
@@ -134,7 +156,7 @@ keys:
 def _kernel(command: AddCommand) -> None:
     paths_help = "a root: operations on files can access only what is below the roots"
     read_only_help = "clients can change nothing: neither files below the roots, nor data that Linckia stores"
-    serve = command("serve", "serve", "run the kernel until Ctrl-C, SIGTERM or `linckia stop` ends it")
+    serve = command("serve", later("serve.serve"), "run the kernel until Ctrl-C, SIGTERM or `linckia stop` ends it")
     serve.add_argument("paths", metavar="PATH", nargs="*", help=paths_help)
     serve.add_argument("--read-only", action="store_true", help=read_only_help)
     serve.add_argument("--config", metavar="FILE", help="settings that override those in DIR/linckia.toml")
@@ -152,7 +174,7 @@ def _kernel(command: AddCommand) -> None:
     serve.add_argument("--only-mounts", action="store_true", help=argparse.SUPPRESS)
 
     stdio = command(
-        "stdio", "stdio", "serve MCP on stdin and stdout, for an MCP client's configuration",
+        "stdio", later("stdio.stdio"), "serve MCP on stdin and stdout, for an MCP client's configuration",
         "Joins the kernel of the data directory, or starts one that ends after its last client has left.",
     )  # fmt: skip
     stdio.add_argument("paths", metavar="PATH", nargs="*", help=paths_help)
@@ -164,12 +186,24 @@ def _kernel(command: AddCommand) -> None:
     )
     stdio.add_argument("--only-mounts", action="store_true", help=argparse.SUPPRESS)
 
-    status = command("status", "status", "show the services: their state, and how often and why each has died")
+    status = command(
+        "status", later("status.status"), "show the services: their state, and how often and why each has died"
+    )
     status.add_argument("-v", "--verbose", action="store_true", help="everything that is known about each service")
     status.add_argument("--trends", action="store_true", help="deaths and store growth per day, over the last week")
     add_json(status)
-    top = command("top", "top", "show load and state of all services live", TOP_EPILOG)
+    top = command("top", later("top.top"), "show load and state of all services live", TOP_EPILOG)
     top.add_argument("--interval", metavar="SECONDS", type=float, default=1.0, help="default: 1")
+
+
+def seconds_option(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise ValueError
+    return seconds
+
+
+seconds_option.__name__ = "number of seconds"  # argparse uses it in its message about an invalid value
 
 
 CALL_EPILOG = """\
@@ -180,20 +214,12 @@ examples:
 
 
 def _calls(command: AddCommand) -> None:
-    call = command("call", "operate", "call an operation: JSON in, JSON out", CALL_EPILOG)
+    call = command("call", later("operate.call"), "call an operation: JSON in, JSON out", CALL_EPILOG)
     call.add_argument("name", metavar="NAME", help="an operation, as listed by `linckia tools`")
     call.add_argument("params", metavar="JSON", nargs="?", default="{}", help="its parameters; - reads them from stdin")
     call.add_argument("--timeout", metavar="SECONDS", type=seconds_option, help="replaces the operation's own deadline")
     call.add_argument("--task", action="store_true", help="start it as a task that goes on by itself, and print its id")
     call.add_argument("--key", help="idempotency key: repeating the call with it within 24 hours changes nothing more")
-
-    tools = command("tools", "tools", "list the operations that can be called; needs no running kernel")
-    tools.add_argument("name", metavar="NAME", nargs="?", help="explain this operation: its parameters, and an example")
-    tools.add_argument("--surface", metavar="NAME", default="all", help="only this tool surface (default: all)")
-    tools.add_argument("--callers", action="store_true", help="every operation and who may call it, including services")
-    form = tools.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="with descriptions and JSON Schemas")
-    form.add_argument("--markdown", action="store_true", help="a table of services and their operations, as Markdown")
 
 
 AUDIT_EPILOG = """\
@@ -204,46 +230,81 @@ examples:
 """
 
 
-EVENTS_EPILOG = """\
-examples:
-  linckia events --since '2 hours ago' --path ~/notes
-  linckia events --kind file --kind change --follow
-  linckia events --after 1200 --json | jq .subject
-"""
-
-
 def _services(command: AddCommand) -> None:
     for name, what in (
         ("restart", "stop a service in order and start it again"),
         ("start", "start a stopped or failed service now"),
     ):
-        one = command(name, "operate", what)
+        one = command(name, later(f"operate.{name}"), what)
         one.add_argument("service", metavar="SERVICE", help="a name from `linckia status`")
         add_json(one, help="the kernel's message, as JSON")
-    stop = command("stop", "operate", "stop one service, or end the whole kernel in order")
+    stop = command("stop", later("operate.stop"), "stop one service, or end the whole kernel in order")
     stop.add_argument("service", metavar="SERVICE", nargs="?", help="default: the kernel itself")
     add_json(stop, help="the kernel's message, as JSON")
 
-    logs = command("logs", "logs", "show the log of a service or of the kernel; needs no running kernel")
+    logs = command("logs", later("logs.logs"), "show the log of a service or of the kernel; needs no running kernel")
     logs.add_argument("service", metavar="SERVICE", nargs="?", default="kernel", help="default: the kernel itself")
     add_json(logs, help="one object for each line; output that was not logged has only a `message`")
     logs.add_argument("-n", "--lines", metavar="N", type=int, default=50, help="number of lines (default: 50)")
-    audit = command("audit", "audit", "show who changed what, and what was refused; needs no kernel", AUDIT_EPILOG)
+    audit = command(
+        "audit", later("audit.audit"), "show who changed what, and what was refused; needs no kernel", AUDIT_EPILOG
+    )
     audit.add_argument("--since", metavar="WHEN", help="how long ago (90s, 10min, 1h, 2d), or a date or time")
     audit.add_argument("--who", metavar="NAME", help="a token's name, stdio, http, operator, or a service")
     audit.add_argument("--operation", metavar="GLOB", help="an operation, such as noyalib_set, or 'yaml_*'")
     audit.add_argument("--failed", action="store_true", help="only what failed or was refused")
     audit.add_argument("-n", dest="count", metavar="N", type=int, help="the last N (default: 50; with --since, all)")
     add_json(audit, help="the lines as written, one object each")
-    events = command("events", "events", "show what happened: changed files and data, deaths, tasks", EVENTS_EPILOG)
-    events.add_argument("--after", metavar="N", type=int, help="only events after this number; 0: all that are kept")
-    events.add_argument("--since", metavar="WHEN", help="only from then on: '2 hours ago', a date, or RFC 3339")
-    events.add_argument("--kind", metavar="KIND", action="append", help="only this kind, such as file; may be repeated")
-    events.add_argument("--path", metavar="PATH", help="only files at or below it")
-    events.add_argument("-n", dest="count", metavar="N", type=int, help="the last N (default: 50; with a start, all)")
-    add_json(events, help="one object a line")
-    for one in (logs, audit, events):
+    for one in (logs, audit):
         one.add_argument("-f", "--follow", action="store_true", help="print new lines as they are written")
+
+
+IMPORT_FROM_EPILOG = """\
+examples:
+  linckia export ~/linckia-export
+  linckia import --data OTHER ~/linckia-export        importing again changes nothing
+  linckia import --from tapes tapes.sqlite            the conversations of tapes
+  linckia import --from space-browser disk.db         the resource sets, sources and plans of mcp-space-browser
+"""
+
+
+def _carry(command: AddCommand) -> None:
+    export = command(
+        "export", later("carry.export.export"), "export your data as JSON Lines and files that any program can read"
+    )
+    export.add_argument("directory", metavar="DIR", help="a new or empty directory")
+    importing = command(
+        "import",
+        later("carry.importing.take_in"),
+        "import an export, or another program's database",
+        IMPORT_FROM_EPILOG,
+    )
+    importing.add_argument("source", metavar="PATH", help="the directory of the export, or the database")
+    from_help = "the program that the database belongs to"
+    importing.add_argument("--from", dest="origin", choices=("tapes", "space-browser"), help=from_help)
+
+
+REEMBED_EPILOG = """\
+examples:
+  linckia reembed
+  linckia reembed --cluster
+  linckia reembed --cluster --collection documents
+
+Items without a vector of the model in use wait in the outbox of their collection, and the kernel embeds them on its
+own. This shows the progress; with --cluster, nodes take part. After a change of the model, all items wait. Repeat an
+interrupted command to go on with what is left.
+"""
+
+
+def _reembed(command: AddCommand) -> None:
+    reembed = command(
+        "reembed",
+        later("reembed.reembed"),
+        "make the vectors that are missing, here or on the nodes of a cluster",
+        REEMBED_EPILOG,
+    )
+    reembed.add_argument("--cluster", action="store_true", help="on the nodes of the Ray cluster of [cluster]")
+    reembed.add_argument("--collection", metavar="NAME", help="only this one; a client's has own. before its name")
 
 
 BACKUP_EPILOG = """\
@@ -265,14 +326,16 @@ examples:
 
 
 def _backups(command: AddCommand) -> None:
-    backup = command("backup", "backup", "save all stored data, as of one moment", BACKUP_EPILOG)
+    backup = command("backup", later("backup.backup"), "save all stored data, as of one moment", BACKUP_EPILOG)
     target_help = "a folder of snapshots, or FILE.tar (default: `to` in [backup] of the settings)"
     backup.add_argument("target", metavar="TARGET", nargs="?", help=target_help)
     backup.add_argument("--list", action="store_true", help="list the snapshots in TARGET")
     backup.add_argument("--keep", metavar="N", type=int, help="remove all but the newest N snapshots of this data")
     backup.add_argument("--background", action="store_true", help=argparse.SUPPRESS)
     add_json(backup)
-    restore = command("restore-backup", "backup", "restore a data directory from a backup", RESTORE_EPILOG)
+    restore = command(
+        "restore-backup", later("backup.restore_backup"), "restore a data directory from a backup", RESTORE_EPILOG
+    )
     restore.add_argument("source", metavar="SOURCE", help="a folder of snapshots, or FILE.tar")
     restore.add_argument("--at", metavar="SNAPSHOT", help="snapshot id, or its beginning (default: the newest)")
     restore.add_argument("--replace", action="store_true", help="move the data directory's contents aside")
@@ -289,23 +352,8 @@ Revoking a token takes effect at once, also in open sessions.
 """
 
 
-APPROVE_EPILOG = """\
-examples:
-  linckia approve                              list the calls that wait, and what each would do
-  linckia approve 4f2a91                       let one through
-  linckia approve 4f2a91 --deny --reason 'not on a Friday'
-
-`[approvals]` in the settings says which calls wait.
-"""
-
-
-def _access(command: AddCommand) -> None:
-    approve = command("approve", "approve", "list the calls that wait for an approval, or decide", APPROVE_EPILOG)
-    approve.add_argument("id", metavar="ID", nargs="?", help="the call to decide about (default: list them)")
-    approve.add_argument("--deny", action="store_true", help="deny it instead")
-    approve.add_argument("--reason", metavar="TEXT", help="the reason, which the client gets if it is denied")
-    add_json(approve)
-    token = command("token", "token", "create, list or revoke tokens for clients over HTTP", TOKEN_EPILOG)
+def _token(command: AddCommand) -> None:
+    token = command("token", later("token.token"), "create, list or revoke tokens for clients over HTTP", TOKEN_EPILOG)
     token.add_argument("action", choices=("create", "list", "revoke"), help="what to do")
     token.add_argument("name", metavar="NAME", nargs="?", help="the token to create or revoke")
     surface_help = "only operations on this surface, at its URL; may be repeated (default: all)"
@@ -355,7 +403,12 @@ The change is shown first and confirmed. A copy of the old file is kept beside i
 
 
 def _clients(command: AddCommand) -> None:
-    client = command("install-client", "install_client", "enter Linckia in an MCP client's settings", INSTALL_EPILOG)
+    client = command(
+        "install-client",
+        later("install_client.install_client"),
+        "enter Linckia in an MCP client's settings",
+        INSTALL_EPILOG,
+    )
     client.add_argument("client", metavar="CLIENT", choices=CLIENTS, help=", ".join(CLIENTS))
     client.add_argument("paths", metavar="PATH", nargs="*", help="the roots: folders whose files it may access")
     client.add_argument("--project", action="store_true", help="in the settings of the project in this folder")
@@ -368,7 +421,7 @@ def _clients(command: AddCommand) -> None:
 
 
 def _machine(command: AddCommand) -> None:
-    doctor = command("doctor", "doctor", "check what this machine provides and lacks, with remedies")
+    doctor = command("doctor", later("doctor.doctor"), "check what this machine provides and lacks, with remedies")
     add_json(doctor, help="as JSON")
     verify = "also read every stored document and compare it with its hash"
     doctor.add_argument("--verify", action="store_true", help=verify)
@@ -377,15 +430,19 @@ def _machine(command: AddCommand) -> None:
     doctor.add_argument("--status", metavar="-", help=argparse.SUPPRESS)
     doctor.add_argument("--repair", action="store_true", help=repair)
 
-    models = command("models", "models", "models for search and reranking: list, download, use", MODELS_EPILOG)
+    models = command(
+        "models", later("models.models"), "models for search and reranking: list, download, use", MODELS_EPILOG
+    )
     models.add_argument("action", choices=("list", "get", "use"), nargs="?", default="list", help="default: list")
     models.add_argument("name", metavar="NAME", nargs="?", help="a listed name; for `use`, also a folder or an id")
     add_json(models)
 
-    completion = command("completion", "completion", "print a completion script for your shell", COMPLETION_EPILOG)
+    completion = command(
+        "completion", later("completion.completion"), "print a completion script for your shell", COMPLETION_EPILOG
+    )
     completion.add_argument("shell", choices=("bash", "zsh", "fish", "tcsh"), help="your shell")
 
-    unit = command("service", "service", "run the kernel as a systemd unit", SERVICE_EPILOG)
+    unit = command("service", later("service.service"), "run the kernel as a systemd unit", SERVICE_EPILOG)
     unit.add_argument("action", choices=("install", "remove", "show"), help="`show` prints it and changes nothing")
     unit.add_argument("paths", metavar="PATH", nargs="*", help="the roots")
     unit.add_argument("--system", action="store_true", help="a unit of the system, run as root, instead of the user")

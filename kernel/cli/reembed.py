@@ -19,11 +19,11 @@ from typing import Any
 
 import msgspec
 
-from kernel.cli import Failed, Usage
-from kernel.cli.terminal import Bars, OnProgress, connect, counted, patiently, say
 from kernel.configure.config import Flags, load
 from kernel.configure.settings import ConfigError
 from proto.control.client import Client, KernelGone, NoKernel
+from proto.control.commands import Failed, Usage
+from proto.control.terminal import Bars, OnProgress, connect, counted, patiently, say
 from proto.host import extras
 from proto.host.environment import environment
 from proto.json_types import JsonObject

@@ -17,15 +17,16 @@ from collections.abc import Iterator
 from functools import partial
 
 from kernel import VERSION
-from kernel.cli import EXIT_HELD, Failed, Usage
+from kernel.cli import EXIT_HELD
 from kernel.cli.kernel_log import open_log
-from kernel.cli.terminal import complain, say
 from kernel.configure import data_format
 from kernel.configure.config import Config, load
 from kernel.configure.settings import ConfigError, Flags
 from kernel.supervisor.spawn import Prestarted
 from proto.control.address import AlreadyHeld, CannotHold, hold, log_dir, socket_path
 from proto.control.client import CallFailed, Client, ControlError
+from proto.control.commands import Failed, Usage
+from proto.control.terminal import complain, say
 from proto.wire.front import OFF
 
 MIN_DESCRIPTORS, ENOUGH_DESCRIPTORS = 256, 65536

@@ -20,9 +20,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from kernel.cli import EXIT_HELD, EXIT_USAGE, Failed, Usage
+from kernel.cli import EXIT_HELD, EXIT_USAGE
 from kernel.cli.stdio import real_root
-from kernel.cli.terminal import say
+from proto.control.commands import Failed, Usage
+from proto.control.terminal import say
 from proto.host.durable import replace_file
 from proto.names import module
 

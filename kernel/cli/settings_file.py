@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernel.cli import Failed
+from proto.control.commands import Failed
 from proto.host.durable import replace_file
 
 NAME = "linckia.toml"

@@ -9,17 +9,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kernel.cli.terminal import (
-    Cell,
-    connect,
-    counted,
-    duration,
-    escaped,
-    say,
-    show_json,
-    show_table,
-    size,
-)
+from proto.control.terminal import Cell, connect, counted, duration, escaped, say, show_json, show_table, size
 from proto.host.gpu import GPU, GpuFigures
 from proto.json_types import JsonObject
 from proto.mounts import ACTIVITY

@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernel.cli import EXIT_HELD, Failed, Usage
-from kernel.cli.terminal import complain
+from kernel.cli import EXIT_HELD
 from proto.control.address import last_lines, log_dir
 from proto.control.client import CallFailed, Client, KernelGone, NoKernel
+from proto.control.commands import Failed, Usage
+from proto.control.terminal import complain
 from proto.host.end_signals import end_signals
 from proto.json_types import JsonObject
 from proto.names import module

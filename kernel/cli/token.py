@@ -14,13 +14,13 @@ from pathlib import Path
 
 import msgspec
 
-from kernel.cli import Failed, Usage
 from kernel.cli.mcp_settings import mounts
-from kernel.cli.terminal import Cell, complain, say, show_answer, show_json
 from kernel.configure import token_editing, tokens
 from kernel.configure.config import load
 from kernel.configure.settings import ConfigError, Flags
 from proto.control.client import Client, ControlError, NoKernel
+from proto.control.commands import Failed, Usage
+from proto.control.terminal import Cell, complain, say, show_answer, show_json
 from proto.grants import Token
 from proto.operation import SURFACES
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kernel.cli import Failed, Usage
 from kernel.cli.status import STYLES, memory
-from kernel.cli.terminal import Cell, connect, counted, duration, escaped, fitted, styled_lines
 from proto.control.client import Client, ControlError
+from proto.control.commands import Failed, Usage
+from proto.control.terminal import Cell, connect, counted, duration, escaped, fitted, styled_lines
 from proto.json_types import JsonObject
 
 HEADERS: Final = ("SERVICE", "STATE", "CPU", "MEMORY", "CALLS/S", "P50", "P99", "BUSY", "DEATHS", "UP", "NOTE")

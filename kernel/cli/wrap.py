@@ -23,9 +23,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from kernel.cli import Usage
 from kernel.cli.stdio import join, stdio
 from proto.control.client import CallFailed, Client, ControlError, NoKernel
+from proto.control.commands import Usage
 
 VOLATILE: Final = frozenset({
     "_", "PWD", "OLDPWD", "SHLVL", "COLUMNS", "LINES", "TERM", "COLORTERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION",

@@ -16,12 +16,12 @@ import trio
 
 from proto.errors import LinckiaError
 from proto.ops.watch import Change, ChangeKind, EntryKind
-from proto.records import SUFFIXES, Part, parts
 from services.runtime.handlers import Environment
 from services.runtime.roots import OutsideRoots, Roots, is_text_name, printable
 from services.shared.follower import Follower
 from services.transcripts.importing import Importing
 from services.transcripts.operations.intake import ImportState, TranscriptImport, TranscriptImportState
+from services.transcripts.records import SUFFIXES, Part, parts
 
 _log = logging.getLogger("linckia.transcripts")
 

@@ -26,9 +26,9 @@ from typing import NoReturn
 import msgspec
 
 from kernel import VERSION
-from kernel.cli import Failed
-from kernel.cli.terminal import complain, duration, show_json, show_table, size
 from proto.control.client import Client, ControlError
+from proto.control.commands import Failed
+from proto.control.terminal import complain, duration, show_json, show_table, size
 from proto.host import extras, models
 from proto.json_types import JsonObject
 from proto.names import module

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel.cli import terminal
+from proto.control import terminal
 from tests.system.cli.clients import command
 from tests.system.running import REPOSITORY, RunningKernel, running
 

@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
-from kernel.cli.tools import callers
 from kernel.configure import catalog
 from proto.operation import CLIENT, OPERATOR, Access, Operation, Params, Role, operation, operation_of
 from proto.ops import load
 from proto.wire.front import SERVICE as FRONT
+from services.front.listing import callers
 
 ROOT = Path()
 KERNEL = "kernel"

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from kernel.cli import Failed
-from kernel.cli.terminal import patiently
 from kernel.configure import manifests
 from kernel.configure.settings import ConfigError
 from proto.control.client import Client
+from proto.control.commands import Failed
+from proto.control.terminal import patiently
 from proto.json_types import JsonObject
 from proto.manifest import Export
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from kernel.cli import Failed, Usage
 from kernel.cli.carry.export import FORMAT, content_folder, set_names
 from kernel.cli.carry.files import BATCH_BYTES, batched, declared, lines, opened
-from kernel.cli.terminal import complain, connect, patiently, say
 from proto.control.client import CallFailed, Client
+from proto.control.commands import Failed, Usage
+from proto.control.terminal import complain, connect, patiently, say
 from proto.json_types import JsonObject
 from proto.manifest import Export
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kernel.cli import Failed
 from kernel.cli.carry.files import batched, write
-from kernel.cli.terminal import complain, patiently, say
 from proto.control.client import Client
+from proto.control.commands import Failed
+from proto.control.terminal import complain, patiently, say
 from proto.json_types import JsonObject
 
 TakeFiles = Callable[[Client, Path], tuple[str, int]]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kernel.cli import Failed
 from kernel.cli.models import with_setting
+from proto.control.commands import Failed
 from proto.host.models import KNOWN, known
 from tests.system.cli.clients import LINCKIA, TIMEOUT_S
 from tests.system.cli.hub import Hub, serving

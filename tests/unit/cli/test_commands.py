@@ -18,12 +18,12 @@ from kernel.cli import status
 from kernel.cli.__main__ import describe, main
 from kernel.cli.kernel_log import HumanLines, Rotating
 from kernel.cli.logs import Followed
-from kernel.cli.tools import markdown
 from proto.control.address import last_lines
 from proto.control.client import CallFailed
 from proto.host.log_lines import JsonLines
 from proto.operation import Role
 from proto.ops import load
+from services.front.listing import markdown
 
 SERVICE: dict[str, Any] = {
     "name": "embed",

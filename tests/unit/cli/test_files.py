@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from kernel.cli.files import Line, absolute, drawn
-from kernel.cli.terminal import size
+from proto.control.terminal import size
+from services.files.commands import Line, absolute, drawn
 
 
 def text_of(line: Line, whole: int, width: int) -> str:

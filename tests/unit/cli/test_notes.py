@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kernel.cli import terminal
 from kernel.cli.__main__ import main
-from kernel.cli.terminal import Bars
+from proto.control import terminal
 from proto.control.client import CallFailed
+from proto.control.terminal import Bars
 
 HIT = {
     "id": "sea-stars", "score": 0.65432, "preview": "Sea stars", "source": "hybrid",
@@ -80,7 +80,7 @@ def test_ingest_continues_after_a_crash_and_names_failed_notes(
     kernel: Kernel, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("kernel.cli.terminal.time.sleep", waits.append)
+    monkeypatch.setattr("proto.control.terminal.time.sleep", waits.append)
     failed = [{"path": "/n/b.md", "reason": "cannot be read"}]
     kernel.answers = [
         CallFailed({"kind": "unavailable", "message": "it is being started", "retry_after_ms": 200}),

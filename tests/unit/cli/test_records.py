@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proto.records import MAX_RECORD_BYTES, Part, TooLong, parts
+from services.transcripts.records import MAX_RECORD_BYTES, Part, TooLong, parts
 
 ITEMS: list[Any] = [
     {"a": 'quote " and brace ] } , \\'},

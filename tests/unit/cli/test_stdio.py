@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from kernel.cli import Failed, stdio
+from kernel.cli import stdio
 from proto.control.client import KernelGone
+from proto.control.commands import Failed
 
 
 class PlayedKernels:

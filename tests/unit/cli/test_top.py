@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from kernel.cli import status, terminal, top
-from kernel.cli.terminal import Cell
+from kernel.cli import status, top
+from proto.control import terminal
+from proto.control.terminal import Cell
 from proto.json_types import JsonObject
 
 NAMES = (

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from kernel.cli import Usage, wrap
+from kernel.cli import wrap
 from kernel.cli.mcp_settings import mounts, written
 from kernel.cli.parser import build_parser
+from proto.control.commands import Usage
 from proto.mounts import is_name
 
 SERVER = ("--", "npx", "-y", "@scope/server-files@1.2", "/srv")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from proto.records import parts
 from services.transcripts.operations.conversations import Conversation, Form, TranscriptCheckout
 from services.transcripts.operations.intake import ImportResult, TranscriptImport, TranscriptImportState
+from services.transcripts.records import parts
 from tests.in_process import Bench
 from tests.unit.transcripts.rig import Json, serving
 from tests.unit.transcripts.test_listing import listed

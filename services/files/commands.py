@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kernel.cli import Usage
-from kernel.cli.terminal import Bars, Cell, complain, connect, counted, escaped, say, show_json, size
 from proto.control.client import Client
+from proto.control.commands import AddCommand, Usage, add_json
+from proto.control.terminal import Bars, Cell, complain, connect, counted, escaped, say, show_json, size
 from proto.json_types import JsonObject
 
 BAR_CELLS = 20
@@ -20,8 +20,32 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 _NOT_UTF_8 = 0x10FE00 - 0xDC00
 """Distance between Python's surrogate for a byte that is not UTF-8 and the character that services accept for it."""
 
+INDEX_EPILOG = """\
+Unchanged directories are skipped quickly. An interrupted scan keeps what it has indexed.
+"""
 
-def index(arguments: argparse.Namespace) -> int:
+DU_EPILOG = """\
+examples:
+  linckia du
+  linckia du ~/notes --depth 1 --fresh
+"""
+
+
+def add(command: AddCommand) -> None:
+    """Declare `index` and `du`."""
+    index = command("index", run_index, "update the index of files to match the disk, and wait", INDEX_EPILOG)
+    index.add_argument("paths", metavar="PATH", nargs="+", help="at or below a root of the kernel")
+    add_json(index, help="the results of `index`, a list, as JSON")
+
+    du = command("du", run_du, "show disk usage: a directory as a tree with bars, largest first", DU_EPILOG)
+    du.add_argument("path", metavar="PATH", nargs="?", default=".", help="at or below a root (default: this folder)")
+    du.add_argument("--depth", metavar="N", type=int, default=2, help="levels of directories (default: 2)")
+    du.add_argument("--limit", metavar="N", type=int, default=10, help="entries per directory (default: 10)")
+    du.add_argument("--fresh", action="store_true", help="scan even if the last scan is less than an hour old")
+    add_json(du, help="as JSON")
+
+
+def run_index(arguments: argparse.Namespace) -> int:
     """Update the index to match the disk. Exit code 1 if something was unreadable. Raises ControlError."""
     problems = 0
     answers: list[JsonObject] = []
@@ -42,7 +66,7 @@ def index(arguments: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
-def du(arguments: argparse.Namespace) -> int:
+def run_du(arguments: argparse.Namespace) -> int:
     """Print a directory's disk usage as a tree with bars, largest first. Raises ControlError, Usage."""
     if not 0 <= arguments.depth <= 100:
         raise Usage(f"--depth is {arguments.depth}; it must be 0 to 100")

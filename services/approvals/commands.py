@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import getpass
 
-from kernel.cli import Failed, Usage
-from kernel.cli.terminal import connect, say, show_json
 from proto.control.client import CallFailed, Client
+from proto.control.commands import AddCommand, Failed, Usage, add_json
+from proto.control.terminal import connect, say, show_json
 from proto.json_types import JsonObject
 
 PREVIEW_CHARS = 400
@@ -15,8 +15,26 @@ PREVIEW_CHARS = 400
 _NOBODY = "operator"
 _NONE = "No call waits for an approval."
 
+APPROVE_EPILOG = """\
+examples:
+  linckia approve                              list the calls that wait, and what each would do
+  linckia approve 4f2a91                       let one through
+  linckia approve 4f2a91 --deny --reason 'not on a Friday'
 
-def approve(arguments: argparse.Namespace) -> int:
+`[approvals]` in the settings says which calls wait.
+"""
+
+
+def add(command: AddCommand) -> None:
+    """Declare `approve`."""
+    approve = command("approve", run_approve, "list the calls that wait for an approval, or decide", APPROVE_EPILOG)
+    approve.add_argument("id", metavar="ID", nargs="?", help="the call to decide about (default: list them)")
+    approve.add_argument("--deny", action="store_true", help="deny it instead")
+    approve.add_argument("--reason", metavar="TEXT", help="the reason, which the client gets if it is denied")
+    add_json(approve)
+
+
+def run_approve(arguments: argparse.Namespace) -> int:
     """List what waits, or decide about one call. Raises Usage, Failed, ControlError."""
     if arguments.id is None and (arguments.deny or arguments.reason):
         raise Usage("--deny and --reason need the ID of the call, which `linckia approve` shows")

@@ -9,9 +9,9 @@ import json
 import time
 from collections.abc import Iterator
 
-from kernel.cli import Usage
-from kernel.cli.terminal import connect, escaped, say
 from proto.control.client import CallFailed, ControlError
+from proto.control.commands import AddCommand, Usage, add_json
+from proto.control.terminal import connect, escaped, say
 from proto.json_types import JsonObject
 
 DEFAULT_COUNT = 50
@@ -23,8 +23,27 @@ RETRY_S = 1.0
 
 PASSING = ("unavailable", "overloaded", "timeout")
 
+EVENTS_EPILOG = """\
+examples:
+  linckia events --since '2 hours ago' --path ~/notes
+  linckia events --kind file --kind change --follow
+  linckia events --after 1200 --json | jq .subject
+"""
 
-def events(arguments: argparse.Namespace) -> int:
+
+def add(command: AddCommand) -> None:
+    """Declare `events`."""
+    events = command("events", run_events, "show what happened: changed files and data, deaths, tasks", EVENTS_EPILOG)
+    events.add_argument("--after", metavar="N", type=int, help="only events after this number; 0: all that are kept")
+    events.add_argument("--since", metavar="WHEN", help="only from then on: '2 hours ago', a date, or RFC 3339")
+    events.add_argument("--kind", metavar="KIND", action="append", help="only this kind, such as file; may be repeated")
+    events.add_argument("--path", metavar="PATH", help="only files at or below it")
+    events.add_argument("-n", dest="count", metavar="N", type=int, help="the last N (default: 50; with a start, all)")
+    add_json(events, help="one object a line")
+    events.add_argument("-f", "--follow", action="store_true", help="print new lines as they are written")
+
+
+def run_events(arguments: argparse.Namespace) -> int:
     """Print events, oldest first; with `--follow`, until interrupted. Raises ControlError, Usage."""
     if arguments.count is not None and arguments.count < 0:
         raise Usage(f"-n is {arguments.count}; it must be a number of events, 0 or more")

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
 import msgspec
 
-from kernel.cli import Failed, Usage
-from kernel.cli.terminal import Cell, say, show_answer, show_json, show_table
+from proto.control.commands import Failed, Usage
+from proto.control.terminal import Cell, say, show_answer, show_json, show_table
 from proto.errors import UnknownOperation
 from proto.json_types import JsonObject
-from proto.names import module
 from proto.operation import CLIENT, OPERATOR, SURFACES, Access, Operation, Role
 from proto.ops import Table, load
 from proto.suggestions import nearest
+from services.front.surfaces.surface import Surface
 
 _STYLES = {Access.READ: "", Access.WRITE: "yellow", Access.DESTRUCTIVE: "red"}
 
@@ -40,7 +39,7 @@ def tools(arguments: argparse.Namespace) -> int:
         by_service = [(op.service, op.name, ", ".join(found[op.name])) for op in table.values()]
         show_answer(arguments.json, found, ("SERVICE", "OPERATION", "CALLERS"), sorted(by_service))
         return 0
-    surface = import_module(module("services.front.surfaces.surface")).Surface(arguments.surface, table)
+    surface = Surface(arguments.surface, table)
     rows = [
         (op.name, op.service, (op.access.value, _STYLES[op.access]), first_sentence(op.description))
         for op in sorted(surface.listed, key=lambda op: (op.service, op.name))

@@ -6,8 +6,8 @@ import argparse
 import time
 from pathlib import Path
 
-from kernel.cli import Usage
-from kernel.cli.terminal import (
+from proto.control.commands import AddCommand, Usage, add_json
+from proto.control.terminal import (
     Bars,
     complain,
     connect,
@@ -22,8 +22,37 @@ from proto.json_types import JsonObject
 
 SNIPPET_CHARS = 160
 
+SEARCH_EPILOG = """\
+examples:
+  linckia search how do we rotate the keys
+  linckia search --tag security --since 2026-01-01 keys
+"""
 
-def search(arguments: argparse.Namespace) -> int:
+INGEST_EPILOG = """\
+The kernel also indexes on its own, and saves its progress: after an interruption or a crash, indexing resumes.
+"""
+
+
+def add(command: AddCommand) -> None:
+    """Declare `search` and `ingest`."""
+    search = command("search", run_search, "search the notes, by meaning and by words", SEARCH_EPILOG)
+    search.add_argument("query", metavar="WORDS", nargs="+", help="what to look for, in plain language")
+    search.add_argument("--limit", metavar="N", type=int, default=10, help="maximum number of notes (default: 10)")
+    search.add_argument("--tag", metavar="TAG", dest="tags", action="append", help="with this tag; may be repeated")
+    search.add_argument("--path", metavar="PREFIX", help="only notes whose path below the root starts with PREFIX")
+    search.add_argument("--since", metavar="DATE", help="only notes of this day or later")
+    search.add_argument("--until", metavar="DATE", help="only notes of this day or earlier")
+    add_json(search)
+
+    ingest = command("ingest", run_ingest, "scan the folders now, and wait until all notes are indexed", INGEST_EPILOG)
+    at_roots = "at or below a root of the kernel (default: all roots)"
+    ingest.add_argument("paths", metavar="PATH", nargs="*", help=at_roots)
+    no_vectors = "do not wait until all notes can be found by meaning as well"
+    ingest.add_argument("--no-vectors", dest="vectors", action="store_false", help=no_vectors)
+    add_json(ingest, help="the result of `knowledge_ingest`, as JSON")
+
+
+def run_search(arguments: argparse.Namespace) -> int:
     """Print the notes found, best first; report stages that did not run on stderr. Raises ControlError, Usage."""
     if not 1 <= arguments.limit <= 1000:
         raise Usage(f"--limit is {arguments.limit}; it must be 1 to 1000")
@@ -54,7 +83,7 @@ def snippet(text: str) -> str:
     return line if len(line) <= SNIPPET_CHARS else f"{line[: SNIPPET_CHARS - 1].rstrip()}…"
 
 
-def ingest(arguments: argparse.Namespace) -> int:
+def run_ingest(arguments: argparse.Namespace) -> int:
     """Wait until everything below the paths is indexed. Exit code 1 if a note failed. Raises ControlError."""
     paths = [str(Path(path).expanduser().resolve()) for path in arguments.paths]
     began = time.monotonic()

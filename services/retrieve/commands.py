@@ -4,13 +4,33 @@ from __future__ import annotations
 
 import argparse
 
-from kernel.cli.terminal import Bars, connect, counted, patiently, say
+from proto.control.commands import AddCommand
+from proto.control.terminal import Bars, connect, counted, patiently, say
 
 PATIENCE_S = 120.0
 """How long a failure may last: the service restarts, the server fails over. Nothing is lost meanwhile."""
 
+MIGRATE_EPILOG = """\
+examples:
+  linckia migrate retrieve --to postgres
+  linckia migrate retrieve --to local --collection own.products
 
-def migrate(arguments: argparse.Namespace) -> int:
+`dsn_env` in [retrieve] names the server. Everything stays usable, and each copy is compared with its original before it
+takes its place. Repeat an interrupted migration to resume it.
+"""
+
+
+def add(command: AddCommand) -> None:
+    """Declare `migrate`."""
+    migrate = command(
+        "migrate", run_migrate, "move collections to a PostgreSQL server, or back into files", MIGRATE_EPILOG
+    )
+    migrate.add_argument("service", choices=("retrieve",), help="whose data")
+    migrate.add_argument("--to", choices=("postgres", "local"), required=True, help="where to store it")
+    migrate.add_argument("--collection", metavar="NAME", help="only this one; a client's has own. before its name")
+
+
+def run_migrate(arguments: argparse.Namespace) -> int:
     """Call `retrieve_migrate` until nothing is left. Interrupted, it resumes at the next time. Raises ControlError."""
     params = {"to": arguments.to, "collection": arguments.collection or ""}
     moved: list[str] = []

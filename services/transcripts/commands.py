@@ -1,4 +1,4 @@
-"""`linckia import-transcripts`: conversations from the files that agents leave on disk.
+"""`linckia import-transcripts`: conversations from the files that agents leave on disk; and `linckia proxy`.
 
 The files are read here, in parts, since the service may not access them. The service remembers how far each was read,
 so an interrupted command resumes. If another import has read further meanwhile, this one continues from there.
@@ -7,15 +7,22 @@ so an interrupted command resumes. If another import has read further meanwhile,
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernel.cli.terminal import Bars, OnProgress, complain, connect, counted, patiently, say, show_json
 from proto.control.client import Client
+from proto.control.commands import AddCommand, add_json
+from proto.control.terminal import Bars, OnProgress, complain, connect, counted, patiently, say, show_json
 from proto.json_types import JsonObject
-from proto.records import SUFFIXES, parts
+from proto.names import module
+from services.transcripts.records import SUFFIXES, parts
+
+PROXY = module("services.transcripts.proxy")
+"""Runs as a process of its own, since it is heavy."""
 
 NO_LAYOUT = "none"
 """The layout of a file that the service does not understand."""
@@ -33,8 +40,49 @@ _OTHERS = {
     b"<": "HTML or XML",
 }
 
+IMPORT_EPILOG = """\
+examples:
+  linckia import-transcripts ~/.claude/projects ~/.codex/sessions ~/.gemini/tmp
+  linckia import-transcripts conversations.json
 
-def import_transcripts(arguments: argparse.Namespace) -> int:
+Supports session files of Claude Code, Codex CLI and Gemini CLI, exports of ChatGPT, Claude, LibreChat and Open WebUI,
+and messages in the format of OpenAI's, Anthropic's and Google's APIs, as JSON or JSON Lines. Of a file that was
+imported before, only the new part is read. A message that is already stored, from any source, is not stored twice.
+Repeat an interrupted import to resume it. Ends with status 1 if a file is not understood; it is named with what was
+expected.
+"""
+
+PROXY_EPILOG = """\
+examples:
+  linckia proxy --upstream https://api.openai.com &
+  OPENAI_BASE_URL=http://127.0.0.1:8484/v1 my-agent
+
+  linckia proxy --upstream https://api.anthropic.com &
+  ANTHROPIC_BASE_URL=http://127.0.0.1:8484 my-agent
+
+Requests and replies pass through byte for byte. Chat completions, responses, messages and Ollama chats are recorded
+after the reply; keys and other headers are not. While no kernel runs, turns are spooled.
+"""
+
+
+def add(command: AddCommand) -> None:
+    """Declare `import-transcripts` and `proxy`."""
+    summary = "import conversations from files that agents left"
+    transcripts = command("import-transcripts", run_import_transcripts, summary, IMPORT_EPILOG)
+    sources = "a session file, a JSON export, or a folder of them"
+    transcripts.add_argument("files", metavar="FILE", nargs="+", help=sources)
+    add_json(transcripts, help="counts of files, messages and new turns, as JSON")
+
+    summary = "forward requests to a model's API and record the conversations"
+    proxy = command("proxy", run_proxy, summary, PROXY_EPILOG)
+    proxy.add_argument("--upstream", metavar="URL", required=True, help="the API, such as https://api.openai.com")
+    listen = "default: 127.0.0.1:8484; port 0 picks a free one"
+    proxy.add_argument("--listen", metavar="HOST:PORT", default="127.0.0.1:8484", help=listen)
+    proxy.add_argument("--agent", metavar="NAME", default="", help="agent name to record with the turns")
+    proxy.add_argument("--project", metavar="NAME", default="", help="project name to record with the turns")
+
+
+def run_import_transcripts(arguments: argparse.Namespace) -> int:
     """Import the files. Exit code 1 if one does not exist, or is not understood. Raises ControlError."""
     paths = [Path(path).expanduser().resolve() for path in arguments.files]
     missing = [path for path in paths if not path.exists()]
@@ -164,3 +212,11 @@ class _Importer:
         self.passed_bytes = max(self.passed_bytes, passed_bytes)
         if self.show is not None:
             self.show({"done": self.passed_bytes, "total": self.total_bytes, "message": file.name})
+
+
+def run_proxy(arguments: argparse.Namespace) -> int:
+    """Replace this process with the proxy. Raises OSError."""
+    options = {name: getattr(arguments, name) for name in ("upstream", "listen", "agent", "project")}
+    options["data"] = arguments.data_dir
+    given = [f"--{name}={value}" for name, value in options.items()]
+    os.execv(sys.executable, [sys.executable, "-P", "-m", PROXY, *given])

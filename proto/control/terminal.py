@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 OnProgress = Callable[[JsonObject], None]
 
-_NO_PARAMETERS = frozenset({"command", "module", "function", "data", "data_dir", "json"})
+_NO_PARAMETERS = frozenset({"command", "run", "data", "data_dir", "json"})
 
 Cell = str | tuple[str, str]
 """Text, or text with its style on a terminal."""

@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from kernel.cli import Failed, Usage
-from kernel.cli.terminal import (
+from proto.control.client import CallFailed, Client
+from proto.control.commands import AddCommand, Failed, Usage, add_json
+from proto.control.terminal import (
     Bars,
     complain,
     connect,
@@ -24,17 +24,79 @@ from kernel.cli.terminal import (
     show_json,
     size,
 )
-from proto.control.client import CallFailed, Client
 from proto.json_types import JsonObject
-
-if TYPE_CHECKING:
-    pass
 
 PIECE_BYTES = 1024 * 1024
 PAGE = 1000
 
+ADD_EPILOG = """\
+examples:
+  linckia add src --collection code --exclude '*.min.js'
+  git log | linckia add --name history.txt
+"""
 
-def add(arguments: argparse.Namespace) -> int:
+GREP_EPILOG = """\
+examples:
+  linckia grep -w 'class \\w+Handler' src
+  linckia grep -il todo
+"""
+
+
+def add(command: AddCommand) -> None:
+    """Declare `add`, `ls`, `cat`, `grep`, `restore` and `snapshots`."""
+    add = command("add", run_add, "store files or directories as documents, without duplicates", ADD_EPILOG)
+    add.add_argument("paths", metavar="PATH", nargs="*", help="file or directory, at or below a root of the kernel")
+    add.add_argument("--name", metavar="NAME", help="store the text on stdin under this name instead")
+    add.add_argument("--collection", metavar="NAME", help="put them into this collection")
+    add.add_argument("--tag", metavar="TAG", dest="tags", action="append", help="add this tag; may be repeated")
+    add.add_argument("--meta", metavar="KEY=VALUE", dest="metadata", action="append", help="metadata; may be repeated")
+    add.add_argument("--include", metavar="GLOB", action="append", help="only these files of a directory")
+    add.add_argument("--exclude", metavar="GLOB", action="append", help="not these files of a directory")
+    add.add_argument("--no-ignore", action="store_true", help="include files that .gitignore and .ignore exclude")
+    add.add_argument("--label", metavar="TEXT", dest="snapshot_label", help="name of the snapshot of a directory")
+
+    ls = command("ls", run_ls, "list stored documents")
+    ls.add_argument("path", metavar="PATH", nargs="?", help="only those at or below this path, or matching this glob")
+    orders = ("name", "size", "created", "modified", "indexed")
+    ls.add_argument("--sort", dest="sort_by", choices=orders, default="name", help="order (default: name)")
+    ls.add_argument("--reverse", action="store_true", help="in reverse order")
+    ls.add_argument("--limit", metavar="N", type=int, help="maximum number of documents")
+    ls.add_argument("--paths", action="store_true", help="only paths, one per line")
+
+    cat = command("cat", run_cat, "write stored documents to stdout, byte for byte")
+    cat.add_argument("documents", metavar="DOCUMENT", nargs="+", help="name, path, or hash (at least 8 digits)")
+
+    grep = command("grep", run_grep, "search stored documents with a regular expression", GREP_EPILOG)
+    grep.add_argument("pattern", metavar="PATTERN", help="a regular expression")
+    grep.add_argument("paths", metavar="PATH", nargs="*", help="only these documents, folders or globs")
+    grep.add_argument("-i", "--ignore-case", action="store_true", help="upper and lower case are the same")
+    grep.add_argument("-w", "--word", action="store_true", help="whole words only")
+    grep.add_argument("-F", "--fixed", dest="literal", action="store_true", help="PATTERN is plain text")
+    grep.add_argument("-c", "--count", action="store_true", help="only the number of matching lines per document")
+    grep.add_argument("-l", "--files-with-matches", action="store_true", help="only paths")
+    grep.add_argument("-C", "--context", metavar="N", type=int, default=0, help="lines around each match")
+    grep.add_argument("-m", "--max-count", metavar="N", type=int, default=0, help="maximum matches per document")
+
+    restore = command("restore", run_restore, "write the files of a snapshot or a collection to a directory")
+    target = "at or below a root of the kernel; nothing is written elsewhere"
+    restore.add_argument("output_directory", metavar="DIR", help=target)
+    restore.add_argument("--snapshot", metavar="ID", dest="snapshot_id", help="an id from `linckia snapshots`")
+    restore.add_argument("--collection", metavar="NAME", help="the latest version of all documents in this collection")
+    restore.add_argument("--overwrite", action="store_true", help="replace files that exist")
+    restore.add_argument("--dry-run", action="store_true", help="only report what would be written")
+    for pattern, what in (("include", "only these files"), ("exclude", "not these files")):
+        restore.add_argument(f"--{pattern}", metavar="GLOB", dest=f"{pattern}_patterns", action="append", help=what)
+
+    snapshots = command("snapshots", run_snapshots, "list the snapshots that `add` made of directories")
+    snapshots.add_argument("--limit", metavar="N", type=int, help="maximum number of snapshots")
+    for one in (ls, grep):
+        one.add_argument("--collection", metavar="NAME", help="only in this collection")
+        one.add_argument("--extension", metavar="EXT", help="only with this extension")
+        one.add_argument("--tag", metavar="TAG", dest="tags", action="append", help="with this tag; may be repeated")
+    add_json(add, ls, cat, grep, restore, snapshots)
+
+
+def run_add(arguments: argparse.Namespace) -> int:
     """Store files, directories, or stdin under a name. Exit code 1 if a file could not be read."""
     answers: list[JsonObject] = []
     with connect(arguments) as client:
@@ -86,7 +148,7 @@ def added(answer: JsonObject, took_s: float) -> str:
     return f"{text}\nsnapshot {answer['snapshot_id']}"
 
 
-def ls(arguments: argparse.Namespace) -> int:
+def run_ls(arguments: argparse.Namespace) -> int:
     """List documents, page by page."""
     params = params_of(arguments, "reverse", "limit", "paths") | {"limit": PAGE}
     if arguments.reverse:
@@ -121,7 +183,7 @@ def moment(time: str) -> str:
     return time[:19].replace("T", " ")
 
 
-def cat(arguments: argparse.Namespace) -> int:
+def run_cat(arguments: argparse.Namespace) -> int:
     """Write the bytes of documents to stdout, piece by piece; each is given by hash, name or path."""
     with connect(arguments) as client:
         for wanted in arguments.documents:
@@ -165,7 +227,7 @@ def _found(client: Client, wanted: str) -> JsonObject:
             raise by_name from None
 
 
-def grep(arguments: argparse.Namespace) -> int:
+def run_grep(arguments: argparse.Namespace) -> int:
     """Print matching lines as grep does. Exit code 1 if nothing matches."""
     params = params_of(arguments, *(() if arguments.paths else ("paths",))) | {"limit": PAGE}
     answers: list[JsonObject] = []
@@ -209,7 +271,7 @@ class _Lines:
         say([(path, "magenta"), (numbered, "green"), mark, text])
 
 
-def restore(arguments: argparse.Namespace) -> int:
+def run_restore(arguments: argparse.Namespace) -> int:
     """Write a snapshot or a collection below a directory. Exit code 1 if a file was skipped."""
     if (arguments.snapshot_id is None) == (arguments.collection is None):
         raise Usage("give a SNAPSHOT (`linckia snapshots` lists them) with --snapshot, or --collection NAME")
@@ -229,7 +291,7 @@ def restore(arguments: argparse.Namespace) -> int:
     return 1 if answer["skipped"] else 0
 
 
-def snapshots(arguments: argparse.Namespace) -> int:
+def run_snapshots(arguments: argparse.Namespace) -> int:
     """List the snapshots, latest first."""
     with connect(arguments) as client:
         answer = patiently(client, "documents_list_snapshots", params_of(arguments))

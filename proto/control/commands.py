@@ -1,0 +1,32 @@
+"""What modules of commands share: how commands are declared, and how they fail.
+
+The commands of a service are in its `commands.py`, whose function `add` declares them; the kernel finds the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Protocol
+
+Run = Callable[[argparse.Namespace], int]
+"""Runs a command, and returns its exit code. Raises Usage, Failed, ControlError, OSError."""
+
+
+class Usage(Exception):
+    """The command cannot be run as written; the message says what would be right."""
+
+
+class Failed(Exception):
+    """The command could not do what was asked; the message says why and what to do."""
+
+
+class AddCommand(Protocol):
+    """Declares a command, and returns its parser, to which options are added."""
+
+    def __call__(self, name: str, run: Run, help: str, epilog: str = "") -> argparse.ArgumentParser: ...
+
+
+def add_json(*parsers: argparse.ArgumentParser, help: str = "everything, as JSON") -> None:
+    for parser in parsers:
+        parser.add_argument("--json", action="store_true", help=help)
