@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from kernel import VERSION
 from kernel.cli import EXIT_USAGE, later
-from kernel.cli.mcp_parser import CLIENTS, TAKES_SERVER, add_mcp, add_wrap
+from kernel.cli.servers.options import CLIENTS, TAKES_SERVER, add_mcp, add_wrap
 from proto.control.address import default_data_dir
 from proto.control.commands import AddCommand, Run, add_json
 from proto.names import module
@@ -326,7 +326,7 @@ examples:
 
 
 def _backups(command: AddCommand) -> None:
-    backup = command("backup", later("backup.backup"), "save all stored data, as of one moment", BACKUP_EPILOG)
+    backup = command("backup", later("care.backup.backup"), "save all stored data, as of one moment", BACKUP_EPILOG)
     target_help = "a folder of snapshots, or FILE.tar (default: `to` in [backup] of the settings)"
     backup.add_argument("target", metavar="TARGET", nargs="?", help=target_help)
     backup.add_argument("--list", action="store_true", help="list the snapshots in TARGET")
@@ -334,7 +334,7 @@ def _backups(command: AddCommand) -> None:
     backup.add_argument("--background", action="store_true", help=argparse.SUPPRESS)
     add_json(backup)
     restore = command(
-        "restore-backup", later("backup.restore_backup"), "restore a data directory from a backup", RESTORE_EPILOG
+        "restore-backup", later("care.backup.restore_backup"), "restore a data directory from a backup", RESTORE_EPILOG
     )
     restore.add_argument("source", metavar="SOURCE", help="a folder of snapshots, or FILE.tar")
     restore.add_argument("--at", metavar="SNAPSHOT", help="snapshot id, or its beginning (default: the newest)")
@@ -405,7 +405,7 @@ The change is shown first and confirmed. A copy of the old file is kept beside i
 def _clients(command: AddCommand) -> None:
     client = command(
         "install-client",
-        later("install_client.install_client"),
+        later("clients.install_client.install_client"),
         "enter Linckia in an MCP client's settings",
         INSTALL_EPILOG,
     )
@@ -421,7 +421,7 @@ def _clients(command: AddCommand) -> None:
 
 
 def _machine(command: AddCommand) -> None:
-    doctor = command("doctor", later("doctor.doctor"), "check what this machine provides and lacks, with remedies")
+    doctor = command("doctor", later("care.doctor.doctor"), "check what this machine provides and lacks, with remedies")
     add_json(doctor, help="as JSON")
     verify = "also read every stored document and compare it with its hash"
     doctor.add_argument("--verify", action="store_true", help=verify)

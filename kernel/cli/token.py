@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from kernel.cli.mcp_settings import mounts
+from kernel.cli.servers.tables import mounts
 from kernel.configure import token_editing, tokens
 from kernel.configure.config import load
 from kernel.configure.settings import ConfigError, Flags

@@ -16,7 +16,7 @@ from typing import Any, Final
 from kernel.cli.status import STYLES, memory
 from proto.control.client import Client, ControlError
 from proto.control.commands import Failed, Usage
-from proto.control.terminal import Cell, connect, counted, duration, escaped, fitted, styled_lines
+from proto.control.terminal import Cell, columns_that_fit, connect, counted, cut, duration, escaped, styled_lines
 from proto.json_types import JsonObject
 
 HEADERS: Final = ("SERVICE", "STATE", "CPU", "MEMORY", "CALLS/S", "P50", "P99", "BUSY", "DEATHS", "UP", "NOTE")
@@ -71,6 +71,18 @@ class View:
         if names and step:
             self.selected = names[min(len(names) - 1, max(0, place + step))]
         return True
+
+
+def fitted(
+    headers: Sequence[str], rows: Sequence[Sequence[Cell]], width: int, drop: Sequence[str] = ()
+) -> tuple[list[str], list[list[Cell]]]:
+    """Fit a table into `width` characters: columns in `drop` are left out, the first one first, until the rest fits.
+
+    The last column may be shortened to `MIN_LAST` characters. The first column has the names and is never shortened.
+    """
+    kept, room = columns_that_fit(headers, rows, width, drop)
+    shown = [[*(row[column] for column in kept[:-1]), cut(row[kept[-1]], room)] for row in rows]
+    return [headers[column] for column in kept], shown
 
 
 def top(arguments: argparse.Namespace) -> int:

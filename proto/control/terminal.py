@@ -176,19 +176,7 @@ def plain(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     )
 
 
-def fitted(
-    headers: Sequence[str], rows: Sequence[Sequence[Cell]], width: int, drop: Sequence[str] = ()
-) -> tuple[list[str], list[list[Cell]]]:
-    """Fit a table into `width` characters: columns in `drop` are left out, the first one first, until the rest fits.
-
-    The last column may be shortened to `MIN_LAST` characters. The first column has the names and is never shortened.
-    """
-    kept, room = _columns(headers, rows, width, drop)
-    shown = [[*(row[column] for column in kept[:-1]), _cut(row[kept[-1]], room)] for row in rows]
-    return [headers[column] for column in kept], shown
-
-
-def _columns(
+def columns_that_fit(
     headers: Sequence[str], rows: Sequence[Sequence[Cell]], width: int, drop: Sequence[str]
 ) -> tuple[list[int], int]:
     """Return the columns that fit, and the room for the last one."""
@@ -208,12 +196,12 @@ def _text(cell: Cell) -> str:
     return cell if isinstance(cell, str) else cell[0]
 
 
-def _cut(cell: Cell, room: int) -> Cell:
+def cut(cell: Cell, room: int) -> Cell:
     text = _text(cell)
     if len(text) <= room:
         return cell
-    cut = f"{text[: max(0, room - 1)]}…"
-    return cut if isinstance(cell, str) else (cut, cell[1])
+    shortened = f"{text[: max(0, room - 1)]}…"
+    return shortened if isinstance(cell, str) else (shortened, cell[1])
 
 
 def show_answer(
@@ -237,12 +225,12 @@ def show_table(
         say(*plain(headers, rows).split("\n"))
         return
     rows = [[_styled(escaped(_text(cell)), cell) for cell in row] for row in rows]
-    kept, room = _columns(headers, rows, shutil.get_terminal_size().columns, drop)
+    kept, room = columns_that_fit(headers, rows, shutil.get_terminal_size().columns, drop)
     shown: list[list[Cell]] = []
     for row in rows:
         *cells, last = (row[column] for column in kept)
         if one_line:
-            shown.append([*cells, _cut(last, room)])
+            shown.append([*cells, cut(last, room)])
             continue
         pieces = textwrap.wrap(_text(last), max(room, 1), break_long_words=False, break_on_hyphens=False) or [""]
         shown.append([*cells, _styled(pieces[0], last)])

@@ -14,8 +14,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from kernel.cli.findings import Verdict
-from kernel.cli.repair import repaired
+from kernel.cli.care.findings import Verdict
+from kernel.cli.care.repair import repaired
 from proto.backup import Made
 from services.shared import zstd
 from tests.system.running import RunningKernel

@@ -15,9 +15,9 @@ import pytest
 import trio
 
 from kernel.chronicle.audit import Audit, AuditEntry, entries, files_of, now, path_of
-from kernel.cli import doctor
 from kernel.cli.__main__ import main
 from kernel.cli.audit import in_words
+from kernel.cli.care import doctor
 from kernel.configure.settings import AuditSettings
 from tests.waiting import until
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+from kernel.cli.care.exposure import require_out_of_reach
 from kernel.cli.carry.files import batched, by_next, by_offset, declared, line, listed, write
-from kernel.cli.exposure import require_out_of_reach
 from proto.control.client import CallFailed, Client
 from proto.control.commands import Failed
 from proto.control.terminal import complain, connect, patiently, say

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kernel.cli.backup import restore_backup
+from kernel.cli.care.backup import restore_backup
 from kernel.configure import data_format
 from proto.backup import BackupFailed, File, Manifest
 from services.backup import beneath, target

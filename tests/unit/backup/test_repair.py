@@ -8,8 +8,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from kernel.cli.findings import Finding, Verdict
-from kernel.cli.repair import repaired
+from kernel.cli.care.findings import Finding, Verdict
+from kernel.cli.care.repair import repaired
 from proto.control.address import hold
 from tests.unit.backup import writing
 from tests.unit.backup.writing import backup

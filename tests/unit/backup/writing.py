@@ -11,7 +11,7 @@ from pathlib import Path
 
 import apsw
 
-from kernel.cli.backup import without_kernel
+from kernel.cli.care.backup import without_kernel
 from kernel.configure.data_format import program
 from proto.backup import Backups, Made, Manifest
 from services import backup as service

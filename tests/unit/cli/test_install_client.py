@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kernel.cli.__main__ import main
-from kernel.cli.client_places import settings_file
-from kernel.cli.install_client import BACKUP_ENDING, FORMATS
-from kernel.cli.mcp_parser import CLIENTS
+from kernel.cli.clients.install_client import BACKUP_ENDING, FORMATS
+from kernel.cli.clients.places import settings_file
+from kernel.cli.servers.options import CLIENTS
 from kernel.configure.client_files import plain_json, servers_in
 
 EARLIER = {

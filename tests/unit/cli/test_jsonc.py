@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel.cli.jsonc import NotJson, member_at, with_member, without_member
+from kernel.cli.clients.jsonc import NotJson, member_at, with_member, without_member
 from kernel.configure.client_files import plain_json
 
 ENTRY = {"command": "/opt/linckia", "args": ["stdio", "/home/me/nötes"]}

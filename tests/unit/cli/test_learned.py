@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernel.cli.learned import Attempt, Needs, needs_of, problem
+from kernel.cli.servers.learned import Attempt, Needs, needs_of, problem
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from kernel.cli import mcp_test
 from kernel.cli.__main__ import main
-from kernel.cli.mcp_settings import mounts
+from kernel.cli.servers import testing
+from kernel.cli.servers.tables import mounts
 from kernel.cli.settings_file import REMOVED, edited
 from proto.host import log_lines
 
@@ -193,11 +193,11 @@ def test_tokens_may_be_for_the_surface_of_a_server(data: Path, capsys: pytest.Ca
 
 def test_lines_that_a_server_logged_as_json_are_its_own() -> None:
     ours = log_lines.line("info", "linckia.service", "confined", 1.0)
-    assert mcp_test.is_ours(ours)
-    assert mcp_test.is_ours("  | Traceback (most recent call last):")
+    assert testing.is_ours(ours)
+    assert testing.is_ours("  | Traceback (most recent call last):")
     for line in (
         '{"time": "12:00", "level": "error", "message": "no API key"}',
         log_lines.line("error", "app", "x", 1.0),
         "plain",
     ):
-        assert not mcp_test.is_ours(line)
+        assert not testing.is_ours(line)

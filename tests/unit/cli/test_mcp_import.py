@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from kernel.cli import mcp_import, mcp_settings
 from kernel.cli.__main__ import main
-from kernel.cli.client_places import places
-from kernel.cli.mcp_settings import mounts
+from kernel.cli.clients.places import places
+from kernel.cli.servers import importing
+from kernel.cli.servers import tables as mount_tables
+from kernel.cli.servers.tables import mounts
 from proto.mounts import settings_of
 from services.mounts.process.environment import Secrets, command_of
 
@@ -320,13 +321,13 @@ def test_a_projects_server_is_added_only_if_the_user_agrees(
     changed_after: list[int] = []
     stdin = Terminal(answers)
     monkeypatch.setattr(sys, "stdin", stdin)
-    change = mcp_settings.change
+    change = mount_tables.change
 
     def noted(*given: Any) -> object:
         changed_after.append(stdin.tell())
         return change(*given)
 
-    monkeypatch.setattr(mcp_import, "change", noted)
+    monkeypatch.setattr(importing, "change", noted)
     out, _ = run(capsys, "--project")
     assert sorted(tables(home)) == ["good", "mine"]
     # Nothing was started before the last answer.

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from kernel.cli import doctor, mcp
-from kernel.cli.findings import Verdict
+from kernel.cli.care import doctor
+from kernel.cli.care.findings import Verdict
+from kernel.cli.servers import mcp
 from proto.wire.launch import FREE_ATTRIBUTES, NO_ATTRIBUTES, NO_SIGNAL_SCOPE
 
 

@@ -14,7 +14,7 @@ import trio.testing
 
 from kernel.cli import status
 from kernel.cli.__main__ import main
-from kernel.cli.doctor import examine
+from kernel.cli.care.doctor import examine
 from kernel.configure import tokens
 from kernel.configure.token_editing import expiry
 from proto.grants import Token
@@ -118,7 +118,7 @@ def test_files_that_are_damaged_are_named_with_the_remedy(data: Path) -> None:
 def test_doctor_names_a_token_that_is_off_and_tokens_that_never_expire(
     capsys: pytest.CaptureFixture[str], data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernel.cli.doctor._torch", lambda: iter(()))
+    monkeypatch.setattr("kernel.cli.care.doctor._torch", lambda: iter(()))
     run(capsys, "create", "forever")
     monkeypatch.setenv("LINCKIA_TOKEN", "off")
     found = [(finding.what, finding.found) for finding in examine(data)]

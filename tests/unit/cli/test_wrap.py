@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from kernel.cli import wrap
-from kernel.cli.mcp_settings import mounts, written
 from kernel.cli.parser import build_parser
+from kernel.cli.servers import wrap
+from kernel.cli.servers.tables import mounts, written
 from proto.control.commands import Usage
 from proto.mounts import is_name
 

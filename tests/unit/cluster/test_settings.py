@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kernel.cli import doctor, status
-from kernel.cli.findings import Verdict
+from kernel.cli import status
+from kernel.cli.care import doctor
+from kernel.cli.care.findings import Verdict
 from kernel.configure import catalog, config
 from kernel.configure.settings import ClusterSettings, ConfigError, Flags
 from proto.host import extras

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from kernel.cli import doctor
+from kernel.cli.care import doctor
 from proto import grants
 from proto.errors import Executed, OperationError, Unavailable
 from proto.grants import Grant

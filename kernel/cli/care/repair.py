@@ -15,7 +15,7 @@ from pathlib import Path
 
 import apsw
 
-from kernel.cli.findings import Finding, Verdict
+from kernel.cli.care.findings import Finding, Verdict
 from kernel.configure import data_format
 from proto.backup import known
 from proto.control.address import CannotHold, locked

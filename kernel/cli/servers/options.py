@@ -34,7 +34,10 @@ Clients that wrap the same command in the same folder share one server, unless -
 def add_mcp(command: AddCommand) -> None:
     """Add `linckia mcp`."""
     mcp = command(
-        "mcp", later("mcp.mcp"), "mount other MCP servers: supervised, restarted, and shared by all clients", MCP_EPILOG
+        "mcp",
+        later("servers.mcp.mcp"),
+        "mount other MCP servers: supervised, restarted, and shared by all clients",
+        MCP_EPILOG,
     )
     actions = mcp.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
 
@@ -97,7 +100,7 @@ def _add_no_confine(parser: argparse.ArgumentParser) -> None:
 def add_wrap(command: AddCommand) -> None:
     """Add `linckia wrap`."""
     summary = "serve another MCP server, supervised, on stdin and stdout; for an MCP client's configuration"
-    wrap = command("wrap", later("wrap.wrap"), summary, WRAP_EPILOG)
+    wrap = command("wrap", later("servers.wrap.wrap"), summary, WRAP_EPILOG)
     wrap.add_argument("--name", metavar="NAME", help="name of the server (default: made from its command)")
     _server_options(wrap)
 

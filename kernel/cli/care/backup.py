@@ -13,7 +13,7 @@ from typing import cast
 
 import msgspec
 
-from kernel.cli.exposure import require_out_of_reach
+from kernel.cli.care.exposure import require_out_of_reach
 from kernel.configure.config import FILE_NAMES, load
 from kernel.configure.data_format import program
 from kernel.configure.settings import BackupSettings, ConfigError, Flags, from_file

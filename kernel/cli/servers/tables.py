@@ -11,7 +11,7 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kernel.cli.secret_files import FOLDER, has_secret, secrets_of
+from kernel.cli.servers.secret_files import FOLDER, has_secret, secrets_of
 from kernel.cli.settings_file import REMOVED, SettingsFile, edited
 from kernel.configure.config import load
 from kernel.configure.mount_settings import has_variables, is_variable

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernel.cli.mcp_settings import flags_for
+from kernel.cli.servers.tables import flags_for
 from kernel.cli.settings_file import SettingsFile, edited
 from kernel.cli.stdio import SERVE
 from kernel.configure.config import load

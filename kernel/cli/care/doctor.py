@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kernel import VERSION
-from kernel.cli.findings import Finding, Verdict
+from kernel.cli.care.findings import Finding, Verdict
 from kernel.cli.status import backup
 from kernel.configure import tokens, users
 from kernel.configure.config import load
@@ -68,7 +68,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     if arguments.verify:
         findings += verified(data_dir)
     if arguments.repair:
-        from kernel.cli.repair import repaired  # imports SQLite, which no other check needs
+        from kernel.cli.care.repair import repaired  # imports SQLite, which no other check needs
 
         findings += repaired(data_dir)
     rows = [

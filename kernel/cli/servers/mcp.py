@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from kernel.cli import logs as service_logs
-from kernel.cli.mcp_import import import_servers
-from kernel.cli.mcp_settings import change, known, mounts, reload, remove, server_of, table_of, written
-from kernel.cli.mcp_test import tested
+from kernel.cli.servers.importing import import_servers
+from kernel.cli.servers.tables import change, known, mounts, reload, remove, server_of, table_of, written
+from kernel.cli.servers.testing import tested
 from kernel.configure.mount_settings import problem_of
 from proto.control.client import CallFailed, Client, NoKernel
 from proto.control.commands import Failed, Usage
@@ -67,7 +67,7 @@ def _test(arguments: argparse.Namespace, data_dir: Path) -> int:
     if name not in there and name in written(data_dir):
         raise Usage(f"{name} is disabled; `linckia mcp enable {name}` enables it")
     if arguments.learn:
-        from kernel.cli.mcp_learn import learn
+        from kernel.cli.servers.learning import learn
 
         return learn(arguments, data_dir, name)
     tested(data_dir, name, there.get(name, {}))

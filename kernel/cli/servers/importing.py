@@ -18,9 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from kernel.cli.client_places import Found, Place, places, servers
-from kernel.cli.mcp_settings import change, mounts, server_of, written
-from kernel.cli.secret_files import resolved, store_secrets, without_secrets
+from kernel.cli.clients.places import Found, Place, places, servers
+from kernel.cli.servers.secret_files import resolved, store_secrets, without_secrets
+from kernel.cli.servers.tables import change, mounts, server_of, written
 from kernel.configure.client_files import Variables, mount_name, names_variable, service_name, table_of
 from kernel.configure.mount_settings import files_of, variables_of, with_real_paths
 from kernel.configure.settings import ConfigError

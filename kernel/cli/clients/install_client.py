@@ -20,9 +20,9 @@ from pathlib import Path
 
 import msgspec
 
-from kernel.cli.client_places import settings_file
-from kernel.cli.exposure import require_out_of_reach
-from kernel.cli.jsonc import NotJson, member_at, with_member, without_member
+from kernel.cli.care.exposure import require_out_of_reach
+from kernel.cli.clients.jsonc import NotJson, member_at, with_member, without_member
+from kernel.cli.clients.places import settings_file
 from kernel.cli.stdio import real_root
 from kernel.configure import tokens
 from proto.control.address import find_data_dir

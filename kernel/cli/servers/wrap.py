@@ -123,7 +123,7 @@ def _started(data_dir: Path, name: str, session: argparse.Namespace) -> Client:
     Its tools are not known yet, and its clients list them only once. A server that does not start is the
     session's to report. Raises Failed, Usage, ControlError.
     """
-    from kernel.cli.mcp_test import offered_by, start_timeout_of
+    from kernel.cli.servers.testing import offered_by, start_timeout_of
 
     client, _ = join(data_dir, [], session, lambda client, timeout_s: client.call("kernel_status", {}))
     with contextlib.suppress(CallFailed):
@@ -229,7 +229,7 @@ def _environments(data_dir: Path, name: str) -> list[Path]:
 
 def _store_environment(data_dir: Path, name: str, arguments: argparse.Namespace, variables: Mapping[str, str]) -> None:
     """Write the files with the environment of a server that is in the settings. Raises OSError."""
-    from kernel.cli.secret_files import store_secrets, without_secrets
+    from kernel.cli.servers.secret_files import store_secrets, without_secrets
 
     given = dict(each.partition("=")[::2] for each in arguments.env or ())
     store_secrets(data_dir, without_secrets(name, {"env": {**variables, **given}})[1])
@@ -257,8 +257,8 @@ def _is_free(mark: Path) -> bool:
 
 def _add(data_dir: Path, name: str, arguments: argparse.Namespace, environment: Mapping[str, str]) -> None:
     """Add the server to the settings, and forget those that nobody has wrapped for long. Raises Failed, Usage."""
-    from kernel.cli.mcp_settings import change, secret_files, table_of, written
-    from kernel.cli.secret_files import store_secrets, without_secrets
+    from kernel.cli.servers.secret_files import store_secrets, without_secrets
+    from kernel.cli.servers.tables import change, secret_files, table_of, written
     from kernel.cli.settings_file import REMOVED
 
     arguments.cwd = str(_folder(arguments))
@@ -292,7 +292,7 @@ def _is_old(mark: Path) -> bool:
 
 
 def _reload(data_dir: Path) -> None:
-    from kernel.cli.mcp_settings import reload
+    from kernel.cli.servers.tables import reload
 
     with contextlib.suppress(ControlError):
         reload(data_dir)

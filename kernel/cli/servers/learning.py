@@ -18,9 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from kernel.cli.learned import Attempt, Needs, needs_of
-from kernel.cli.mcp_settings import change, mounts, written
-from kernel.cli.mcp_test import denied_by, last_words, offered_by, start_timeout_of, summary, temporary_kernel
+from kernel.cli.servers.learned import Attempt, Needs, needs_of
+from kernel.cli.servers.tables import change, mounts, written
+from kernel.cli.servers.testing import denied_by, last_words, offered_by, start_timeout_of, summary, temporary_kernel
 from kernel.cli.settings_file import edited
 from proto.control.client import CallFailed, Client
 from proto.control.commands import Failed, Usage

@@ -1,0 +1,1 @@
+"""`linckia install-client`: the settings of MCP clients."""

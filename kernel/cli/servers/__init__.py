@@ -1,0 +1,1 @@
+"""`linckia mcp` and `linckia wrap`: the MCP servers that Linckia mounts."""
