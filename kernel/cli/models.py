@@ -40,7 +40,7 @@ from proto.host.models import (
     known,
     packaged,
 )
-from proto.json_types import JsonObject
+from proto.ops.kernel import KernelRestart, KernelStatusParams, ServiceStatus
 
 WANTED = ("*.json", "*.safetensors")
 UNWANTED = ("onnx/*", "openvino/*", "[!0-9]*/*.safetensors")
@@ -255,13 +255,13 @@ def _restart(data_dir: Path, service: str) -> None:
         before = _state(client, service)
         with contextlib.suppress(CallFailed):
             # The call waits until the service has started, or for a minute; the loop below sees the result earlier.
-            client.call("kernel_restart", {"service": service}, timeout_s=_RESTARTS_S)
+            client.call(KernelRestart(service=service), timeout_s=_RESTARTS_S)
         give_up_at = time.monotonic() + _LOADS_S
         while time.monotonic() < give_up_at:
             now = _state(client, service)
             if _crashes(now) > _crashes(before):
-                raise Failed(f"{service} cannot start with it ({now['last_death']}); see `linckia logs {service}`")
-            if now["state"] == "ready" and now["generation"] > before["generation"]:
+                raise Failed(f"{service} cannot start with it ({now.last_death}); see `linckia logs {service}`")
+            if now.state == "ready" and now.generation > before.generation:
                 return
             time.sleep(_POLL_S)
     raise Failed(f"{service} has not loaded it within {_LOADS_S:.0f} s")
@@ -273,16 +273,15 @@ def _cut_anew(data_dir: Path) -> None:
         for entry in ENTRIES:
             if EMBEDDER in entry.manifest.told_settings.values():
                 with contextlib.suppress(CallFailed):
-                    client.call("kernel_restart", {"service": entry.service}, timeout_s=_RESTARTS_S)
+                    client.call(KernelRestart(service=entry.service), timeout_s=_RESTARTS_S)
 
 
-def _crashes(state: JsonObject) -> int:
-    return sum(count for cause, count in state["deaths"].items() if cause != "stopped")
+def _crashes(state: ServiceStatus) -> int:
+    return sum(count for cause, count in state.deaths.items() if cause != "stopped")
 
 
-def _state(client: Client, service: str) -> JsonObject:
-    status: JsonObject = client.call("kernel_status", {})
-    return next(each for each in status["services"] if each["name"] == service)
+def _state(client: Client, service: str) -> ServiceStatus:
+    return next(each for each in client.call(KernelStatusParams()).services if each.name == service)
 
 
 def _service_of(name: str) -> tuple[str, str]:

@@ -22,12 +22,16 @@ def call(arguments: argparse.Namespace) -> int:
     """Print the result on stdout as JSON, and progress on stderr; or the id of a task. Raises Usage, ControlError."""
     params = _params(arguments.params)
     if arguments.task:
+        from proto.ops.tasks import TaskStart
+
         with connect(arguments) as client:
-            asked = {"operation": arguments.name, "arguments": params}
-            say(client.call("task_start", asked, timeout_s=arguments.timeout, key=arguments.key)["id"])
+            asked = TaskStart(operation=arguments.name, arguments=params)
+            say(client.call(asked, timeout_s=arguments.timeout, key=arguments.key).id)
         return 0
     with connect(arguments) as client, Bars(arguments.name) as show:
-        result = client.call(arguments.name, params, timeout_s=arguments.timeout, on_progress=show, key=arguments.key)
+        result = client.call_named(
+            arguments.name, params, timeout_s=arguments.timeout, on_progress=show, key=arguments.key
+        )
     show_json(result)
     return 0
 
@@ -54,12 +58,15 @@ def _params(text: str) -> JsonObject:
 
 def _operate(arguments: argparse.Namespace) -> int:
     """Call the kernel operation named like the command, for one service. Raises ControlError."""
+    from proto.ops.kernel import KernelRestart, KernelStart, KernelStop
+
+    asked = {"restart": KernelRestart, "start": KernelStart, "stop": KernelStop}[arguments.command]
     with connect(arguments) as client:
-        result: JsonObject = client.call(f"kernel_{arguments.command}", {"service": arguments.service})
+        result = client.call(asked(service=arguments.service))
     if arguments.json:
         show_json(result)
     else:
-        say(result["message"])
+        say(result.message)
     return 0
 
 
@@ -70,8 +77,10 @@ def stop(arguments: argparse.Namespace) -> int:
     """Stop a service, or the kernel. Raises ControlError, Failed."""
     if arguments.service:
         return _operate(arguments)
+    from proto.ops.kernel import KernelShutdown
+
     with connect(arguments) as client:
-        client.call("kernel_shutdown", {})
+        client.call(KernelShutdown())
     give_up_at = time.monotonic() + END_TIMEOUT_S
     while time.monotonic() < give_up_at:
         try:

@@ -7,7 +7,6 @@ what comes back. Nothing is kept elsewhere, so after any interruption the next c
 from __future__ import annotations
 
 import argparse
-import base64
 import contextlib
 import os
 import subprocess
@@ -15,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -26,8 +25,10 @@ from proto.control.commands import Failed, Usage
 from proto.control.terminal import Bars, OnProgress, connect, counted, patiently, say
 from proto.host import extras
 from proto.host.environment import environment
-from proto.json_types import JsonObject
 from proto.names import module
+from proto.operation import Params
+from proto.ops.embed import EmbedModelParams
+from proto.ops.retrieve import Outbox, RetrieveOutboxes, RetrieveSettle, RetrieveWaiting, SettledItem, WaitingItem
 from proto.wire.cluster import (
     LENGTH_BYTES,
     Connected,
@@ -40,6 +41,8 @@ from proto.wire.cluster import (
     ToEmbedding,
     Vectors,
 )
+
+R = TypeVar("R")
 
 MODULE = module("services.cluster.reembed")
 WORKER = module("services.embed.bulk")
@@ -68,23 +71,22 @@ class _Kernel:
         self._arguments = arguments
         self._client: Client | None = connect(arguments)
 
-    def call(self, name: str, params: JsonObject) -> JsonObject:
+    def call(self, params: Params[R]) -> R:
         """Raises CallFailed, ControlError."""
         give_up_at = time.monotonic() + PATIENCE_S
         while True:
             try:
                 if self._client is None:
                     self._client = connect(self._arguments)
-                return patiently(self._client, name, params, patience_s=PATIENCE_S)
+                return patiently(self._client, params, patience_s=PATIENCE_S)
             except (KernelGone, NoKernel):
                 self.close()
                 if time.monotonic() > give_up_at:
                     raise
                 time.sleep(AGAIN_S)
 
-    def outboxes(self, collection: str) -> list[JsonObject]:
-        found: list[JsonObject] = self.call("retrieve_outboxes", {"collection": collection})["outboxes"]
-        return found
+    def outboxes(self, collection: str) -> list[Outbox]:
+        return self.call(RetrieveOutboxes(collection=collection)).outboxes
 
     def close(self) -> None:
         if self._client is not None:
@@ -100,14 +102,12 @@ def reembed(arguments: argparse.Namespace) -> int:
             made = _on_cluster(arguments, kernel, collection, show)
         else:
             made = _here(kernel, collection, show)
-        left = [outbox for outbox in kernel.outboxes(collection) if outbox["waiting"]]
+        left = [outbox for outbox in kernel.outboxes(collection) if outbox.waiting]
     where = " on the cluster" if arguments.cluster else ""
     say(f"{counted(made, 'vector')} made{where}" if made else "no vectors were made")
     for outbox in left:
-        failed = (
-            f"; the model failed on {outbox['failed']:,} of them, which are tried again" if outbox["failed"] else ""
-        )
-        say(f"{outbox['collection']}: {counted(outbox['waiting'], 'item')} still waiting{failed}")
+        failed = f"; the model failed on {outbox.failed:,} of them, which are tried again" if outbox.failed else ""
+        say(f"{outbox.collection}: {counted(outbox.waiting, 'item')} still waiting{failed}")
     return 0
 
 
@@ -117,11 +117,11 @@ def _here(kernel: _Kernel, collection: str, show: OnProgress | None) -> int:
     while True:
         outboxes = kernel.outboxes(collection)
         for each in outboxes:
-            name, waiting = each["collection"], each["waiting"]
+            name, waiting = each.collection, each.waiting
             totals[name] = max(totals.get(name, 0), waiting)
-            _report(show, name, totals[name] - waiting, totals[name], each["trouble"])
-        if all(each["waiting"] <= each["failed"] for each in outboxes):
-            return sum(totals.values()) - sum(int(each["waiting"]) for each in outboxes)
+            _report(show, name, totals[name] - waiting, totals[name], each.trouble)
+        if all(each.waiting <= each.failed for each in outboxes):
+            return sum(totals.values()) - sum(each.waiting for each in outboxes)
         time.sleep(AGAIN_S)
 
 
@@ -133,17 +133,17 @@ def _report(show: OnProgress | None, name: str, done: int, total: int, said: str
 def _on_cluster(arguments: argparse.Namespace, kernel: _Kernel, collection: str, show: OnProgress | None) -> int:
     """Embed what waits on the cluster; return how many vectors were stored."""
     config = _config(arguments)
-    outboxes = [each for each in kernel.outboxes(collection) if each["waiting"]]
+    outboxes = [each for each in kernel.outboxes(collection) if each.waiting]
     if not outboxes:
         return 0
     # The same model here and there, or the vectors could not be compared.
-    fingerprint: str = kernel.call("embed_model", {})["fingerprint"]
+    fingerprint = kernel.call(EmbedModelParams()).fingerprint
     made = 0
     with _Helper(arguments.data_dir, msgspec.structs.replace(config, fingerprint=fingerprint)) as helper:
         for outbox in outboxes:
-            name, total = outbox["collection"], outbox["waiting"]
+            name, total = outbox.collection, outbox.waiting
             for window in _windows(kernel, name):
-                for vectors in helper.embedded([item["text"] for item in window]):
+                for vectors in helper.embedded([item.text for item in window]):
                     waiting = _settle(kernel, name, fingerprint, window, vectors)
                     made += len(vectors.indexes)
                     _report(show, name, total - waiting, total)
@@ -175,13 +175,13 @@ def _config(arguments: argparse.Namespace) -> Embedding:
     )
 
 
-def _windows(kernel: _Kernel, collection: str) -> Iterator[list[JsonObject]]:
+def _windows(kernel: _Kernel, collection: str) -> Iterator[list[WaitingItem]]:
     """Yield what waits, the newest items first, in lists of limited size."""
-    window: list[JsonObject] = []
+    window: list[WaitingItem] = []
     characters = 0
     for item in _items(kernel, collection):
         window.append(item)
-        characters += len(item["text"])
+        characters += len(item.text)
         if len(window) >= WINDOW_ITEMS or characters >= WINDOW_CHARACTERS:
             yield window
             window, characters = [], 0
@@ -189,25 +189,22 @@ def _windows(kernel: _Kernel, collection: str) -> Iterator[list[JsonObject]]:
         yield window
 
 
-def _items(kernel: _Kernel, collection: str) -> Iterator[JsonObject]:
-    params: JsonObject = {"collection": collection, "limit": PAGE_ITEMS}
-    while items := kernel.call("retrieve_waiting", params)["items"]:
+def _items(kernel: _Kernel, collection: str) -> Iterator[WaitingItem]:
+    asked = RetrieveWaiting(collection=collection, limit=PAGE_ITEMS)
+    while items := kernel.call(asked).items:
         yield from items
-        params["before"] = items[-1]["id"]
+        asked = msgspec.structs.replace(asked, before=items[-1].id)
 
 
-def _settle(kernel: _Kernel, collection: str, fingerprint: str, window: list[JsonObject], vectors: Vectors) -> int:
+def _settle(kernel: _Kernel, collection: str, fingerprint: str, window: list[WaitingItem], vectors: Vectors) -> int:
     """Store vectors; return how many items of the collection still wait."""
     waiting = 0
     for start in range(0, len(vectors.indexes), MAX_SETTLED):
         found = [window[index] for index in vectors.indexes[start : start + MAX_SETTLED]]
-        items = [{"id": item["id"], "hash": item["hash"]} for item in found]
-        joined = base64.b64encode(b"".join(vectors.vectors[start : start + MAX_SETTLED])).decode()
-        answer = kernel.call(
-            "retrieve_settle",
-            {"collection": collection, "fingerprint": fingerprint, "items": items, "vectors": joined},
-        )
-        waiting = answer["vectors_waiting"]
+        items = [SettledItem(id=item.id, hash=item.hash) for item in found]
+        joined = b"".join(vectors.vectors[start : start + MAX_SETTLED])
+        settle = RetrieveSettle(collection=collection, fingerprint=fingerprint, items=items, vectors=joined)
+        waiting = kernel.call(settle).vectors_waiting
     return waiting
 
 

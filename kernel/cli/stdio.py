@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kernel.cli import EXIT_HELD
 from proto.control.address import last_lines, log_dir
@@ -30,6 +30,8 @@ from proto.names import module
 if TYPE_CHECKING:
     import subprocess
     from types import FrameType
+
+R = TypeVar("R")
 
 SERVE = (sys.executable, "-P", "-m", module("kernel.cli"), "serve")
 """Command that starts a kernel if none runs."""
@@ -149,9 +151,9 @@ def join(
     data_dir: Path,
     roots: list[str],
     arguments: argparse.Namespace,
-    use: Callable[[Client, float], JsonObject],
+    use: Callable[[Client, float], R],
     patience_s: float = 0.0,
-) -> tuple[Client, JsonObject]:
+) -> tuple[Client, R]:
     """Return a connection to a kernel, and what `use`, called with the connection and a timeout, returned.
 
     A kernel is started if none appears within `patience_s`. Raises Failed, Usage, ControlError.

@@ -23,6 +23,7 @@ from proto.control.commands import Failed, Usage
 from proto.control.terminal import Cell, complain, say, show_answer, show_json
 from proto.grants import Token
 from proto.operation import SURFACES
+from proto.ops.kernel import KernelStatusParams, KernelTokensChanged
 
 _HEADERS = ("NAME", "SURFACES", "ROOTS", "MAY", "RATE", "CREATED", "EXPIRES")
 _DROP = ("CREATED", "RATE", "SURFACES", "ROOTS")
@@ -108,7 +109,7 @@ def _roots_in_force(data: str | None, data_dir: Path) -> list[str]:
     """Return the roots of the running kernel, or of the settings if none runs. Raises Usage, ControlError."""
     try:
         with Client(data_dir) as client:
-            return list(client.call("kernel_status", {})["roots"])
+            return client.call(KernelStatusParams()).roots
     except NoKernel:
         pass
     try:
@@ -124,10 +125,10 @@ def _take_up(data_dir: Path, arguments: argparse.Namespace) -> None:
     """Notify the running kernel, if there is one, of the change."""
     try:
         with Client(data_dir) as client:
-            done = client.call("kernel_tokens_changed", {"action": arguments.action, "name": arguments.name})
+            done = client.call(KernelTokensChanged(action=arguments.action, name=arguments.name))
     except NoKernel:
         return
     except ControlError as error:
         raise Failed(f"the change is stored, but the running kernel could not be notified: {error}") from None
-    if done["message"] != "in force":
-        complain(done["message"])
+    if done.message != "in force":
+        complain(done.message)

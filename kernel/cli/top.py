@@ -17,7 +17,7 @@ from kernel.cli.status import STYLES, memory
 from proto.control.client import Client, ControlError
 from proto.control.commands import Failed, Usage
 from proto.control.terminal import Cell, columns_that_fit, connect, counted, cut, duration, escaped, styled_lines
-from proto.json_types import JsonObject
+from proto.ops.observation import KernelOverview, Overview, ProcessFigures
 
 HEADERS: Final = ("SERVICE", "STATE", "CPU", "MEMORY", "CALLS/S", "P50", "P99", "BUSY", "DEATHS", "UP", "NOTE")
 DROP: Final = ("UP", "P50", "BUSY", "P99", "DEATHS", "NOTE", "CALLS/S", "MEMORY", "CPU")
@@ -25,13 +25,13 @@ DROP: Final = ("UP", "P50", "BUSY", "P99", "DEATHS", "NOTE", "CALLS/S", "MEMORY"
 
 FOOTER: Final = "sort: n name  m memory  c processor  r calls/s  d deaths   ↑↓ select   q quit"
 
-Value = Callable[[Mapping[str, Any]], Any]
+Value = Callable[[ProcessFigures], Any]
 
 ORDERS: Final[dict[str, tuple[str, Value]]] = {
-    "n": ("name", lambda each: each["name"]),
-    "m": ("memory", lambda each: -(each.get("pss_bytes") or each.get("rss_bytes") or 0)),
-    "c": ("processor", lambda each: -(each.get("cpu") or 0)),
-    "r": ("calls/s", lambda each: -(each.get("calls_per_s") or 0)),
+    "n": ("name", lambda each: each.name),
+    "m": ("memory", lambda each: -(each.pss_bytes or each.rss_bytes or 0)),
+    "c": ("processor", lambda each: -(each.cpu or 0)),
+    "r": ("calls/s", lambda each: -(each.calls_per_s or 0)),
     "d": ("deaths", lambda each: -_deaths(each)),
 }
 """Sort orders by their key: a name, and the value to sort by."""
@@ -51,11 +51,11 @@ class View:
     shown: int = field(default=1, init=False)
     """How many services the last screen had room for."""
 
-    def sorted(self, services: Sequence[JsonObject]) -> list[JsonObject]:
+    def sorted(self, services: Sequence[ProcessFigures]) -> list[ProcessFigures]:
         found = list(services) if not self.order else sorted(services, key=ORDERS[self.order][1])
         return found[::-1] if self.is_reversed else found
 
-    def pressed(self, key: int, services: Sequence[JsonObject]) -> bool:
+    def pressed(self, key: int, services: Sequence[ProcessFigures]) -> bool:
         """Apply a key; return False if it means to quit."""
         if key in (ord("q"), ord("Q"), 27):
             return False
@@ -63,7 +63,7 @@ class View:
             self.is_reversed = self.order == name and not self.is_reversed
             self.order = name
             return True
-        names = [each["name"] for each in self.sorted(services)]
+        names = [each.name for each in self.sorted(services)]
         place = names.index(self.selected) if self.selected in names else 0
         pages = {curses.KEY_PPAGE: -self.shown, curses.KEY_NPAGE: self.shown}
         ends = {curses.KEY_HOME: -len(names), curses.KEY_END: len(names)}
@@ -93,11 +93,11 @@ def top(arguments: argparse.Namespace) -> int:
         raise Failed("it needs a terminal; use `linckia status` or `linckia status --json`")
     # The first answer comes before the screen is taken, so that a missing kernel is an ordinary error.
     with connect(arguments) as client:
-        answer: JsonObject = client.call("kernel_overview", {})
+        answer = client.call(KernelOverview())
     return curses.wrapper(_run, arguments, answer)
 
 
-def _run(window: curses.window, arguments: argparse.Namespace, answer: JsonObject) -> int:
+def _run(window: curses.window, arguments: argparse.Namespace, answer: Overview) -> int:
     curses.curs_set(0)
     colours = _colours()
     view, problem = View(), ""
@@ -115,12 +115,12 @@ def _run(window: curses.window, arguments: argparse.Namespace, answer: JsonObjec
                 key = window.getch()
                 if key == -1:
                     break
-                if not view.pressed(key, answer["services"]):
+                if not view.pressed(key, answer.services):
                     return 0
                 due = min(due, time.monotonic()) if key != curses.KEY_RESIZE else due
             try:
                 client = client or connect(arguments)
-                answer, problem = client.call("kernel_overview", {}), ""
+                answer, problem = client.call(KernelOverview()), ""
             except (ControlError, OSError) as error:
                 # Go on trying: the kernel may be restarting.
                 client, problem = None, str(error).partition("\n")[0]
@@ -131,10 +131,10 @@ def _run(window: curses.window, arguments: argparse.Namespace, answer: JsonObjec
             client.close()
 
 
-def screen(answer: Mapping[str, Any], view: View, width: int, height: int, problem: str = "") -> list[list[Cell]]:
+def screen(answer: Overview, view: View, width: int, height: int, problem: str = "") -> list[list[Cell]]:
     """Return the lines of the screen, at most `height`, none longer than `width`."""
-    services = view.sorted(answer["services"])
-    names = [each["name"] for each in services]
+    services = view.sorted(answer.services)
+    names = [each.name for each in services]
     if view.selected not in names:
         view.selected = names[0] if names else ""
     view.shown = room = max(1, height - 5)
@@ -160,16 +160,16 @@ def screen(answer: Mapping[str, Any], view: View, width: int, height: int, probl
     return whole[:height]
 
 
-def totals(answer: Mapping[str, Any]) -> str:
+def totals(answer: Overview) -> str:
     """Return the first line: the system as a whole."""
-    services = answer["services"]
-    own = [each for each in services if each["name"] == each["service"]]
-    cpu = sum(each.get("cpu") or 0 for each in services) + (answer.get("kernel_cpu") or 0)
-    well = sum(each["state"] in ("ready", "resting") for each in services)
+    services = answer.services
+    own = [each for each in services if each.name == each.service]
+    cpu = sum(each.cpu or 0 for each in services) + (answer.kernel_cpu or 0)
+    well = sum(each.state in ("ready", "resting") for each in services)
     return (
-        f"Linckia {answer['version']}, up {duration(answer['uptime_s'])}: {well} of "
-        f"{counted(len(services), 'service')} well, {memory({'pss_bytes': answer['total_pss_bytes']})}, "
-        f"CPU {cpu * 100:.0f} %, {sum(each.get('calls_per_s') or 0 for each in own):.1f} calls/s"
+        f"Linckia {answer.version}, up {duration(answer.uptime_s)}: {well} of "
+        f"{counted(len(services), 'service')} well, {memory(answer.total_pss_bytes)}, "
+        f"CPU {cpu * 100:.0f} %, {sum(each.calls_per_s or 0 for each in own):.1f} calls/s"
     )
 
 
@@ -178,45 +178,45 @@ def _orders(view: View) -> str:
     return f"sorted by {name}{', reversed' if view.is_reversed else ''}"
 
 
-def row(service: Mapping[str, Any]) -> list[Cell]:
+def row(service: ProcessFigures) -> list[Cell]:
     """Return the cells of a service's line, in the order of HEADERS."""
-    up, cpu, rate = (service.get(name) for name in ("uptime_s", "cpu", "calls_per_s"))
-    queued = service.get("queued") or 0
-    own = service["name"] == service["service"]
+    up, cpu, rate = service.uptime_s, service.cpu, service.calls_per_s
+    queued = service.queued
+    own = service.name == service.service
     return [
-        escaped(service["name"]),
-        (service["state"], STYLES.get(service["state"], "")),
+        escaped(service.name),
+        (service.state, STYLES.get(service.state, "")),
         "-" if cpu is None else f"{cpu * 100:.0f} %",
-        memory(service),
+        memory(service.pss_bytes, service.rss_bytes),
         f"{rate:.1f}" if own and rate is not None else "-",
-        _ms(service.get("p50_ms")) if own else "-",
-        _ms(service.get("p99_ms")) if own else "-",
-        f"{service.get('in_flight') or 0}" + (f"+{queued}" if queued else ""),
+        _ms(service.p50_ms) if own else "-",
+        _ms(service.p99_ms) if own else "-",
+        f"{service.in_flight or 0}" + (f"+{queued}" if queued else ""),
         str(_deaths(service) or "-"),
         "-" if up is None else duration(up),
-        escaped(service.get("reason") or ""),
+        escaped(service.reason),
     ]
 
 
-def detail(service: Mapping[str, Any]) -> str:
+def detail(service: ProcessFigures) -> str:
     """Return what there is to say about the selected service."""
-    parts = [f"{service['name']}: {service.get('reason') or service['state']}"]
-    if (retry := service.get("retry_in_s")) is not None:
+    parts = [f"{service.name}: {service.reason or service.state}"]
+    if (retry := service.retry_in_s) is not None:
         parts.append(f"next try in {duration(retry)}")
-    if service.get("last_death"):
-        parts.append(f"last death: {service['last_death']}")
-    if (recovery := service.get("recovery_ms")) is not None:
+    if service.last_death:
+        parts.append(f"last death: {service.last_death}")
+    if (recovery := service.recovery_ms) is not None:
         parts.append(f"recovered in {recovery:.0f} ms")
-    for name, work in (service.get("backlogs") or {}).items():
-        left = "" if work.get("left_s") is None else f", {duration(work['left_s'])} left"
-        parts.append(f"{name}: {work['done']:,} of {work['total']:,}{left}")
-    if service.get("pid"):
-        parts.append(f"process {service['pid']}")
+    for name, work in service.backlogs.items():
+        left = "" if work.left_s is None else f", {duration(work.left_s)} left"
+        parts.append(f"{name}: {work.done:,} of {work.total:,}{left}")
+    if service.pid:
+        parts.append(f"process {service.pid}")
     return escaped("; ".join(parts))
 
 
-def _deaths(service: Mapping[str, Any]) -> int:
-    return sum((service.get("deaths") or {}).values())
+def _deaths(service: ProcessFigures) -> int:
+    return sum(service.deaths.values())
 
 
 def _ms(value: float | None) -> str:

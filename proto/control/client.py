@@ -1,6 +1,6 @@
 """The command line's end of the control socket: synchronous, and mostly limited to the standard library.
 
-Large results arrive as their service packed them; reading those requires msgspec.
+Typed calls and large results, which arrive as their service packed them, require msgspec.
 
 Errors are `ControlError`s, whose messages can be shown to users.
 """
@@ -12,10 +12,15 @@ import json
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from proto.control.address import connect, socket_path
 from proto.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from proto.operation import Params
+
+R = TypeVar("R")
 
 READ_BYTES = 256 * 1024
 """About the size of the socket's buffer, so that a long reply is read in few pieces."""
@@ -69,6 +74,33 @@ class Client:
 
     def call(
         self,
+        params: Params[R],
+        *,
+        timeout_s: float | None = None,
+        on_progress: Callable[[JsonObject], None] | None = None,
+        key: str | None = None,
+    ) -> R:
+        """Call the operation of these parameters and return its result. Raises CallFailed; KernelGone: a write may have
+        been done.
+
+        Args:
+            key: idempotency key, with which the call can be repeated.
+        """
+        import msgspec  # like the types, imported only when needed, so that commands start quickly
+
+        from proto.operation import operation_of
+
+        op = operation_of(params)
+        given: JsonObject = msgspec.to_builtins(params)
+        answer = self.call_named(op.name, given, timeout_s=timeout_s, on_progress=on_progress, key=key)
+        try:
+            result: R = msgspec.convert(answer, op.result, str_keys=True)
+        except msgspec.ValidationError as error:
+            raise _invalid(op.service, error) from None
+        return result
+
+    def call_named(
+        self,
         name: str,
         params: Mapping[str, object],
         *,
@@ -76,11 +108,7 @@ class Client:
         on_progress: Callable[[JsonObject], None] | None = None,
         key: str | None = None,
     ) -> Any:
-        """Call an operation and return its result. Raises CallFailed; KernelGone: a write may have been done.
-
-        Args:
-            key: idempotency key, with which the call can be repeated.
-        """
+        """Call an operation whose types are not known here, and return its result as JSON; otherwise like `call`."""
         request: JsonObject = {"call": name, "params": params, "progress": on_progress is not None}
         if timeout_s is not None:
             request["timeout_s"] = timeout_s
@@ -153,7 +181,7 @@ class Client:
         body = self._lines.read(size)
         if len(body) < size:
             raise KernelGone(gone)
-        import msgspec  # imported only when needed, so that commands start quickly
+        import msgspec
 
         from proto.wire.frames import read_body
 
@@ -161,5 +189,8 @@ class Client:
             # Bytes as base64, as in JSON.
             return msgspec.to_builtins(read_body(body))
         except msgspec.DecodeError as error:
-            why = f"the service returned an invalid result: {error}"
-            raise CallFailed({"kind": "internal", "message": why}) from None
+            raise _invalid("the service", error) from None
+
+
+def _invalid(service: str, error: Exception) -> CallFailed:
+    return CallFailed({"kind": "internal", "message": f"{service} returned an invalid result: {error}"})

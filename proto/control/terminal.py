@@ -20,7 +20,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from proto.control.client import CallFailed, Client
 from proto.json_types import JsonObject
@@ -28,9 +28,12 @@ from proto.json_types import JsonObject
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-OnProgress = Callable[[JsonObject], None]
+    from proto.operation import Params
 
-_NO_PARAMETERS = frozenset({"command", "run", "data", "data_dir", "json"})
+P = TypeVar("P")
+R = TypeVar("R")
+
+OnProgress = Callable[[JsonObject], None]
 
 Cell = str | tuple[str, str]
 """Text, or text with its style on a terminal."""
@@ -102,21 +105,26 @@ def connect(arguments: argparse.Namespace) -> Client:
     return Client(arguments.data_dir)
 
 
-def params_of(arguments: argparse.Namespace, *apart: str) -> JsonObject:
-    """Return the given options as parameters of the operation, except those in `apart`."""
-    left_out = _NO_PARAMETERS.union(apart)
-    return {name: value for name, value in vars(arguments).items() if value is not None and name not in left_out}
+def params_of(kind: Callable[..., P], arguments: argparse.Namespace, **own: object) -> P:
+    """Return parameters of an operation: `own`, and the given options that are named like its parameters."""
+    names: Sequence[str] = getattr(kind, "__struct_fields__")  # noqa: B009  # of a Struct
+    given = {name: value for name in names if (value := getattr(arguments, name, None)) is not None}
+    return kind(**{**given, **own})
 
 
 def patiently(
-    client: Client, name: str, params: JsonObject, on_progress: OnProgress | None = None, *, patience_s: float = 60.0
-) -> JsonObject:
+    client: Client, params: Params[R], on_progress: OnProgress | None = None, *, patience_s: float = 60.0
+) -> R:
     """Call a repeatable operation, retrying until its service has started. Raises CallFailed."""
+    return repeated(lambda: client.call(params, on_progress=on_progress), patience_s)
+
+
+def repeated(call: Callable[[], R], patience_s: float = 60.0) -> R:
+    """Return the result of a call, repeated while its service starts. Raises CallFailed."""
     give_up_at = time.monotonic() + patience_s
     while True:
         try:
-            answer: JsonObject = client.call(name, params, on_progress=on_progress)
-            return answer
+            return call()
         except CallFailed as error:
             wait_ms = error.failure.get("retry_after_ms")
             passing = error.failure.get("kind") in ("unavailable", "overloaded")
@@ -126,12 +134,18 @@ def patiently(
 
 
 def show_json(answer: object) -> None:
-    """Print JSON, indented on a terminal, otherwise on one line."""
+    """Print JSON, indented on a terminal, otherwise on one line. The results of typed calls may be anywhere in it."""
     on_terminal = sys.stdout.isatty()
-    text = json.dumps(answer, ensure_ascii=False, indent=2 if on_terminal else None)
+    text = json.dumps(answer, default=_plain_data, ensure_ascii=False, indent=2 if on_terminal else None)
     # Within JSON strings, each of these characters can be escaped; outside of strings there are only newlines.
     unsafe = _UNSAFE if on_terminal else _HALVES
     say(*(unsafe.sub(lambda found: f"\\u{ord(found[0]):04x}", line) for line in text.split("\n")))
+
+
+def _plain_data(result: object) -> object:
+    import msgspec
+
+    return msgspec.to_builtins(result)
 
 
 def complain(text: object) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import getpass
+from typing import TYPE_CHECKING
 
 from proto.control.client import CallFailed, Client
 from proto.control.commands import AddCommand, Failed, Usage, add_json
 from proto.control.terminal import connect, say, show_json
-from proto.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from proto.ops.approvals import Approval, ApprovalList
 
 PREVIEW_CHARS = 400
 
@@ -36,46 +39,46 @@ def add(command: AddCommand) -> None:
 
 def run_approve(arguments: argparse.Namespace) -> int:
     """List what waits, or decide about one call. Raises Usage, Failed, ControlError."""
+    from proto.ops.approvals import ApprovalDecide
+
     if arguments.id is None and (arguments.deny or arguments.reason):
         raise Usage("--deny and --reason need the ID of the call, which `linckia approve` shows")
     if arguments.id is None:
         return _list(arguments)
     with connect(arguments) as client:
-        about = _about(_found(client), arguments.id)
+        # What the call is about, so that the audit log has it with the decision.
+        about = next((each for each in _found(client).pending if each.id == arguments.id), None)
         done = client.call(
-            "approval_decide",
-            {
-                "id": arguments.id,
-                "approve": not arguments.deny,
-                "reason": arguments.reason or "",
-                "who": _user(),
-                **about,
-            },
+            ApprovalDecide(
+                id=arguments.id,
+                approve=not arguments.deny,
+                reason=arguments.reason or "",
+                who=_user(),
+                operation=_name(about) if about else "",
+                asker_name=about.asker if about else "",
+            )
         )
     if arguments.json:
         show_json(done)
     else:
-        say(done["message"])
+        say(done.message)
     return 0
 
 
-def _found(client: Client) -> JsonObject:
+def _found(client: Client) -> ApprovalList:
     """Return the pending approvals. Raises Failed: the settings choose no calls."""
+    from proto.ops.approvals import ApprovalListParams
+
     try:
-        found: JsonObject = client.call("approval_list", {})
+        return client.call(ApprovalListParams())
     except CallFailed as error:
         if error.failure.get("kind") == "unknown_operation":
             raise Failed("no call has to wait: set `require` in [approvals] of the settings, and restart") from None
         raise
-    return found
 
 
-def _about(found: JsonObject, id_: str) -> JsonObject:
-    """Return what the call is about, so that the audit log has it with the decision."""
-    for each in found["pending"]:
-        if each["id"] == id_:
-            return {"operation": each["tool"] or each["operation"], "asker_name": each["asker"]}
-    return {}
+def _name(each: Approval) -> str:
+    return each.tool or each.operation
 
 
 def _user() -> str:
@@ -91,18 +94,18 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         show_json(found)
         return 0
-    if not found["pending"]:
+    if not found.pending:
         say(_NONE)
         return 0
-    for each in found["pending"]:
-        name, source = each["tool"] or each["operation"], f" for {each['source']}" if each["source"] else ""
-        gone = "" if each["waiting"] else "; the call no longer waits, a repetition finds the decision"
-        then = "allowed" if each["on_time_out"] == "allow" else "denied"
+    for each in found.pending:
+        name, source = _name(each), f" for {each.source}" if each.source else ""
+        gone = "" if each.waiting else "; the call no longer waits, a repetition finds the decision"
+        then = "allowed" if each.on_time_out == "allow" else "denied"
         say(
-            [(each["id"], "bold"), f"  {name} of {each['asker']}{source}"],
-            f"    {each['target']}" if each["target"] else "    (no target)",
-            f"    {_cut(each['preview'])}",
-            (f"    {then} in {each['left_s']:.0f} s if nobody decides{gone}", "dim"),
+            [(each.id, "bold"), f"  {name} of {each.asker}{source}"],
+            f"    {each.target}" if each.target else "    (no target)",
+            f"    {_cut(each.preview)}",
+            (f"    {then} in {each.left_s:.0f} s if nobody decides{gone}", "dim"),
         )
     say("", "Decide with `linckia approve ID`, or `linckia approve ID --deny --reason TEXT`.")
     return 0

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from proto.control.client import CallFailed, Client
 from proto.control.commands import AddCommand, Failed, Usage, add_json
@@ -24,7 +25,11 @@ from proto.control.terminal import (
     show_json,
     size,
 )
-from proto.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from proto.ops.documents.change import AddResult, DocumentsAdd
+    from proto.ops.documents.reading import GetResult
+    from services.documents.operations.find import GrepResult
 
 PIECE_BYTES = 1024 * 1024
 PAGE = 1000
@@ -98,83 +103,84 @@ def add(command: AddCommand) -> None:
 
 def run_add(arguments: argparse.Namespace) -> int:
     """Store files, directories, or stdin under a name. Exit code 1 if a file could not be read."""
-    answers: list[JsonObject] = []
+    answers: list[AddResult] = []
     with connect(arguments) as client:
         for request in _to_add(arguments):
             began = time.monotonic()
             with Bars("storing") as show:
-                answer = patiently(client, "documents_add", request, show)
+                answer = patiently(client, request, show)
             answers.append(answer)
             if not arguments.json:
                 say(added(answer, time.monotonic() - began))
-            for reason in (*answer["failed"], *(f"text of {each}" for each in answer["without_text"])):
+            for reason in (*answer.failed, *(f"text of {each}" for each in answer.without_text)):
                 complain(reason)
     if arguments.json:
         show_json(answers)
-    return 1 if any(answer["failed_count"] for answer in answers) else 0
+    return 1 if any(answer.failed_count for answer in answers) else 0
 
 
-def _to_add(arguments: argparse.Namespace) -> list[JsonObject]:
+def _to_add(arguments: argparse.Namespace) -> list[DocumentsAdd]:
     """Return the parameters of each call. Raises Usage, Failed."""
+    from proto.ops.documents.change import DocumentsAdd
+
     for value in arguments.metadata or []:
         if "=" not in value:
             raise Usage(f"--meta {value!r} is not KEY=VALUE")
     if (arguments.name is not None) == bool(arguments.paths):
         raise Usage("give paths to store, or --name NAME to store the text on stdin")
     if arguments.paths:
-        common = params_of(arguments, "paths")
-        return [{**common, "path": str(Path(path).expanduser().resolve())} for path in arguments.paths]
+        paths = [str(Path(path).expanduser().resolve()) for path in arguments.paths]
+        return [params_of(DocumentsAdd, arguments, path=path) for path in paths]
     try:
         content = sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError:
         raise Failed("stdin is not UTF-8 text; store it from a file") from None
-    common = params_of(arguments, "paths", "include", "exclude", "no_ignore", "snapshot_label")
-    return [{**common, "content": content}]
+    of_directories = {"include": [], "exclude": [], "no_ignore": False, "snapshot_label": None}
+    return [params_of(DocumentsAdd, arguments, content=content, **of_directories)]
 
 
-def added(answer: JsonObject, took_s: float) -> str:
+def added(answer: AddResult, took_s: float) -> str:
     """Return a summary of the stored documents."""
-    if answer["snapshot_id"] is None:
-        return f"{answer['hash'][:12]}  {size(answer['size'])}  {answer['path']}" + (
-            "" if answer["is_new"] else "  (this content was already stored)"
+    if answer.snapshot_id is None:
+        return f"{(answer.hash or '')[:12]}  {size(answer.size)}  {answer.path}" + (
+            "" if answer.is_new else "  (this content was already stored)"
         )
-    text = f"{answer['path']}: {counted(answer['files'], 'file')}, {size(answer['size'])}"
-    text += f"; {answer['documents_added']} new, {answer['documents_updated']} changed; "
-    text += f"{size(answer['bytes_stored'])} newly stored; {took_s:.1f} s"
+    text = f"{answer.path}: {counted(answer.files, 'file')}, {size(answer.size)}"
+    text += f"; {answer.documents_added} new, {answer.documents_updated} changed; "
+    text += f"{size(answer.bytes_stored)} newly stored; {took_s:.1f} s"
     if took_s > 0.1:
-        text += f" ({answer['files'] / took_s:.0f} files/s)"
-    if answer["failed_count"]:
-        text += f"; {answer['failed_count']} could not be read"
-    return f"{text}\nsnapshot {answer['snapshot_id']}"
+        text += f" ({answer.files / took_s:.0f} files/s)"
+    if answer.failed_count:
+        text += f"; {answer.failed_count} could not be read"
+    return f"{text}\nsnapshot {answer.snapshot_id}"
 
 
 def run_ls(arguments: argparse.Namespace) -> int:
     """List documents, page by page."""
-    params = params_of(arguments, "reverse", "limit", "paths") | {"limit": PAGE}
+    from proto.ops.documents.reading import Document, DocumentsList
+
+    order = None
     if arguments.reverse:
-        params["sort_order"] = "desc" if arguments.sort_by == "name" else "asc"
-    documents: list[JsonObject] = []
+        order = "desc" if arguments.sort_by == "name" else "asc"
+    documents: list[Document] = []
     offset: int | None = 0
     with connect(arguments) as client:
         while offset is not None and not (arguments.limit and len(documents) >= arguments.limit):
-            page = patiently(client, "documents_list", {**params, "offset": offset})
-            documents += page["documents"]
-            offset = page["next_offset"]
+            asked = params_of(DocumentsList, arguments, limit=PAGE, sort_order=order, offset=offset)
+            page = patiently(client, asked)
+            documents += page.documents
+            offset = page.next_offset
     if arguments.limit:
         del documents[arguments.limit :]
     if arguments.path and not documents:
         raise Failed(f"no document is stored at or below {arguments.path} or matches it")
     if arguments.paths and not arguments.json:
         for one in documents:
-            say(one["path"])
+            say(one.path)
         return 0
-    rows = [
-        ((one["hash"][:12], "dim"), size(one["size"]), moment(one["indexed"]), (one["path"], "bold"))
-        for one in documents
-    ]
-    show_answer(
-        arguments.json, {"total": page["total"], "documents": documents}, ("HASH", "SIZE", "INDEXED", "PATH"), rows
-    )
+    rows = [((one.hash[:12], "dim"), size(one.size), moment(one.indexed), (one.path, "bold")) for one in documents]
+    answer = {"total": page.total, "documents": documents}
+    show_answer(arguments.json, answer, ("HASH", "SIZE", "INDEXED", "PATH"), rows)
     return 0
 
 
@@ -195,75 +201,76 @@ def run_cat(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _content(client: Client, document: JsonObject) -> Iterator[bytes]:
+def _content(client: Client, document: GetResult) -> Iterator[bytes]:
+    from proto.ops.documents.reading import DocumentsGet
+
     offset = 0
-    while offset < document["size"]:
-        params = {
-            "path": document["path"], "include_content": True, "original": True, "offset": offset,
-            "length": PIECE_BYTES,
-        }  # fmt: skip
-        piece = patiently(client, "documents_get", params)
-        if piece["hash"] != document["hash"]:
-            raise Failed(f"{document['path']} was changed while it was being read")
-        content: str = piece["content"]
-        yield base64.b64decode(content) if piece["content_encoding"] == "base64" else content.encode()
-        offset += piece["content_length"]
+    while offset < document.size:
+        asked = DocumentsGet(path=document.path, include_content=True, original=True, offset=offset, length=PIECE_BYTES)
+        piece = patiently(client, asked)
+        if piece.hash != document.hash:
+            raise Failed(f"{document.path} was changed while it was being read")
+        content = piece.content or ""
+        yield base64.b64decode(content) if piece.content_encoding == "base64" else content.encode()
+        offset += piece.content_length or 0
 
 
-def _found(client: Client, wanted: str) -> JsonObject:
+def _found(client: Client, wanted: str) -> GetResult:
     """Find a document by name or path, otherwise by hash."""
+    from proto.ops.documents.reading import DocumentsGet
+
     try:
-        return patiently(client, "documents_get", {"name": wanted})
+        return patiently(client, DocumentsGet(name=wanted))
     except CallFailed as by_name:
         digits = wanted.removeprefix("sha256:").removeprefix("sha256-").lower()
         if len(digits) < 8 or set(digits) - set("0123456789abcdef"):
             here = Path(wanted).expanduser()
             if not here.exists():
                 raise
-            return patiently(client, "documents_get", {"path": str(here.resolve())})
+            return patiently(client, DocumentsGet(path=str(here.resolve())))
         try:
-            return patiently(client, "documents_get", {"hash": wanted})
+            return patiently(client, DocumentsGet(hash=wanted))
         except CallFailed:
             raise by_name from None
 
 
 def run_grep(arguments: argparse.Namespace) -> int:
     """Print matching lines as grep does. Exit code 1 if nothing matches."""
-    params = params_of(arguments, *(() if arguments.paths else ("paths",))) | {"limit": PAGE}
-    answers: list[JsonObject] = []
+    from services.documents.operations.find import DocumentsGrep
+
+    answers: list[GrepResult] = []
     lines = _Lines()
     with connect(arguments) as client:
-        while not answers or answers[-1]["next_cursor"] is not None:
-            if answers:
-                params["cursor"] = answers[-1]["next_cursor"]
-            answer = patiently(client, "documents_grep", params)
+        while not answers or answers[-1].next_cursor is not None:
+            cursor = answers[-1].next_cursor if answers else None
+            answer = patiently(client, params_of(DocumentsGrep, arguments, limit=PAGE, cursor=cursor))
             answers.append(answer)
-            for reason in answer["degraded"]:
+            for reason in answer.degraded:
                 complain(reason)
             if not arguments.json:
                 lines.show(answer, arguments.context)
     if arguments.json:
         show_json(answers[0] if len(answers) == 1 else answers)
-    return 0 if any(answer["match_count"] for answer in answers) else 1
+    return 0 if any(answer.match_count for answer in answers) else 1
 
 
 class _Lines:
     """Prints matches as grep does, with colours on a terminal."""
 
-    def show(self, answer: JsonObject, context: int) -> None:
-        for path in answer["files"] or []:
+    def show(self, answer: GrepResult, context: int) -> None:
+        for path in answer.files or []:
             self._line(path, "", None, "")
-        for one in answer["counts"] or []:
-            self._line(one["file"], ":", None, str(one["count"]))
-        for index, match in enumerate(answer["matches"]):
+        for one in answer.counts or []:
+            self._line(one.file, ":", None, str(one.count))
+        for index, match in enumerate(answer.matches):
             if context and index:
                 say("--")
-            first = match["line_number"] - len(match["context_before"])
-            for number, text in enumerate(match["context_before"], first):
-                self._line(match["file"], "-", number, text)
-            self._line(match["file"], ":", match["line_number"], match["line_text"])
-            for number, text in enumerate(match["context_after"], match["line_number"] + 1):
-                self._line(match["file"], "-", number, text)
+            first = match.line_number - len(match.context_before)
+            for number, text in enumerate(match.context_before, first):
+                self._line(match.file, "-", number, text)
+            self._line(match.file, ":", match.line_number, match.line_text)
+            for number, text in enumerate(match.context_after, match.line_number + 1):
+                self._line(match.file, "-", number, text)
 
     def _line(self, path: str, mark: str, number: int | None, text: str) -> None:
         numbered = "" if number is None else f"{mark}{number}"
@@ -273,32 +280,35 @@ class _Lines:
 
 def run_restore(arguments: argparse.Namespace) -> int:
     """Write a snapshot or a collection below a directory. Exit code 1 if a file was skipped."""
+    from proto.ops.documents.change import DocumentsRestore
+
     if (arguments.snapshot_id is None) == (arguments.collection is None):
         raise Usage("give a SNAPSHOT (`linckia snapshots` lists them) with --snapshot, or --collection NAME")
     directory = str(Path(arguments.output_directory).expanduser().resolve())
     with connect(arguments) as client, Bars("restoring") as show:
-        answer = patiently(client, "documents_restore", params_of(arguments) | {"output_directory": directory}, show)
+        answer = patiently(client, params_of(DocumentsRestore, arguments, output_directory=directory), show)
     if arguments.json:
         show_json(answer)
-        return 1 if answer["skipped"] else 0
-    done = "would be restored" if answer["dry_run"] else "restored"
-    skipped = f"; {answer['skipped']} skipped" if answer["skipped"] else ""
-    written = f"{counted(answer['files_restored'], 'file')} ({size(answer['bytes_restored'])})"
-    say(f"{written} {done} below {answer['output_directory']}{skipped}")
-    for one in answer["files"]:
-        if one["reason"]:
-            complain(f"{one['path']}: {one['reason']}")
-    return 1 if answer["skipped"] else 0
+        return 1 if answer.skipped else 0
+    done = "would be restored" if answer.dry_run else "restored"
+    skipped = f"; {answer.skipped} skipped" if answer.skipped else ""
+    written = f"{counted(answer.files_restored, 'file')} ({size(answer.bytes_restored)})"
+    say(f"{written} {done} below {answer.output_directory}{skipped}")
+    for one in answer.files:
+        if one.reason:
+            complain(f"{one.path}: {one.reason}")
+    return 1 if answer.skipped else 0
 
 
 def run_snapshots(arguments: argparse.Namespace) -> int:
     """List the snapshots, latest first."""
+    from proto.ops.documents.reading import DocumentsListSnapshots
+
     with connect(arguments) as client:
-        answer = patiently(client, "documents_list_snapshots", params_of(arguments))
+        answer = patiently(client, params_of(DocumentsListSnapshots, arguments))
     rows = [
-        ((one["id"], "bold"), moment(one["created"]), str(one["files"]), size(one["bytes"]), one["label"],
-         one["directory"])
-        for one in answer["snapshots"]
-    ]  # fmt: skip
+        ((one.id, "bold"), moment(one.created), str(one.files), size(one.bytes), one.label, one.directory)
+        for one in answer.snapshots
+    ]
     show_answer(arguments.json, answer, ("SNAPSHOT", "CREATED", "FILES", "SIZE", "LABEL", "DIRECTORY"), rows)
     return 0

@@ -8,11 +8,14 @@ import datetime
 import json
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from proto.control.client import CallFailed, ControlError
 from proto.control.commands import AddCommand, Usage, add_json
 from proto.control.terminal import connect, escaped, say
-from proto.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from proto.ops.events import Event, EventsRead
 
 DEFAULT_COUNT = 50
 PAGE = 1_000
@@ -45,48 +48,53 @@ def add(command: AddCommand) -> None:
 
 def run_events(arguments: argparse.Namespace) -> int:
     """Print events, oldest first; with `--follow`, until interrupted. Raises ControlError, Usage."""
+    from proto.ops.events import EventsRead
+
     if arguments.count is not None and arguments.count < 0:
         raise Usage(f"-n is {arguments.count}; it must be a number of events, 0 or more")
-    filters: JsonObject = {"kinds": arguments.kind or [], "path": arguments.path or ""}
+    if arguments.after is not None and arguments.since is not None:
+        raise Usage("give either --after or --since")
+    asked = EventsRead(kinds=arguments.kind or [], path=arguments.path or "", limit=PAGE)
     show = _as_json if arguments.json else in_words
-    after, found = _kept(arguments, filters)
+    after, found = _kept(arguments, asked)
     for each in found:
         say(show(each))
     if arguments.follow:
         say(flush=True)
-        for each in _following(arguments, {**filters, "after": after}):
+        for each in _following(arguments, asked, after):
             say(show(each), flush=True)
     return 0
 
 
-def _kept(arguments: argparse.Namespace, filters: JsonObject) -> tuple[int, list[JsonObject]]:
+def _kept(arguments: argparse.Namespace, asked: EventsRead) -> tuple[int, list[Event]]:
     """Return the cursor after the events that there are, and those to show."""
+    from msgspec.structs import replace
+
     chosen = arguments.after is not None or arguments.since is not None
     count = arguments.count if arguments.count is not None or chosen else DEFAULT_COUNT
-    found: collections.deque[JsonObject] = collections.deque(maxlen=count)
-    start: JsonObject = {"after": arguments.after if arguments.after is not None else 0}
-    if arguments.since is not None:
-        if arguments.after is not None:
-            raise Usage("give either --after or --since")
-        start = {"since": arguments.since}
+    found: collections.deque[Event] = collections.deque(maxlen=count)
+    after = arguments.after or (0 if arguments.since is None else None)
+    asked = replace(asked, after=after, since=arguments.since)
     with connect(arguments) as client:
         while True:
-            page: JsonObject = client.call("events_read", {**filters, **start, "limit": PAGE})
-            found.extend(page["events"])
-            if not page["more"]:
-                return page["next"], list(found)
-            start = {"after": page["next"]}
+            page = client.call(asked)
+            found.extend(page.events)
+            if not page.more:
+                return page.next, list(found)
+            asked = replace(asked, after=page.next, since=None)
 
 
-def _following(arguments: argparse.Namespace, params: JsonObject) -> Iterator[JsonObject]:
+def _following(arguments: argparse.Namespace, asked: EventsRead, after: int) -> Iterator[Event]:
     """Yield events as they happen, also after the kernel has ended and started again."""
+    from msgspec.structs import replace
+
     while True:
         try:
             with connect(arguments) as client:
                 while True:
-                    page: JsonObject = client.call("events_read", {**params, "limit": PAGE, "wait_s": WAIT_S})
-                    yield from page["events"]
-                    params = {**params, "after": page["next"]}
+                    page = client.call(replace(asked, after=after, wait_s=WAIT_S))
+                    yield from page.events
+                    after = page.next
         except CallFailed as error:
             if error.failure.get("kind") not in PASSING:
                 raise
@@ -96,17 +104,19 @@ def _following(arguments: argparse.Namespace, params: JsonObject) -> Iterator[Js
         time.sleep(RETRY_S)
 
 
-def _as_json(event: JsonObject) -> str:
-    return json.dumps(event, ensure_ascii=False)
+def _as_json(event: Event) -> str:
+    import msgspec
+
+    return json.dumps(msgspec.to_builtins(event), ensure_ascii=False)
 
 
-def in_words(event: JsonObject) -> str:
+def in_words(event: Event) -> str:
     """Return a line for people, without characters that control a terminal."""
-    at = datetime.datetime.fromisoformat(event["at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    details = event.get("details", {})
+    at = datetime.datetime.fromisoformat(event.at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    details = event.details
     former = f" (was {details['former']})" if "former" in details else ""
     outcome = f" -> {details['outcome']}" if "outcome" in details else ""
     cause = next((f": {details[name]}" for name in ("cause", "why") if name in details), "")
-    who = f" by {event['who']}" if event.get("who") else ""
-    subject = f" {event['subject']}" if event["subject"] else ""
-    return escaped(f"{event['number']} {at} {event['kind']} {event['what']}{subject}{former}{cause}{outcome}{who}")
+    who = f" by {event.who}" if event.who else ""
+    subject = f" {event.subject}" if event.subject else ""
+    return escaped(f"{event.number} {at} {event.kind} {event.what}{subject}{former}{cause}{outcome}{who}")

@@ -7,12 +7,14 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from proto.control.client import Client
 from proto.control.commands import AddCommand, Usage, add_json
 from proto.control.terminal import Bars, Cell, complain, connect, counted, escaped, say, show_json, size
-from proto.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from services.files.operations.index import IndexResult
 
 BAR_CELLS = 20
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -48,19 +50,20 @@ def add(command: AddCommand) -> None:
 def run_index(arguments: argparse.Namespace) -> int:
     """Update the index to match the disk. Exit code 1 if something was unreadable. Raises ControlError."""
     problems = 0
-    answers: list[JsonObject] = []
+    answers: list[IndexResult] = []
     with connect(arguments) as client:
         for path in arguments.paths:
             answers.append(answer := _indexed(client, absolute(path), 0))
             if not arguments.json:
+                took_s = (answer.duration_ms or 0) / 1000
+                directories = counted(answer.directories or 0, "directory", "directories")
                 say(
-                    f"{answer['root']}: {counted(answer['files'], 'file')}, "
-                    f"{counted(answer['directories'], 'directory', 'directories')},"
-                    f" {size(answer['totalSize'])} in {answer['durationMs'] / 1000:.1f} s"
+                    f"{answer.root}: {counted(answer.files or 0, 'file')}, {directories},"
+                    f" {size(answer.total_size or 0)} in {took_s:.1f} s"
                 )
-            for problem in answer.get("problems", ()):
+            for problem in answer.problems:
                 complain(problem)
-            problems += answer.get("problemCount", 0)
+            problems += answer.problem_count
     if arguments.json:
         show_json(answers)
     return 1 if problems else 0
@@ -68,6 +71,10 @@ def run_index(arguments: argparse.Namespace) -> int:
 
 def run_du(arguments: argparse.Namespace) -> int:
     """Print a directory's disk usage as a tree with bars, largest first. Raises ControlError, Usage."""
+    import msgspec
+
+    from services.files.operations.reading import Inspect
+
     if not 0 <= arguments.depth <= 100:
         raise Usage(f"--depth is {arguments.depth}; it must be 0 to 100")
     if not 1 <= arguments.limit <= 10_000:
@@ -75,16 +82,16 @@ def run_du(arguments: argparse.Namespace) -> int:
     with connect(arguments) as client:
         path = absolute(arguments.path)
         _indexed(client, path, 0 if arguments.fresh else 3600)
-        top: JsonObject = client.call("inspect", {"path": path})
-        lines = [Line(top["path"], top["size"], "", top["kind"] == "directory")]
-        if top["kind"] == "directory":
-            lines += _tree(client, top["path"], arguments.depth, arguments.limit, "")
+        top = client.call(Inspect(path=path))
+        lines = [Line(top.path, top.size, "", top.kind == "directory")]
+        if top.kind == "directory":
+            lines += _tree(client, top.path, arguments.depth, arguments.limit, "")
     if arguments.json:
-        show_json({**top, "tree": [line._asdict() for line in lines[1:]]})
+        show_json({**msgspec.to_builtins(top), "tree": [line._asdict() for line in lines[1:]]})
         return 0
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1000
     for line in lines:
-        say(drawn(line, top["size"], width))
+        say(drawn(line, top.size, width))
     return 0
 
 
@@ -99,16 +106,18 @@ class Line(NamedTuple):
 
 
 def _tree(client: Client, path: str, depth: int, limit: int, branch: str) -> Iterator[Line]:
+    from services.files.operations.reading import Navigate
+
     if not depth:
         return
-    page: JsonObject = client.call("navigate", {"path": path, "sort": "size", "desc": True, "limit": limit})
-    entries, more = page["entries"], page["total"] - len(page["entries"])
+    page = client.call(Navigate(path=path, sort="size", desc=True, limit=limit))
+    entries, more = page.entries, page.total - len(page.entries)
     for number, entry in enumerate(entries, 1):
         last = number == len(entries) and not more
-        folder = entry["kind"] == "directory"
-        yield Line(entry["name"], entry["size"], f"{branch}{'└─ ' if last else '├─ '}", folder)
+        folder = entry.kind == "directory"
+        yield Line(entry.name, entry.size, f"{branch}{'└─ ' if last else '├─ '}", folder)
         if folder:
-            yield from _tree(client, entry["path"], depth - 1, limit, f"{branch}{'   ' if last else '│  '}")
+            yield from _tree(client, entry.path, depth - 1, limit, f"{branch}{'   ' if last else '│  '}")
     if more:
         yield Line(f"… {more:,} more", 0, f"{branch}└─ ", False)
 
@@ -135,8 +144,8 @@ def absolute(path: str) -> str:
     return "".join(chr(ord(char) + _NOT_UTF_8) if "\udc80" <= char <= "\udcff" else char for char in whole)
 
 
-def _indexed(client: Client, path: str, max_age_s: int) -> JsonObject:
+def _indexed(client: Client, path: str, max_age_s: int) -> IndexResult:
+    from services.files.operations.index import Index
+
     with Bars("indexing") as show:
-        params = {"root": path, "async": False, "maxAge": max_age_s}
-        answer: JsonObject = client.call("index", params, on_progress=show)
-    return answer
+        return client.call(Index(root=path, async_=False, max_age=max_age_s), on_progress=show)

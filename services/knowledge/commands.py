@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from proto.control.commands import AddCommand, Usage, add_json
 from proto.control.terminal import (
@@ -18,7 +19,9 @@ from proto.control.terminal import (
     show_json,
     show_table,
 )
-from proto.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from services.knowledge.operations.notes import KnowledgeIngestResult
 
 SNIPPET_CHARS = 160
 
@@ -54,25 +57,23 @@ def add(command: AddCommand) -> None:
 
 def run_search(arguments: argparse.Namespace) -> int:
     """Print the notes found, best first; report stages that did not run on stderr. Raises ControlError, Usage."""
+    from services.knowledge.operations.notes import SearchDocuments
+
     if not 1 <= arguments.limit <= 1000:
         raise Usage(f"--limit is {arguments.limit}; it must be 1 to 1000")
-    params = params_of(arguments) | {"query": " ".join(arguments.query)}
     with connect(arguments) as client:
-        answer: JsonObject = client.call("search_documents", params)
+        answer = client.call(params_of(SearchDocuments, arguments, query=" ".join(arguments.query)))
     if arguments.json:
         show_json(answer)
         return 0
-    for reason in answer["metadata"]["degraded"]:
+    for reason in answer.metadata.degraded:
         complain(reason)
-    if not answer["results"]:
+    if not answer.results:
         complain("nothing was found")
         return 0
     show_table(
         ("SCORE", "NOTE", "WHERE", "PASSAGE"),
-        [
-            (f"{hit['score']:.3f}", (hit["id"], "bold"), hit["context"], snippet(hit["snippet"]))
-            for hit in answer["results"]
-        ],
+        [(f"{hit.score:.3f}", (hit.id, "bold"), hit.context, snippet(hit.snippet)) for hit in answer.results],
     )
     return 0
 
@@ -85,29 +86,30 @@ def snippet(text: str) -> str:
 
 def run_ingest(arguments: argparse.Namespace) -> int:
     """Wait until everything below the paths is indexed. Exit code 1 if a note failed. Raises ControlError."""
+    from services.knowledge.operations.notes import KnowledgeIngest
+
     paths = [str(Path(path).expanduser().resolve()) for path in arguments.paths]
     began = time.monotonic()
     with connect(arguments) as client, Bars() as show:
         # The work resumes however long the service takes to return.
-        params = {"paths": paths, "vectors": arguments.vectors}
-        answer = patiently(client, "knowledge_ingest", params, show, patience_s=float("inf"))
+        asked = KnowledgeIngest(paths=paths, vectors=arguments.vectors)
+        answer = patiently(client, asked, show, patience_s=float("inf"))
     if arguments.json:
         show_json(answer)
     else:
         say(summary(answer, time.monotonic() - began))
-    for problem in answer["failed"]:
-        complain(f"{problem['path']}: {problem['reason']}")
-    return 1 if answer["failed_count"] else 0
+    for problem in answer.failed:
+        complain(f"{problem.path}: {problem.reason}")
+    return 1 if answer.failed_count else 0
 
 
-def summary(answer: JsonObject, took_s: float) -> str:
+def summary(answer: KnowledgeIngestResult, took_s: float) -> str:
     """Return one line: how many notes, how many of them now, and how fast."""
-    indexed = answer["indexed"]
-    text = f"{counted(answer['notes'], 'note')} indexed, {indexed:,} of them now"
-    if indexed:
-        text += f", in {took_s:.1f} s ({indexed / max(took_s, 1e-3):.0f} notes/s)"
-    if answer["failed_count"]:
-        text += f"; {answer['failed_count']} failed"
-    if answer["vectors_waiting"]:
-        text += f"; {counted(answer['vectors_waiting'], 'passage')} without vectors yet"
+    text = f"{counted(answer.notes, 'note')} indexed, {answer.indexed:,} of them now"
+    if answer.indexed:
+        text += f", in {took_s:.1f} s ({answer.indexed / max(took_s, 1e-3):.0f} notes/s)"
+    if answer.failed_count:
+        text += f"; {answer.failed_count} failed"
+    if answer.vectors_waiting:
+        text += f"; {counted(answer.vectors_waiting, 'passage')} without vectors yet"
     return text

@@ -32,13 +32,15 @@ def add(command: AddCommand) -> None:
 
 def run_migrate(arguments: argparse.Namespace) -> int:
     """Call `retrieve_migrate` until nothing is left. Interrupted, it resumes at the next time. Raises ControlError."""
-    params = {"to": arguments.to, "collection": arguments.collection or ""}
+    from proto.ops.retrieve import RetrieveMigrate
+
+    asked = RetrieveMigrate(to=arguments.to, collection=arguments.collection or "")
     moved: list[str] = []
     with connect(arguments) as client, Bars() as show:
         while True:
-            answer = patiently(client, "retrieve_migrate", params, show, patience_s=PATIENCE_S)
-            moved += answer["moved"]
-            if not answer["left"]:
+            answer = patiently(client, asked, show, patience_s=PATIENCE_S)
+            moved += answer.moved
+            if not answer.left:
                 break
     where = "on the server" if arguments.to == "postgres" else "in files"
     if moved:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from proto.control.client import Client
 from proto.control.terminal import Bars, OnProgress, complain, connect, counted, patiently, say, show_json
-from proto.json_types import JsonObject
+from services.transcripts.operations.intake import ImportState, TranscriptImport, TranscriptImportState
 from services.transcripts.records import SUFFIXES, parts
 
 NO_LAYOUT = "none"
@@ -114,10 +114,10 @@ class _Importer:
             self.failed += 1
 
     def _take_parts(self, file: Path) -> None:
-        known = self._call("transcript_import_state", {"source": str(file)})
+        known = patiently(self.client, TranscriptImportState(source=str(file)), patience_s=float("inf"))
         before, size = self.passed_bytes, file.stat().st_size
         # A later version may know the format of a file that was not understood.
-        state: JsonObject | None = known if known["layout"] != NO_LAYOUT else {**known, "position": 0, "tail": ""}
+        state: ImportState | None = known if known.layout != NO_LAYOUT else ImportState()
         found = _Found()
         while state is not None:
             state = self._go_on(file, state, found)
@@ -131,22 +131,26 @@ class _Importer:
             skipped = ", ".join(f"{counted(count, 'record')} {what}" for what, count in counts.items() if count)
             complain(f"{file}: {skipped}; the first: {found.problem}")
 
-    def _go_on(self, file: Path, state: JsonObject, found: _Found) -> JsonObject | None:
+    def _go_on(self, file: Path, state: ImportState, found: _Found) -> ImportState | None:
         """Read from one state to the end; return the new state if another import has read further meanwhile."""
         with file.open("rb") as opened:
-            for part in parts(opened, state["position"], state["tail"]):
-                given_part = {"start": part.start, "position": part.position, "tail": part.tail, "final": part.final}
-                answer = self._call("transcript_import", {"source": str(file), "records": part.records, **given_part})
-                if (moved := answer["moved"]) is not None:
-                    return dict(moved)
-                self.messages += answer["messages"]
-                self.nodes += answer["nodes"]
+            for part in parts(opened, state.position, state.tail):
+                given = TranscriptImport(
+                    source=str(file), records=part.records, start=part.start, position=part.position, tail=part.tail,
+                    final=part.final,
+                )  # fmt: skip
+                # Wait as long as it takes for the service to return: a part that was stored is not stored twice.
+                answer = patiently(self.client, given, patience_s=float("inf"))
+                if answer.moved is not None:
+                    return answer.moved
+                self.messages += answer.messages
+                self.nodes += answer.nodes
                 self.read_bytes += part.position - part.start
                 found.records += len(part.records)
-                found.layout = answer["layout"]
-                found.unreadable += answer["unreadable"] + sum(not each.is_cut for each in part.too_long)
-                found.mended += answer["mended"]
-                found.problem = found.problem or answer["problem"]
+                found.layout = answer.layout
+                found.unreadable += answer.unreadable + sum(not each.is_cut for each in part.too_long)
+                found.mended += answer.mended
+                found.problem = found.problem or answer.problem
                 for each in part.too_long:
                     complain(f"{file}: {each}")
                     found.problem = found.problem or str(each)
@@ -155,10 +159,6 @@ class _Importer:
                     complain(f"{file}: the end is incomplete and is left for the next import")
                 self._passed(self.passed_bytes + part.position - part.start, file)
         return None
-
-    def _call(self, name: str, params: JsonObject) -> JsonObject:
-        # Wait as long as it takes for the service to return: a part that was stored is not stored twice.
-        return patiently(self.client, name, params, patience_s=float("inf"))
 
     def _passed(self, passed_bytes: int, file: Path) -> None:
         self.passed_bytes = max(self.passed_bytes, passed_bytes)

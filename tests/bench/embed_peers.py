@@ -124,7 +124,7 @@ def through_the_service(kernel: RunningKernel, texts: Sequence[str]) -> float:
                     if not calls:
                         return
                     some = calls.pop()
-                client.call("embed_texts", {"texts": some, "kind": "passage"}, timeout_s=120)
+                client.call_named("embed_texts", {"texts": some, "kind": "passage"}, timeout_s=120)
 
     began = time.perf_counter()
     threads = [threading.Thread(target=work) for _ in range(CALLS)]
@@ -200,7 +200,7 @@ def queries(texts: Sequence[str], peer: SentenceTransformers, model: Loaded, bac
             began = time.perf_counter()
             model.encoder.compute(model.tokenizer.encode([query], TextKind.QUERY).ids)
             between = time.perf_counter()
-            client.call("embed_texts", {"texts": [query], "kind": "query"})
+            client.call_named("embed_texts", {"texts": [query], "kind": "query"})
             ended = time.perf_counter()
             theirs, _ = peer.encode([query])
             before = time.perf_counter()

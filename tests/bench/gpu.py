@@ -92,7 +92,7 @@ def query_ms(kernel: RunningKernel, texts: list[str]) -> str:
     with Client(kernel.data_dir) as client:
         for text in texts:
             began = time.perf_counter()
-            client.call("embed_texts", {"texts": [" ".join(text.split()[:9])], "kind": "query"})
+            client.call_named("embed_texts", {"texts": [" ".join(text.split()[:9])], "kind": "query"})
             times.append((time.perf_counter() - began) * 1000)
     return f"p50 {statistics.median(times):.1f} ms, p99 {statistics.quantiles(times, n=100)[98]:.1f} ms"
 
@@ -105,7 +105,7 @@ def rate(kernel: RunningKernel, text: str, texts_a_call: int, seconds: float) ->
     def work(number: int) -> None:
         with Client(kernel.data_dir) as client:
             while time.perf_counter() < give_up:
-                client.call("embed_texts", {"texts": [text] * texts_a_call, "kind": "passage"}, timeout_s=120)
+                client.call_named("embed_texts", {"texts": [text] * texts_a_call, "kind": "passage"}, timeout_s=120)
                 done[number] += texts_a_call
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(CALLS)]
@@ -139,10 +139,10 @@ def recovery(kernel: RunningKernel) -> str:
     waits = []
     with Client(kernel.data_dir) as client:
         for _ in range(KILLS):
-            client.call("embed_texts", {"texts": ["sea star"], "kind": "query"}, timeout_s=120)
+            client.call_named("embed_texts", {"texts": ["sea star"], "kind": "query"}, timeout_s=120)
             kernel.kill("embed")
             began = time.perf_counter()
-            client.call("embed_texts", {"texts": ["sea star"], "kind": "query"}, timeout_s=120)
+            client.call_named("embed_texts", {"texts": ["sea star"], "kind": "query"}, timeout_s=120)
             waits.append(time.perf_counter() - began)
     service = kernel.service("embed")
     where = f"{service['mode']}, {service['rss_bytes'] / GIB:.1f} GiB resident"
@@ -170,8 +170,8 @@ def main() -> None:
     with kernel_with(Backend.AUTO, "auto") as kernel:
         through_the_service(kernel, texts[:512])
         with Client(kernel.data_dir) as client:
-            used = client.call("embed_model", {})
-            tokens = client.call("embed_texts", {"texts": texts[:64], "kind": "passage"})["tokens"] / 64
+            used = client.call_named("embed_model", {})
+            tokens = client.call_named("embed_texts", {"texts": texts[:64], "kind": "passage"})["tokens"] / 64
         print(f"{used['model']} on {used['device']} in {used['precision']}, {tokens:.0f} tokens a passage")
         for dtype, peer in peers.items():
             pairs = [

@@ -132,8 +132,8 @@ def measured(folder: Path, notes: int, files: int) -> Figures:
             # Moved to the root in one step, or the kernel would index them while they are written.
             staged.rename(tree / "files")
             params = {"root": str(tree), "async": False, "maxAge": 0}
-            files_s = _timed(lambda: client.call("index", params, timeout_s=INDEX_TIMEOUT_S))
-            found = client.call("inspect", {"path": str(tree)})["files"]
+            files_s = _timed(lambda: client.call_named("index", params, timeout_s=INDEX_TIMEOUT_S))
+            found = client.call_named("inspect", {"path": str(tree)})["files"]
             if found != files:
                 raise Failed(f"{found} of {files} files were indexed")
             complain("searching")
@@ -201,14 +201,14 @@ def kernel(data: Path, *roots: Path) -> Iterator[Callable[[], JsonObject]]:
 
     def status() -> JsonObject:
         with Client(data) as client:
-            answer: JsonObject = client.call("kernel_status", {}, timeout_s=30)
+            answer: JsonObject = client.call_named("kernel_status", {}, timeout_s=30)
             return answer
 
     try:
         give_up_at = time.monotonic() + START_TIMEOUT_S
         while True:
             with contextlib.suppress(ControlError), Client(data) as client:
-                client.call("mcp_echo", {"message": "ready"}, timeout_s=START_TIMEOUT_S)
+                client.call_named("mcp_echo", {"message": "ready"}, timeout_s=START_TIMEOUT_S)
                 break
             if process.poll() is not None or time.monotonic() > give_up_at:
                 said = (data / "serve.log").read_text(errors="replace").strip()
@@ -250,7 +250,7 @@ def _rested(status: Callable[[], JsonObject]) -> int:
 
 
 def _search(client: Client, query: str) -> None:
-    client.call("search_documents", {"query": query}, timeout_s=START_TIMEOUT_S)
+    client.call_named("search_documents", {"query": query}, timeout_s=START_TIMEOUT_S)
 
 
 def _timed(work: Callable[[], object]) -> float:

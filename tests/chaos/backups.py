@@ -93,7 +93,7 @@ class Backups:
 
 def _has(client: Client, sha: str) -> bool:
     try:
-        client.call("documents_get", {"hash": sha}, timeout_s=30)
+        client.call_named("documents_get", {"hash": sha}, timeout_s=30)
     except CallFailed:
         return False
     return True

@@ -103,7 +103,7 @@ def _looked(system: System, documents: Mapping[str, str], record: Record) -> Ite
     with Client(system.data) as client:
         for sha, text in documents.items():
             try:
-                answer = client.call("documents_get", {"hash": sha, "include_content": True}, timeout_s=30)
+                answer = client.call_named("documents_get", {"hash": sha, "include_content": True}, timeout_s=30)
             except CallFailed as error:
                 refused += 1
                 _names(record, error, "packs.db", f"document {sha}")
@@ -145,7 +145,7 @@ def _reported_damage(client: Client, known: Set[str]) -> dict[str, str]:
     """Return the damage that status reports, by service; services in `known` report theirs with their next pong."""
     until = time.monotonic() + PASSES_S
     while True:
-        services = client.call("kernel_status", {}, timeout_s=10)["services"]
+        services = client.call_named("kernel_status", {}, timeout_s=10)["services"]
         reported = {s["name"]: s["info"]["damage"] for s in services if (s.get("info") or {}).get("damage")}
         if known <= reported.keys() or time.monotonic() >= until:
             return reported
@@ -157,7 +157,7 @@ def _call_again(client: Client, name: str) -> None:
     until = time.monotonic() + PASSES_S
     while True:
         try:
-            client.call(name, {}, timeout_s=30)
+            client.call_named(name, {}, timeout_s=30)
         except CallFailed as error:
             if not error.failure.get("retry_after_ms") or time.monotonic() >= until:
                 raise

@@ -20,7 +20,7 @@ JUMPS_S = (-86_400, -3600, -5, 5, 3600, 86_400, 0)
 async def _plan(storm: Storm, service: str, **fault: Any) -> list[str]:
     def ask() -> bool:
         with contextlib.suppress(ControlError, OSError), Client(storm.system.data) as client:
-            client.call("kernel_chaos", {"service": service, **fault}, timeout_s=10)
+            client.call_named("kernel_chaos", {"service": service, **fault}, timeout_s=10)
             return True
         return False
 

@@ -79,7 +79,7 @@ class Storm:
             while time.monotonic() < give_up:
                 try:
                     with Client(self.system.data) as client:
-                        client.call(name, params, timeout_s=10)
+                        client.call_named(name, params, timeout_s=10)
                         return
                 except (ControlError, OSError):
                     time.sleep(0.01)

@@ -105,7 +105,7 @@ class System:
         def ask() -> dict[str, Any] | None:
             try:
                 with Client(self.data) as client:
-                    answer: dict[str, Any] = client.call("kernel_status", {}, timeout_s=5)
+                    answer: dict[str, Any] = client.call_named("kernel_status", {}, timeout_s=5)
                     return answer
             except (ControlError, OSError):
                 return None
@@ -134,7 +134,7 @@ class System:
         def waiting() -> bool:
             try:
                 with Client(self.data) as client:
-                    found = client.call("knowledge_status", {}, timeout_s=10)
+                    found = client.call_named("knowledge_status", {}, timeout_s=10)
                     return bool(found["pending"] or found["scanning"])
             except (ControlError, OSError):
                 return True

@@ -81,7 +81,7 @@ class RunningKernel:
     def call(self, name: str, params: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
         """Call an operation as the command line does.  Raises CallFailed."""
         with Client(self.data_dir) as client:
-            return client.call(name, params or {}, timeout_s=timeout_s)
+            return client.call_named(name, params or {}, timeout_s=timeout_s)
 
     def status(self) -> dict[str, Any]:
         answer: dict[str, Any] = self.call("kernel_status")

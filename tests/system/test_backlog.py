@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgspec
 import pytest
 
 from kernel.cli import status
+from proto.ops.kernel import ServiceStatus
 from services.embed import weights
 from services.retrieve.ranking.queries import Patience
 from tests.system.running import HTTP, RunningKernel, running, wait_until
@@ -61,7 +63,7 @@ def test_the_backlog_is_reported_everywhere_and_searched_items_are_embedded_firs
     # The backlog is reported with the next pong.
     wait_until(lambda: kernel.service("retrieve")["backlogs"].get("vectors of notes", {}).get("total") == NOTES)
     told = kernel.service("retrieve")
-    assert f"vectors of notes: 0 of {NOTES}" in str(status.row(told)[-1])
+    assert f"vectors of notes: 0 of {NOTES}" in str(status.row(msgspec.convert(told, ServiceStatus))[-1])
     url = kernel.status()["http_url"].rsplit("/", 1)[0]
     with urllib.request.urlopen(f"{url}/metrics") as answer:
         metrics = answer.read().decode()

@@ -270,7 +270,7 @@ def test_broken_context_costs_its_text_only(tmp_path: Path) -> None:
 
         def poison() -> None:
             try:
-                outcome.append(client.call("embed_texts", {"texts": [POISON], "kind": "passage"}, timeout_s=120))
+                outcome.append(client.call_named("embed_texts", {"texts": [POISON], "kind": "passage"}, timeout_s=120))
             except CallFailed as error:
                 outcome.append(error)
 

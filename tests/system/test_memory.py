@@ -45,7 +45,7 @@ def kill(data: Path, name: str) -> None:
         wait_until_ended(data, pid)
         return
     with Client(data) as client:
-        (service,) = [each for each in client.call("kernel_status", {})["services"] if each["name"] == name]
+        (service,) = [each for each in client.call_named("kernel_status", {})["services"] if each["name"] == name]
     if service["pid"]:
         os.kill(service["pid"], signal.SIGKILL)
 

@@ -72,13 +72,13 @@ def test_a_stopped_service_is_reported_at_once_with_the_reason(
     kernel: RunningKernel, data: Path, client: StdioClient
 ) -> None:
     with Client(data) as control:
-        control.call("kernel_stop", {"service": "documents"})
+        control.call_named("kernel_stop", {"service": "documents"})
     failed = client.request(2, "tools/call", **adding(1))["result"]
     assert failed["isError"]
     assert "documents is stopped" in json.dumps(failed)
     # Nothing of it is made up for.
     with Client(data) as control:
-        control.call("kernel_start", {"service": "documents"})
+        control.call_named("kernel_start", {"service": "documents"})
     kernel.wait_ready("documents")
     assert "edition 1" not in edition_of(client, 3)
     assert client.call(4, "task_list")["structuredContent"]["tasks"] == []

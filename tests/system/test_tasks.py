@@ -72,7 +72,7 @@ def test_a_task_that_is_not_idempotent_takes_effect_once_through_deaths_of_its_s
         ids: list[str] = []
         for _ in range(8):
             with Client(data) as client:
-                ids.append(client.call("task_start", arguments, key=f"key {len(ids)}")["id"])
+                ids.append(client.call_named("task_start", arguments, key=f"key {len(ids)}")["id"])
             if (pid := kernel.service("tasks")["pid"]) is not None:
                 os.kill(pid, signal.SIGKILL)
         assert [waited(kernel, id_)["state"] for id_ in ids] == ["completed"] * 8

@@ -19,6 +19,7 @@ from kernel.cli.__main__ import main
 from kernel.cli.audit import in_words
 from kernel.cli.care import doctor
 from kernel.configure.settings import AuditSettings
+from proto.ops.kernel import AuditStatus
 from tests.waiting import until
 
 
@@ -165,12 +166,12 @@ def test_names_in_the_log_cannot_control_the_terminal() -> None:
     ("state", "verdict", "told"),
     [
         (None, "note", "changes are not recorded"),
-        ({"path": "/d/a", "problem": "", "waiting": 0, "lost": 0}, "ok", "/d/a"),
-        ({"path": "/d/a", "problem": "/d/a: No space left on device", "waiting": 3, "lost": 0}, "bad", "3 lines wait"),
-        ({"path": "/d/a", "problem": "", "waiting": 0, "lost": 7}, "note", "7 lines were lost"),
+        (AuditStatus(path="/d/a", problem="", waiting=0, lost=0), "ok", "/d/a"),
+        (AuditStatus(path="/d/a", problem="/d/a: No space left", waiting=3, lost=0), "bad", "3 lines wait"),
+        (AuditStatus(path="/d/a", problem="", waiting=0, lost=7), "note", "7 lines were lost"),
     ],
 )
-def test_doctor_reports_the_state_of_the_log(state: dict[str, Any] | None, verdict: str, told: str) -> None:
+def test_doctor_reports_the_state_of_the_log(state: AuditStatus | None, verdict: str, told: str) -> None:
     finding = doctor.audit_finding(state)
     assert finding.verdict == verdict
     assert told in finding.found

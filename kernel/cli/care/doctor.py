@@ -18,6 +18,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from kernel import VERSION
 from kernel.cli.care.findings import Finding, Verdict
 from kernel.cli.status import backup
@@ -28,8 +30,9 @@ from proto.control.address import socket_path
 from proto.control.client import Client, ControlError, NoKernel
 from proto.control.terminal import show_answer
 from proto.host import extras, models
-from proto.json_types import JsonObject
 from proto.names import module
+from proto.ops.documents.reading import DocumentsVerify
+from proto.ops.kernel import AuditStatus, BackupStatus, ClusterStatus, KernelStatus, KernelStatusParams, ServiceStatus
 from proto.wire.frames import DAMAGE
 from proto.wire.front import OFF
 
@@ -63,7 +66,7 @@ _STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.BAD: "bold red"}
 def doctor(arguments: argparse.Namespace) -> int:
     """Print the findings; exit code 1 if one is bad."""
     data_dir: Path = arguments.data_dir
-    given = json.load(sys.stdin) if arguments.status == "-" else None
+    given = msgspec.json.decode(sys.stdin.read(), type=KernelStatus) if arguments.status == "-" else None
     findings = list(examine(data_dir, given))
     if arguments.verify:
         findings += verified(data_dir)
@@ -83,21 +86,21 @@ def verified(data_dir: Path) -> Iterator[Finding]:
     """Check, through the running service, that the hash of every stored document is right."""
     try:
         with Client(data_dir) as client:
-            answer = client.call("documents_verify", {})
+            answer = client.call(DocumentsVerify())
     except ControlError as error:
         yield Finding("documents", Verdict.BAD, f"could not be verified: {error}", "linckia serve, then again")
         return
-    wrong = [*answer["damaged"], *answer["problems"]]
+    wrong = [*answer.damaged, *answer.problems]
     for reason in wrong[:MAX_SHOWN]:
         yield Finding("documents", Verdict.BAD, reason, "add it again from its source: linckia add PATH")
     if len(wrong) > MAX_SHOWN:
         yield Finding("documents", Verdict.BAD, f"and {len(wrong) - MAX_SHOWN} more")
     if not wrong:
-        size = f"{answer['bytes'] / 2**20:.0f} MiB"
-        yield Finding("documents", Verdict.OK, f"{answer['objects']} contents ({size}) match their hashes")
+        size = f"{answer.bytes / 2**20:.0f} MiB"
+        yield Finding("documents", Verdict.OK, f"{answer.objects} contents ({size}) match their hashes")
 
 
-def examine(data_dir: Path, given: JsonObject | None = None) -> Iterator[Finding]:
+def examine(data_dir: Path, given: KernelStatus | None = None) -> Iterator[Finding]:
     """Yield all findings, the quick ones first. `given` is the kernel's status, if it is known."""
     yield Finding("linckia", Verdict.OK, VERSION)
     yield Finding("python", Verdict.OK, f"{platform.python_version()}, {sys.executable}")
@@ -106,13 +109,13 @@ def examine(data_dir: Path, given: JsonObject | None = None) -> Iterator[Finding
     needed = "Linux 5.3 or newer is required (pidfd_open)" if old else ""
     yield Finding("system", Verdict.BAD if old else Verdict.OK, system, needed)
     yield _data_dir(data_dir)
-    status: JsonObject | ControlError
+    status: KernelStatus | ControlError
     try:
         if given is not None:
             status = given
         else:
             with Client(data_dir) as client:
-                status = client.call("kernel_status", {}, timeout_s=5)
+                status = client.call(KernelStatusParams(), timeout_s=5)
     except ControlError as error:
         status = error
     yield from _kernel(data_dir, status)
@@ -125,7 +128,7 @@ def examine(data_dir: Path, given: JsonObject | None = None) -> Iterator[Finding
     yield _reranker()
     yield from _torch()
     yield _openvino()
-    yield _ray(status)
+    yield _ray(None if isinstance(status, ControlError) else status.cluster)
     yield _video()
 
 
@@ -140,56 +143,56 @@ def _data_dir(data_dir: Path) -> Finding:
     return Finding("data directory", Verdict.OK, found)
 
 
-def _kernel(data_dir: Path, status: JsonObject | ControlError) -> Iterator[Finding]:
+def _kernel(data_dir: Path, status: KernelStatus | ControlError) -> Iterator[Finding]:
     if isinstance(status, NoKernel):
         yield Finding("kernel", Verdict.NOTE, "none is running for this data directory", "linckia serve PATH…")
         return
     if isinstance(status, ControlError):
         yield Finding("kernel", Verdict.BAD, f"{socket_path(data_dir)}: {status}", "linckia logs")
         return
-    bad = [service["name"] for service in status["services"] if service["state"] in ("failed", "backoff")]
-    found = f"process {status['pid']}, {len(status['services'])} services"
+    bad = [service.name for service in status.services if service.state in ("failed", "backoff")]
+    found = f"process {status.pid}, {len(status.services)} services"
     if bad:
         yield Finding("kernel", Verdict.BAD, f"{found}, unhealthy: {', '.join(bad)}", f"linckia logs {bad[0]}")
     else:
         yield Finding("kernel", Verdict.OK, found)
-    yield from damages(status["services"], status["backup"])
-    yield audit_finding(status["audit"])
-    yield backup_finding(status["backup"])
+    yield from damages(status.services, status.backup)
+    yield audit_finding(status.audit)
+    yield backup_finding(status.backup)
 
 
-def backup_finding(state: JsonObject | None) -> Finding:
+def backup_finding(state: BackupStatus | None) -> Finding:
     """Return a finding about the `backup` in the kernel's status."""
     if state is None:
         return Finding("backup", Verdict.NOTE, "there is none", "[backup] in the settings, or linckia backup DIR")
-    late = state["every_s"] is not None and (state["age_s"] is None or state["age_s"] > LATE * state["every_s"])
-    remedy = f"linckia backup {state['to']}"
-    if state["error"] or (late and state["age_s"] is not None):
+    late = state.every_s is not None and (state.age_s is None or state.age_s > LATE * state.every_s)
+    remedy = f"linckia backup {state.to}"
+    if state.error or (late and state.age_s is not None):
         return Finding("backup", Verdict.BAD, backup(state), remedy)
-    return _either("backup", state["age_s"] is not None and not state["problems"], backup(state), backup(state), remedy)
+    return _either("backup", state.age_s is not None and not state.problems, backup(state), backup(state), remedy)
 
 
-def damages(services: Sequence[JsonObject], state: JsonObject | None = None) -> Iterator[Finding]:
+def damages(services: Sequence[ServiceStatus], state: BackupStatus | None = None) -> Iterator[Finding]:
     """Yield what services report as damaged, with the backup to restore from, according to the kernel's status."""
-    made = state is not None and state["snapshot"]
-    whence = f"{state['to']}, which has {state['snapshot']}" if state and made else "a backup, if there is one"
+    made = state is not None and state.snapshot
+    whence = f"{state.to}, which has {state.snapshot}" if state and made else "a backup, if there is one"
     for service in services:
-        if said := service["info"].get(DAMAGE):
-            yield Finding(service["name"], Verdict.BAD, said, f"or restore-backup --replace from {whence}")
+        if said := service.info.get(DAMAGE):
+            yield Finding(service.name, Verdict.BAD, said, f"or restore-backup --replace from {whence}")
 
 
-def audit_finding(state: JsonObject | None) -> Finding:
+def audit_finding(state: AuditStatus | None) -> Finding:
     """Return a finding about the `audit` in the kernel's status."""
     if state is None:
         return Finding("audit log", Verdict.NOTE, "off: changes are not recorded", "audit.enabled in the settings")
-    lost = f"{state['lost']} lines were lost" if state["lost"] else ""
-    if state["problem"]:
-        found = f"{state['problem']}; {state['waiting']} lines wait; {lost}".removesuffix("; ")
+    lost = f"{state.lost} lines were lost" if state.lost else ""
+    if state.problem:
+        found = f"{state.problem}; {state.waiting} lines wait; {lost}".removesuffix("; ")
         return Finding("audit log", Verdict.BAD, found, "free some disk space")
-    return _either("audit log", not lost, state["path"], f"{state['path']}, {lost}")
+    return _either("audit log", not lost, state.path, f"{state.path}, {lost}")
 
 
-def _token(data_dir: Path, status: JsonObject | ControlError) -> Finding:
+def _token(data_dir: Path, status: KernelStatus | ControlError) -> Finding:
     """Check whether HTTP requires a token, in the running kernel or else in the settings."""
     if isinstance(status, ControlError):
         try:
@@ -198,7 +201,7 @@ def _token(data_dir: Path, status: JsonObject | ControlError) -> Finding:
             return Finding("settings", Verdict.BAD, str(error))
         is_open = http is not None and http.token == OFF
     else:
-        is_open = status["open"]
+        is_open = status.open
     every = "off: every user, program and service with a network on this machine has a client's access"
     return _either("token", not is_open, "HTTP requires one", every, "remove http.token, or LINCKIA_TOKEN")
 
@@ -316,13 +319,12 @@ def _openvino() -> Finding:
     return Finding("OpenVINO", Verdict.OK, "not installed, and no faster on this processor")
 
 
-def _ray(status: JsonObject | ControlError) -> Finding:
-    cluster = None if isinstance(status, ControlError) else status.get("cluster")
+def _ray(cluster: ClusterStatus | None) -> Finding:
     if cluster is not None:
-        nodes = f"{cluster['address']}, {len(cluster['nodes'])} nodes"
-        broken = f"{cluster['address']} is not connected, and this machine does all work: {cluster['problem']}"
+        nodes = f"{cluster.address}, {len(cluster.nodes)} nodes"
+        broken = f"{cluster.address} is not connected, and this machine does all work: {cluster.problem}"
         remedy = "check the head of the cluster with `ray status`, and [cluster] in the settings"
-        return _either("cluster", not cluster["problem"], nodes, broken, remedy)
+        return _either("cluster", not cluster.problem, nodes, broken, remedy)
     if extras.is_installed(extras.RAY):
         return Finding("Ray", Verdict.OK, "can run stateless services on other machines; none are set ([cluster])")
     found = "not installed: needed for stateless services on other machines ([cluster])"

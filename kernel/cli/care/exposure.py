@@ -17,6 +17,7 @@ from kernel.configure.settings import ConfigError, Flags
 from proto.control.address import find_data_dir
 from proto.control.client import Client, ControlError
 from proto.control.commands import Usage
+from proto.ops.kernel import KernelStatusParams
 
 
 def require_out_of_reach(to: Path, arguments: argparse.Namespace, what: str) -> list[str]:
@@ -55,9 +56,9 @@ def _served(data: str | None) -> tuple[set[Path], list[str]]:
     with contextlib.suppress(ConfigError):
         roots.update(load(Flags(data_dir=data), os.environ).roots)
     with contextlib.suppress(ControlError), Client(find_data_dir(data, os.environ)) as client:
-        status = client.call("kernel_status", {})
-        roots.update(map(Path, status["roots"]))
-        packages = status["packages"]
+        status = client.call(KernelStatusParams())
+        roots.update(map(Path, status.roots))
+        packages = status.packages
     return roots, packages
 
 

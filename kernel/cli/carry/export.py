@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path
 
 from kernel.cli.care.exposure import require_out_of_reach
-from kernel.cli.carry.files import batched, by_next, by_offset, declared, line, listed, write
+from kernel.cli.carry.files import batched, by_next, by_offset, declared, line, listed, named, write
 from proto.control.client import CallFailed, Client
 from proto.control.commands import Failed
-from proto.control.terminal import complain, connect, patiently, say
+from proto.control.terminal import complain, connect, say
 from proto.json_types import JsonObject
 from proto.manifest import Export
 
@@ -108,7 +108,7 @@ def content_folder(folder: Path, hash_: str) -> Path:
 
 def _documents(client: Client, folder: Path) -> str:
     documents = write(folder / "documents.jsonl", _document_rows(client, folder))
-    work = patiently(client, "documents_export_work", {})
+    work = named(client, "documents_export_work", {})
     write(folder / "sessions.jsonl", work["sessions"])
     for number, snapshot in enumerate(work["snapshots"], 1):
         snapshot["listing"] = f"snapshots/{number:06}.jsonl"
@@ -141,7 +141,7 @@ def _contents(client: Client, folder: Path, names: dict[str, str]) -> dict[str, 
     wanted = [hash_ for hash_, home in homes.items() if not home.is_dir()]
     while wanted:
         # An answer holds as many contents as fit, from the front of the list.
-        for content in patiently(client, "documents_export_contents", {"hashes": wanted})["contents"]:
+        for content in named(client, "documents_export_contents", {"hashes": wanted})["contents"]:
             hash_ = wanted.pop(0)
             if problem := _write_content(client, homes[hash_], names[hash_], content):
                 complain(f"{names[hash_]} is left out: {problem}")
@@ -155,7 +155,7 @@ def _write_content(client: Client, home: Path, name: str, piece: JsonObject) -> 
     with (home / _file_name(name)).open("wb") as out:
         while out.write(base64.b64decode(piece["data"])) and out.tell() < piece["size"]:
             params = {"hashes": [home.name], "offset": out.tell()}
-            (piece,) = patiently(client, "documents_export_contents", params)["contents"]
+            (piece,) = named(client, "documents_export_contents", params)["contents"]
     return str(piece["problem"])
 
 
@@ -199,7 +199,7 @@ def _conversation(root: str, began: float) -> Path:
 def _prompts(client: Client, barred: list[str]) -> Iterator[str]:
     after = ""
     while True:
-        page = patiently(client, "transcript_export_prompts", {"after": after})
+        page = named(client, "transcript_export_prompts", {"after": after})
         barred += page["barred"]
         yield from page["prompts"]
         after = page["next"]
@@ -215,11 +215,11 @@ def _files(client: Client, folder: Path) -> str:
     entries = write(folder / "entries.jsonl", (each for name in sets for each in _entries(client, name)))
     counts = [f"{write(folder / 'sets.jsonl', (_set(client, name) for name in sets))} sets with {entries} entries"]
     for name, (operation, key, fields) in FILE_PARTS.items():
-        items = patiently(client, operation, {})[key]
+        items = named(client, operation, {})[key]
         made = ({field: item[field] for field in fields if item.get(field) is not None} for item in items)
         counts.append(f"{write(folder / f'{name}.jsonl', made)} {name}")
     write(folder / "runs.jsonl", listed(client, "files_export_runs", "runs", by_next, after=0))
-    if trash := patiently(client, "list-trash", {"limit": 1}).get("total_count"):
+    if trash := named(client, "list-trash", {"limit": 1}).get("total_count"):
         complain(f"{trash} items in the trash are not exported: `linckia call restore-files` restores them")
     return ", ".join(counts)
 
@@ -230,7 +230,7 @@ def set_names(client: Client) -> list[str]:
 
 
 def _set(client: Client, name: str) -> JsonObject:
-    found = patiently(client, "resource-set-get", {"name": name})
+    found = named(client, "resource-set-get", {"name": name})
     return {"name": name, "description": found["description"], "children": found["children"]}
 
 
@@ -245,7 +245,7 @@ def _entries(client: Client, name: str) -> Iterator[JsonObject]:
 
 def _collections(client: Client, folder: Path) -> str:
     documents = 0
-    collections = patiently(client, "collection_list", {})["collections"]
+    collections = named(client, "collection_list", {})["collections"]
     for one in collections:
         if one.get("trouble"):
             complain(f"collection {one['collection']} is left out: {one['trouble']}")

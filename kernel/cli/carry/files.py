@@ -16,9 +16,10 @@ from kernel.configure import manifests
 from kernel.configure.settings import ConfigError
 from proto.control.client import Client
 from proto.control.commands import Failed
-from proto.control.terminal import patiently
+from proto.control.terminal import patiently, repeated
 from proto.json_types import JsonObject
 from proto.manifest import Export
+from proto.ops.kernel import KernelStatusParams
 
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH = 500
@@ -95,6 +96,11 @@ def batched(items: Iterable[T], most: int = BATCH, length: Callable[[T], int] = 
         yield batch
 
 
+def named(client: Client, operation: str, params: JsonObject) -> Any:
+    """Call a repeatable operation of a service, whose types are not known here. Raises CallFailed."""
+    return repeated(lambda: client.call_named(operation, params))
+
+
 Following = Callable[[JsonObject, int], JsonObject]
 """Takes a page and the number of items so far; returns the parameters for the next page."""
 
@@ -110,7 +116,7 @@ def by_next(page: JsonObject, _: int) -> JsonObject:
 def listed(client: Client, operation: str, key: str, following: Following, **params: object) -> Iterator[JsonObject]:
     """Yield everything that an operation lists under `key`, until a page is empty."""
     count = 0
-    while found := (page := patiently(client, operation, params))[key]:
+    while found := (page := named(client, operation, params))[key]:
         yield from found
         count += len(found)
         params |= following(page, count)
@@ -119,7 +125,7 @@ def listed(client: Client, operation: str, key: str, following: Following, **par
 def declared(client: Client) -> dict[str, tuple[Export, ...]]:
     """Return the exports that the manifests of served services declare, by service. Raises Failed."""
     try:
-        found = manifests.served(patiently(client, "kernel_status", {})["packages"])
+        found = manifests.served(patiently(client, KernelStatusParams()).packages)
     except ConfigError as error:
         raise Failed(str(error)) from None
     return {each.manifest.name: each.manifest.exports for each in found if each.manifest.exports}

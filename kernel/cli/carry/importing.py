@@ -16,12 +16,13 @@ from functools import partial
 from pathlib import Path
 
 from kernel.cli.carry.export import FORMAT, content_folder, set_names
-from kernel.cli.carry.files import BATCH_BYTES, batched, declared, lines, opened
+from kernel.cli.carry.files import BATCH_BYTES, batched, declared, lines, named, opened
 from proto.control.client import CallFailed, Client
 from proto.control.commands import Failed, Usage
 from proto.control.terminal import complain, connect, patiently, say
 from proto.json_types import JsonObject
 from proto.manifest import Export
+from proto.ops.kernel import KernelStatusParams
 
 INLINE_BYTES = PIECE_BYTES = 1024 * 1024
 """Contents up to this size are sent with their rows; larger ones are sent in pieces of this size."""
@@ -77,7 +78,7 @@ def take_in(arguments: argparse.Namespace) -> int:
 def _documents(client: Client, folder: Path) -> tuple[str, int]:
     changed = failed = 0
     for sessions in batched(lines(folder / "sessions.jsonl")):
-        changed += patiently(client, "documents_import", {"sessions": sessions})["changed"]
+        changed += named(client, "documents_import", {"sessions": sessions})["changed"]
     rows = ({key: value for key, value in row.items() if key != "file"} for row in lines(folder / "documents.jsonl"))
     found = _rows(client, folder, rows)
     changed, failed = changed + found[0], failed + found[1]
@@ -88,13 +89,13 @@ def _documents(client: Client, folder: Path) -> tuple[str, int]:
         offset = 0
         for some in batched(lines(listing), 20_000):
             given = {"snapshot": snapshot, "offset": offset, "files": some}
-            changed += patiently(client, "documents_import", given)["changed"]
+            changed += named(client, "documents_import", given)["changed"]
             offset += len(some)
         if not offset:
-            changed += patiently(client, "documents_import", {"snapshot": snapshot})["changed"]
+            changed += named(client, "documents_import", {"snapshot": snapshot})["changed"]
     with contextlib.suppress(CallFailed):
         # Deleting fails if no such document exists, which does not matter.
-        patiently(client, "documents_delete", {"name": f"{LOOSE}*"})
+        named(client, "documents_delete", {"name": f"{LOOSE}*"})
     return f"{changed} new rows", failed
 
 
@@ -114,7 +115,7 @@ def _rows(client: Client, folder: Path, rows: Iterator[JsonObject], *, only_miss
         for row in batch:
             _check_hash(folder, row["hash"])
         hashes = list(dict.fromkeys(row["hash"] for row in batch))
-        missing = set(patiently(client, "documents_missing", {"hashes": hashes})["hashes"])
+        missing = set(named(client, "documents_missing", {"hashes": hashes})["hashes"])
         documents: list[JsonObject] = []
         contents: list[str] = []
         held = 0
@@ -152,7 +153,7 @@ def _check_hash(folder: Path, hash_: object) -> None:
 def _store(client: Client, documents: list[JsonObject], contents: list[str]) -> int:
     if not documents:
         return 0
-    return int(patiently(client, "documents_import", {"documents": documents, "contents": contents})["changed"])
+    return int(named(client, "documents_import", {"documents": documents, "contents": contents})["changed"])
 
 
 def _file(folder: Path, hash_: str) -> Path | None:
@@ -167,14 +168,14 @@ def _file(folder: Path, hash_: str) -> Path | None:
 def _upload(client: Client, file: Path, row: JsonObject) -> None:
     """Upload a large content as a temporary document, until its own documents exist."""
     begun = {"path": LOOSE + row["hash"], "name": row["name"], "mimeType": row.get("mime_type")}
-    upload = patiently(client, "documents_put_begin", begun)["upload_id"]
+    upload = named(client, "documents_put_begin", begun)["upload_id"]
     offset = 0
     with opened(file) as content:
         while data := content.read(PIECE_BYTES):
             piece = {"upload_id": upload, "offset": offset, "data": base64.b64encode(data).decode()}
-            patiently(client, "documents_put_piece", piece)
+            named(client, "documents_put_piece", piece)
             offset += len(data)
-    patiently(client, "documents_put_commit", {"upload_id": upload, "size": offset, "sha256": row["hash"]})
+    named(client, "documents_put_commit", {"upload_id": upload, "size": offset, "sha256": row["hash"]})
 
 
 # Transcripts
@@ -184,11 +185,11 @@ def _transcripts(client: Client, folder: Path) -> tuple[str, int]:
     changed = 0
     for name in ("barred", "prompts"):
         for some in batched(lines(folder / f"{name}.jsonl"), length=len):
-            changed += patiently(client, "transcript_restore", {name: some})["changed"]
+            changed += named(client, "transcript_restore", {name: some})["changed"]
     # Turns of many conversations share a request: a commit for each conversation would take hours.
     said = (turn for file in sorted(folder.glob("*/*.jsonl")) for turn in lines(file))
     for turns in batched(said, length=lambda turn: len(str(turn))):
-        changed += patiently(client, "transcript_restore", {"turns": turns})["changed"]
+        changed += named(client, "transcript_restore", {"turns": turns})["changed"]
     return f"{changed} new rows", 0
 
 
@@ -202,14 +203,14 @@ def take_files(client: Client, folder: Path) -> tuple[str, int]:
     made, left = _create(client, "resource-set", there, [{**one, "children": None} for one in sets])
     for one in sets:
         for child in one.get("children") or ():
-            patiently(client, "resource-set-add-child", {"parent": one["name"], "child": child})
+            named(client, "resource-set-add-child", {"parent": one["name"], "child": child})
     for name in ("query", "source", "plan"):
         plural = "queries" if name == "query" else f"{name}s"
-        there = {one["name"] for one in patiently(client, f"{name}-list", {})[plural]}
+        there = {one["name"] for one in named(client, f"{name}-list", {})[plural]}
         found = _create(client, name, there, list(lines(folder / f"{plural}.jsonl")))
         made, left = made + found[0], left + found[1]
     for runs in batched(lines(folder / "runs.jsonl")):
-        patiently(client, "files_import_runs", {"runs": runs})
+        named(client, "files_import_runs", {"runs": runs})
     added = missing = 0
     for entries in batched(lines(folder / "entries.jsonl"), 5000):
         for name in dict.fromkeys(entry["set"] for entry in entries):
@@ -227,7 +228,7 @@ def _create(client: Client, kind: str, there: set[str], items: list[JsonObject])
     for one in new:
         given = {key: value for key, value in one.items() if value is not None and key != "status"}
         try:
-            client.call(f"{kind}-create", given)
+            client.call_named(f"{kind}-create", given)
         except CallFailed as error:
             if error.failure.get("kind") not in ("invalid_params", "operation", "denied"):
                 raise
@@ -235,7 +236,7 @@ def _create(client: Client, kind: str, there: set[str], items: list[JsonObject])
             continue
         made += 1
         if one.get("status", "active") != "active":
-            client.call("plan-update", {"name": one["name"], "status": one["status"]})
+            client.call_named("plan-update", {"name": one["name"], "status": one["status"]})
     return made, len(new) - made
 
 
@@ -243,13 +244,13 @@ def _add(client: Client, name: str, paths: list[str]) -> tuple[int, int]:
     """Add entries to a set, indexing them first if needed; return how many were added and how many do not exist."""
     if (added := _modify(client, name, paths)) is not None:
         return added, 0
-    for root in patiently(client, "kernel_status", {})["roots"]:
+    for root in patiently(client, KernelStatusParams()).roots:
         below = [path for path in paths if path == root or path.startswith(root.rstrip("/") + "/")]
         if below:
             common = os.path.commonpath(below)
             folder = common if os.path.isdir(common) else os.path.dirname(common)
             try:
-                patiently(client, "index", {"root": folder, "async": False, "force": True})
+                named(client, "index", {"root": folder, "async": False, "force": True})
             except CallFailed as error:
                 # If the folder does not exist, its entries are reported as missing.
                 complain(error)
@@ -270,7 +271,7 @@ def _modify(client: Client, name: str, paths: list[str]) -> int | None:
     """Add entries; return how many were added, or None if one of them cannot be."""
     given = {"name": name, "operation": "add", "paths": paths}
     try:
-        return int(patiently(client, "resource-set-modify", given)["changed"])
+        return int(named(client, "resource-set-modify", given)["changed"])
     except CallFailed as error:
         if error.failure.get("kind") != "invalid_params":
             raise
@@ -288,7 +289,7 @@ def _collections(client: Client, folder: Path) -> tuple[str, int]:
         dimensions = next(rows, {"dimensions": None})["dimensions"]
         try:
             given = {"collection": file.stem, **({"dimensions": dimensions} if dimensions else {})}
-            patiently(client, "collection_create", given)
+            named(client, "collection_create", given)
             for some in batched(rows, length=lambda row: len(str(row))):
                 made += _put(client, file.stem, some)
         except CallFailed as error:
@@ -300,10 +301,10 @@ def _collections(client: Client, folder: Path) -> tuple[str, int]:
 
 def _put(client: Client, name: str, rows: list[JsonObject]) -> int:
     asked = {"collection": name, "ids": [row["id"] for row in rows], "limit": len(rows)}
-    there = {each["id"] for each in patiently(client, "collection_documents", asked)["documents"]}
+    there = {each["id"] for each in named(client, "collection_documents", asked)["documents"]}
     new = [row for row in rows if row["id"] not in there]
     if new:
-        patiently(client, "collection_upsert", {"collection": name, "documents": new})
+        named(client, "collection_upsert", {"collection": name, "documents": new})
     return len(new)
 
 
@@ -315,6 +316,6 @@ def _simple(exports: tuple[Export, ...], client: Client, folder: Path) -> tuple[
     for each in exports:
         changed = 0
         for some in batched(lines(folder / each.file), length=lambda row: len(str(row))):
-            changed += patiently(client, each.takes, {each.items: some})["changed"]
+            changed += named(client, each.takes, {each.items: some})["changed"]
         said.append(f"{changed} new {each.items}")
     return ", ".join(said), 0

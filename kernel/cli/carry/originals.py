@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kernel.cli.carry.files import batched, write
+from kernel.cli.carry.files import batched, named, write
 from proto.control.client import Client
 from proto.control.commands import Failed
-from proto.control.terminal import complain, patiently, say
+from proto.control.terminal import complain, say
 from proto.json_types import JsonObject
 
 TakeFiles = Callable[[Client, Path], tuple[str, int]]
@@ -60,7 +60,7 @@ def _tapes(client: Client, db: sqlite3.Connection, file: Path) -> int:
         start, position = position, position + len(records)
         tail = hashlib.sha256((tail + records[-1]).encode()).hexdigest()
         given = {"source": str(file), "start": start, "position": position, "tail": tail, "records": records}
-        answer = patiently(client, "transcript_import", {**given, "final": position >= total})
+        answer = named(client, "transcript_import", {**given, "final": position >= total})
         unreadable += answer["unreadable"]
         problem = problem or answer["problem"]
     say(f"{position - unreadable} turns are stored")

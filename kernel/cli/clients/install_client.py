@@ -34,6 +34,7 @@ from proto.host.durable import replace_file
 from proto.host.extras import checkout_script
 from proto.json_types import JsonObject
 from proto.names import module
+from proto.ops.kernel import KernelStatusParams, KernelTokensChanged
 
 BACKUP_ENDING = ".before-linckia"
 
@@ -156,7 +157,7 @@ def _entry(arguments: argparse.Namespace) -> JsonObject:
 
 def _url(arguments: argparse.Namespace) -> str:
     with Client(arguments.data_dir) as client:
-        url = client.call("kernel_status", {})["http_url"]
+        url = client.call(KernelStatusParams()).http_url
     if url is None:
         raise Failed("the running kernel does not serve HTTP; start it without --no-http")
     return f"{url}/{arguments.surface or 'core'}"
@@ -186,7 +187,7 @@ def _replace_token(data_dir: Path, name: str, made: Token | None) -> None:
             return
         tokens.store(data_dir, others if made is None else [*others, made])
     with contextlib.suppress(NoKernel), Client(data_dir) as client:
-        client.call("kernel_tokens_changed", {"action": "revoke" if made is None else "create", "name": name})
+        client.call(KernelTokensChanged(action="revoke" if made is None else "create", name=name))
 
 
 def program() -> list[str]:

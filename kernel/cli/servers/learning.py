@@ -157,7 +157,7 @@ def _called(client: Client, name: str, tool: _Tool, offered: JsonObject, table: 
     params = json.dumps({"name": tool.name, "arguments": tool.arguments}).encode()
     request = {"method": TOOLS_CALL, "name": tool.name, "params": base64.b64encode(params).decode()}
     limit_s = float(table.get("timeout", MountSettings().timeout))
-    reply: JsonObject = client.call(f"{service_of(name)}.change", request, timeout_s=limit_s)
+    reply: JsonObject = client.call_named(f"{service_of(name)}.change", request, timeout_s=limit_s)
     result = reply.get("result") or {}
     texts = [str(each.get("text", "")) for each in result.get("content", ()) if isinstance(each, dict)]
     said = " ".join(texts).strip() or json.dumps(reply.get("error") or result)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+import msgspec
 
 from kernel.cli import logs as service_logs
 from kernel.cli.servers.importing import import_servers
@@ -17,7 +19,10 @@ from proto.control.client import CallFailed, Client, NoKernel
 from proto.control.commands import Failed, Usage
 from proto.control.terminal import Cell, complain, connect, say, show_answer, show_json
 from proto.json_types import JsonObject, Layer
-from proto.mounts import ACTIVITY, PREFIX, REGISTRY, TABLE, MountSettings, service_of
+from proto.mounts import ACTIVITY, PREFIX, REGISTRY, TABLE, Flag, MountSettings, service_of
+from proto.ops.kernel import KernelMounts, KernelRestart, KernelStatusParams, ServiceStatus
+from proto.ops.mounts import MountDifference, MountsApprove, MountsDiff, MountsForget
+from proto.ops.observation import KernelService
 from proto.wire.launch import FREE_ATTRIBUTES, NO_ATTRIBUTES, NO_SIGNAL_SCOPE
 
 _HEADERS = ("NAME", "STATE", "CONFINED", "TOOLS", "FLAGS", "COMMAND OR URL")
@@ -128,9 +133,9 @@ def _remarks(found: JsonObject) -> list[Cell]:
     return [*remarks, *_changes(name, found["suspicious"])]
 
 
-def _changes(name: str, flags: Sequence[JsonObject]) -> Iterator[Cell]:
+def _changes(name: str, flags: Sequence[Flag]) -> Iterator[Cell]:
     """Yield lines about definitions that clients do not see as the server wrote them."""
-    changed = [flag for flag in flags if flag["kind"] in _CHANGING]
+    changed = [flag for flag in flags if flag.kind in _CHANGING]
     for flag in changed[:_CHANGES]:
         line = f"{name}: {_flagged(flag)}"
         yield line if len(line) <= _CHANGE_CHARS else f"{line[:_CHANGE_CHARS]}…"
@@ -138,55 +143,57 @@ def _changes(name: str, flags: Sequence[JsonObject]) -> Iterator[Cell]:
         yield f"{name}: {more} more; see: linckia mcp diff {name}"
 
 
-def _flagged(flag: Mapping[str, str]) -> str:
-    detail = f" ({flag['detail']})" if flag.get("detail") else ""
-    return f"{flag['where']}: {flag['kind'].replace('_', ' ')}{detail}"
+def _flagged(flag: Flag) -> str:
+    detail = f" ({flag.detail})" if flag.detail else ""
+    return f"{flag.where}: {flag.kind.replace('_', ' ')}{detail}"
 
 
-def _statuses(client: Client | None) -> dict[str, JsonObject]:
+def _statuses(client: Client | None) -> dict[str, ServiceStatus]:
     """Return the status of the mounts' services, by name."""
-    services = [] if client is None else client.call("kernel_status", {})["services"]
-    return {each["name"]: each for each in services if each["name"].startswith(PREFIX)}
+    services = [] if client is None else client.call(KernelStatusParams()).services
+    return {each.name: each for each in services if each.name.startswith(PREFIX)}
 
 
 def _names(client: Client | None) -> dict[str, str]:
     """Return the names of the servers that the kernel serves, by service."""
-    mounts = [] if client is None else client.call("kernel_mounts", {"version": -1})["mounts"]
-    return {service_of(each["name"]): each["name"] for each in mounts}
+    mounts = [] if client is None else client.call(KernelMounts(version=-1)).mounts
+    return {service_of(each.name): each.name for each in mounts}
 
 
-def _described(client: Client | None, name: str, table: Layer, status: JsonObject | None) -> JsonObject:
+def _described(client: Client | None, name: str, table: Layer, status: ServiceStatus | None) -> JsonObject:
     offered: JsonObject = {}
     if client is not None and status is not None:
         with contextlib.suppress(CallFailed):
-            offered = client.call(f"{REGISTRY}_offered", {"mount": name})
-    state = "disabled" if table.get("enabled") is False else "-" if status is None else status["state"]
-    flags = [each["kind"].replace("_", " ") for each in offered.get("flags", ())]
+            offered = client.call_named(f"{REGISTRY}_offered", {"mount": name})
+    state = "disabled" if table.get("enabled") is False else "-" if status is None else status.state
+    suspicious = msgspec.convert(offered.get("flags", []), list[Flag])
+    flags = [each.kind.replace("_", " ") for each in suspicious]
+    info = {} if status is None else status.info
     if offered.get("held_back"):
         flags.insert(0, "held back")
-    if login := (status or {}).get("info", {}).get("login", ""):
+    if login := info.get("login", ""):
         flags.insert(0, "needs login")
     return {
         "name": name,
         "state": state,
-        "reason": (status or {}).get("reason", ""),
-        "last_death": (status or {}).get("last_death") or "",
+        "reason": "" if status is None else status.reason,
+        "last_death": "" if status is None else status.last_death,
         "login": login,
         "confine": _is_confined(client, name, table, status),
-        "activity": (status or {}).get("info", {}).get(ACTIVITY, ""),
-        "confined": (status or {}).get("info", {}).get("confined", ""),
+        "activity": info.get(ACTIVITY, ""),
+        "confined": info.get("confined", ""),
         "tools": len(offered["definitions"].get("tools", ())) if offered.get("version") else None,
         "flags": list(dict.fromkeys(flags)),
-        "suspicious": offered.get("flags", []),
+        "suspicious": suspicious,
         "server": server_of(table),
     }
 
 
-def _is_confined(client: Client | None, name: str, table: Layer, status: JsonObject | None) -> bool:
+def _is_confined(client: Client | None, name: str, table: Layer, status: ServiceStatus | None) -> bool:
     """Return whether the server is confined, as the running kernel has it, or else its settings."""
     if client is not None and status is not None:
         with contextlib.suppress(CallFailed):
-            return bool(client.call("kernel_service", {"service": service_of(name)})["walls"]["confined"])
+            return bool(client.call(KernelService(service=service_of(name))).walls["confined"])
     return bool(table.get("confine", MountSettings().confine))
 
 
@@ -210,8 +217,8 @@ def _restart(arguments: argparse.Namespace, data_dir: Path) -> int:
     with connect(arguments) as client:
         if service_of(arguments.name) not in _statuses(client):
             raise Usage(f"the running kernel does not serve {known(data_dir, arguments.name)}; see `linckia mcp list`")
-        result: JsonObject = client.call("kernel_restart", {"service": service_of(arguments.name)})
-    say(result["message"])
+        result = client.call(KernelRestart(service=service_of(arguments.name)))
+    say(result.message)
     return 0
 
 
@@ -226,7 +233,7 @@ def _remove(arguments: argparse.Namespace, data_dir: Path) -> int:
     remove(data_dir, arguments.name)
     try:
         with contextlib.suppress(NoKernel), connect(arguments) as client:
-            client.call(f"{REGISTRY}_forget", {"mount": arguments.name})
+            client.call(MountsForget(mount=arguments.name))
     except CallFailed as error:
         complain(f"the definitions of its tools are still stored: {error}")
     say(f"{arguments.name} is removed.")
@@ -236,32 +243,32 @@ def _remove(arguments: argparse.Namespace, data_dir: Path) -> int:
 def _diff(arguments: argparse.Namespace, data_dir: Path) -> int:
     name = _known(arguments, data_dir)
     with connect(arguments) as client:
-        found: JsonObject = client.call(f"{REGISTRY}_diff", {"mount": name})
+        found = client.call(MountsDiff(mount=name))
     if arguments.json:
         show_json(found)
         return 0
-    for each in found["changes"]:
+    for each in found.changes:
         say(*_difference(each))
-    for flag in found["flags"]:
+    for flag in found.flags:
         say(f"suspicious: {_flagged(flag)}")
-    if found["changes"]:
+    if found.changes:
         say(f"`linckia mcp approve {name}` approves this.")
-    elif not found["flags"]:
+    elif not found.flags:
         say(f"The definitions of {name} have not changed.")
     return 0
 
 
-def _difference(change: Mapping[str, str]) -> list[Cell]:
-    before, after = change.get("before", ""), change.get("after", "")
+def _difference(change: MountDifference) -> list[Cell]:
+    before, after = change.before, change.after
     word = "added" if not before else "removed" if not after else "changed"
     lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2))[2:]
-    return [f"{change['what']}: {word}", *(f"  {line}" for line in lines if not line.startswith("@@"))]
+    return [f"{change.what}: {word}", *(f"  {line}" for line in lines if not line.startswith("@@"))]
 
 
 def _approve(arguments: argparse.Namespace, data_dir: Path) -> int:
     name = _known(arguments, data_dir)
     with connect(arguments) as client:
-        changed = client.call(f"{REGISTRY}_approve", {"mount": name})["changed"]
+        changed = client.call(MountsApprove(mount=name)).changed
     say(f"{name}: approved{': ' + ', '.join(changed) if changed else '; nothing had changed'}.")
     return 0
 

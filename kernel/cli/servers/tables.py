@@ -19,8 +19,9 @@ from kernel.configure.settings import ConfigError, Flags
 from proto.control.address import log_dir
 from proto.control.client import CallFailed, Client, NoKernel
 from proto.control.commands import Failed, Usage
-from proto.json_types import JsonObject, Layer
+from proto.json_types import Layer
 from proto.mounts import TABLE, service_of
+from proto.ops.kernel import KernelReloadMounts, MountsReloaded
 from proto.suggestions import nearest
 
 RELOADED_S = 60.0
@@ -76,7 +77,7 @@ def server_of(table: Layer) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/…"
 
 
-def change(data_dir: Path, changes: Mapping[Sequence[str], object]) -> JsonObject | None:
+def change(data_dir: Path, changes: Mapping[Sequence[str], object]) -> MountsReloaded | None:
     """Change settings below `[mcp]`, all or none, and return what a running kernel did; None if none runs.
 
     Raises Failed, Usage, CallFailed; all settings are then as before.
@@ -94,12 +95,11 @@ def change(data_dir: Path, changes: Mapping[Sequence[str], object]) -> JsonObjec
         raise Failed(f"nothing was changed: {error}") from None
 
 
-def reload(data_dir: Path) -> JsonObject | None:
+def reload(data_dir: Path) -> MountsReloaded | None:
     """Let a running kernel read the settings again; None if none runs. Raises CallFailed."""
     try:
         with Client(data_dir) as client:
-            answer: JsonObject = client.call("kernel_reload_mounts", {}, timeout_s=RELOADED_S)
-            return answer
+            return client.call(KernelReloadMounts(), timeout_s=RELOADED_S)
     except NoKernel:
         return None
 

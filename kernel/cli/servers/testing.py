@@ -26,6 +26,7 @@ from proto.control.terminal import complain, duration, say
 from proto.host import log_lines
 from proto.json_types import JsonObject, Layer
 from proto.mounts import REGISTRY, TABLE, MountSettings, service_of
+from proto.ops.kernel import KernelShutdown, KernelStatusParams
 
 WORDS = 8
 """Number of last lines of a server's log to show."""
@@ -72,7 +73,7 @@ def offered_by(client: Client, name: str, start_timeout_s: float) -> JsonObject:
     _start(client, name, request, start_timeout_s + SLACK_S)
     give_up_at = time.monotonic() + STORED_S
     while True:
-        found: JsonObject = client.call(f"{REGISTRY}_offered", {"mount": name})
+        found: JsonObject = client.call_named(f"{REGISTRY}_offered", {"mount": name})
         if found["version"] or time.monotonic() > give_up_at:
             return found
         time.sleep(POLL_S)
@@ -85,7 +86,7 @@ def _start(client: Client, name: str, request: JsonObject, limit_s: float) -> No
     while True:
         left_s = give_up_at - time.monotonic()
         try:
-            client.call(f"{service_of(name)}.read", request, timeout_s=max(POLL_S, min(LOOK_S, left_s)))
+            client.call_named(f"{service_of(name)}.read", request, timeout_s=max(POLL_S, min(LOOK_S, left_s)))
         except CallFailed as error:
             if error.failure.get("kind") != "timeout" or left_s <= LOOK_S:
                 raise
@@ -98,9 +99,9 @@ def _start(client: Client, name: str, request: JsonObject, limit_s: float) -> No
 
 def login_of(client: Client, name: str) -> str:
     """Return the address of the login that a server waits for; empty if it waits for none."""
-    for each in client.call("kernel_status", {})["services"]:
-        if each["name"] == service_of(name):
-            return str(each.get("info", {}).get("login", ""))
+    for each in client.call(KernelStatusParams()).services:
+        if each.name == service_of(name):
+            return each.info.get("login", "")
     return ""
 
 
@@ -187,7 +188,7 @@ def _wait(data_dir: Path, process: subprocess.Popen[bytes]) -> None:
     give_up_at = time.monotonic() + STARTS_S
     while time.monotonic() < give_up_at and process.poll() is None:
         with contextlib.suppress(ControlError), Client(data_dir) as client:
-            client.call("kernel_status", {}, timeout_s=STARTS_S)
+            client.call(KernelStatusParams(), timeout_s=STARTS_S)
             return
         time.sleep(POLL_S)
     lines: list[str] = []
@@ -198,7 +199,7 @@ def _wait(data_dir: Path, process: subprocess.Popen[bytes]) -> None:
 
 def _end(data_dir: Path, process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ControlError), Client(data_dir) as client:
-        client.call("kernel_shutdown", {}, timeout_s=ENDS_S)
+        client.call(KernelShutdown(), timeout_s=ENDS_S)
     try:
         process.wait(ENDS_S)
     except subprocess.TimeoutExpired:

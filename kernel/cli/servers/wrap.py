@@ -124,11 +124,12 @@ def _started(data_dir: Path, name: str, session: argparse.Namespace) -> Client:
     session's to report. Raises Failed, Usage, ControlError.
     """
     from kernel.cli.servers.testing import offered_by, start_timeout_of
+    from proto.ops.kernel import KernelReloadMounts, KernelStatusParams
 
-    client, _ = join(data_dir, [], session, lambda client, timeout_s: client.call("kernel_status", {}))
+    client, _ = join(data_dir, [], session, lambda client, timeout_s: client.call(KernelStatusParams()))
     with contextlib.suppress(CallFailed):
         # The kernel may have read its settings before the server was added.
-        client.call("kernel_reload_mounts", {})
+        client.call(KernelReloadMounts())
         if offered_by(client, name, start_timeout_of({}))["version"]:
             _mark(data_dir, name, SEEN).touch(mode=0o600)
     return client

@@ -159,7 +159,7 @@ class Recorder:
 
     def _ask(self, params: bytes) -> JsonObject:
         with Client(self._data_dir) as client:
-            answer: JsonObject = client.call("transcript_record", json.loads(params))
+            answer: JsonObject = client.call_named("transcript_record", json.loads(params))
         return answer
 
 

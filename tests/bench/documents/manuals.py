@@ -98,7 +98,7 @@ def _told(kernel: RunningKernel, what: str, peer_ms: float, name: str, params: S
     with Client(kernel.data_dir) as client:
         for turn in range(-len(params), TURNS):
             began = time.monotonic()
-            client.call(name, params[turn % len(params)])
+            client.call_named(name, params[turn % len(params)])
             if turn >= 0:
                 taken.append((time.monotonic() - began) * 1000)
     p50 = statistics.median(taken)
@@ -130,7 +130,9 @@ def at_rest(kernel: RunningKernel, rest_s: float) -> None:
     with Client(kernel.data_dir) as client:
         for what in ("first", "second"):
             asked = time.monotonic()
-            found = client.call("documents_search", {"query": f"the {what} question of the day", "type": "hybrid"})
+            found = client.call_named(
+                "documents_search", {"query": f"the {what} question of the day", "type": "hybrid"}
+            )
             print(f"{what} hybrid search after it: {(time.monotonic() - asked) * 1000:.0f} ms"
                   f" ({', '.join(found['stages'])}{'; degraded' if found['degraded'] else ''})")  # fmt: skip
 

@@ -38,11 +38,11 @@ def take_in(client: Client, conversations: list[Conversation]) -> float:
             "provider": "openai", "project": one.project, "request": {"model": "m", "messages": messages[:-1]},
             "response": {"model": "m", "choices": [{"index": 0, "finish_reason": "stop", "message": messages[-1]}]},
         }  # fmt: skip
-        posted = client.call("transcript_ingest", {"body": base64.b64encode(json.dumps(turn).encode()).decode()})
+        posted = client.call_named("transcript_ingest", {"body": base64.b64encode(json.dumps(turn).encode()).decode()})
         assert posted["accepted"] == 1, posted
         for statement in one.statements:
             begun = time.perf_counter()
-            client.call("remember", {"text": statement, "scope": f"project:{one.project}"})
+            client.call_named("remember", {"text": statement, "scope": f"project:{one.project}"})
             took.append(time.perf_counter() - begun)
     return statistics.median(took)
 
@@ -101,7 +101,7 @@ def main() -> None:
                     "search": ("search", {"project": one.project}),
                 }
                 for system, (name, given) in asked.items():
-                    answer = client.call(name, {"query": question.text, "limit": LIMIT, **given})
+                    answer = client.call_named(name, {"query": question.text, "limit": LIMIT, **given})
                     marks[system, question.kind].append(score(question, answer))
                     tokens[system].append(len(json.dumps(answer)) // 4)
                     tokens[f"{system} alone"].append(sum(len(text) for text in texts_of(answer)) // 4)

@@ -164,7 +164,7 @@ def stdio_client(data_dir: Path, *arguments: str, services: str = "echo,yaml") -
 
 def kernel_pid(data_dir: Path) -> int:
     with Client(data_dir) as client:
-        pid: int = client.call("kernel_status", {})["pid"]
+        pid: int = client.call_named("kernel_status", {})["pid"]
         return pid
 
 

@@ -10,9 +10,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kernel.cli import status
 from kernel.cli.__main__ import describe, main
@@ -23,27 +23,15 @@ from proto.control.client import CallFailed
 from proto.host.log_lines import JsonLines
 from proto.operation import Role
 from proto.ops import load
+from proto.ops.kernel import ServiceStatus
+from proto.wire.frames import Backlog
 from services.front.listing import markdown
 
-SERVICE: dict[str, Any] = {
-    "name": "embed",
-    "state": "ready",
-    "reason": "",
-    "generation": 3,
-    "pid": 42,
-    "mode": "cpu",
-    "uptime_s": 200.0,
-    "restarts": 2,
-    "deaths": {"signal": 2},
-    "last_death": "killed by signal 9",
-    "rss_bytes": 300 * 2**20,
-    "pss_bytes": None,
-    "in_flight": 1,
-    "queued": 4,
-    "retry_in_s": None,
-    "recovery_ms": 12.4,
-    "info": {"model": "all-MiniLM-L6-v2"},
-}
+SERVICE = ServiceStatus(
+    name="embed", state="ready", generation=3, pid=42, mode="cpu", uptime_s=200.0, restarts=2, deaths={"signal": 2},
+    last_death="killed by signal 9", rss_bytes=300 * 2**20, in_flight=1, queued=4, recovery_ms=12.4,
+    info={"model": "all-MiniLM-L6-v2"},
+)  # fmt: skip
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
@@ -189,14 +177,14 @@ def test_a_row_shows_the_deaths_with_their_causes() -> None:
 
 
 def test_a_row_shows_how_far_work_in_the_background_is() -> None:
-    quick = {"done": 5661, "total": 11037, "per_s": 57.2, "left_s": 94.0}
-    begun = {"done": 0, "total": 9, "per_s": None, "left_s": None}
-    told = status.row(SERVICE | {"backlogs": {"vectors of notes": quick, "vectors of documents": begun}})[9]
+    quick, begun = Backlog(done=5661, total=11037, per_s=57.2, left_s=94.0), Backlog(done=0, total=9)
+    working = replace(SERVICE, backlogs={"vectors of notes": quick, "vectors of documents": begun})
+    told = status.row(working)[9]
     assert str(told).endswith("; vectors of notes: 5,661 of 11,037, 57/s, 94 s left; vectors of documents: 0 of 9")
 
 
 def test_a_failed_service_says_when_the_next_start_is_tried() -> None:
-    failed = SERVICE | {"state": "failed", "reason": "5 deaths in 60 s", "retry_in_s": 30.0, "pid": None}
+    failed = replace(SERVICE, state="failed", reason="5 deaths in 60 s", retry_in_s=30.0, pid=None)
     row = [cell if isinstance(cell, str) else cell[0] for cell in status.row(failed)]
     assert row[3] == "-"
     assert row[9].startswith("5 deaths in 60 s; next try in 30 s")

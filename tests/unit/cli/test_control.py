@@ -100,45 +100,45 @@ async def served(
 
 async def test_call_goes_through_and_comes_back_as_json(tmp_path: Path) -> None:
     async with served(tmp_path) as s:
-        answer = await s.ask(lambda client: client.call("test.say", {"text": "hello"}))
+        answer = await s.ask(lambda client: client.call_named("test.say", {"text": "hello"}))
         assert answer == {"text": "hello", "generation": 1, "caller": "operator"}
 
 
 async def test_large_result_comes_whole_and_the_next_one_after_it(tmp_path: Path) -> None:
     text = "long é" * 100_000
     async with served(tmp_path) as s:
-        answers = await s.ask(lambda c: [c.call("test.say", {"text": each})["text"] for each in (text, "short")])
+        answers = await s.ask(lambda c: [c.call_named("test.say", {"text": each})["text"] for each in (text, "short")])
     assert answers == [text, "short"]
 
 
 async def test_one_connection_answers_one_request_after_the_other(tmp_path: Path) -> None:
     async with served(tmp_path) as s:
-        answer = await s.ask(lambda c: [c.call("test.say", {"text": text})["text"] for text in ("a", "b", "c")])
+        answer = await s.ask(lambda c: [c.call_named("test.say", {"text": text})["text"] for text in ("a", "b", "c")])
         assert answer == ["a", "b", "c"]
 
 
 async def test_progress_arrives_before_the_result(tmp_path: Path) -> None:
     seen: list[dict[str, Any]] = []
     async with served(tmp_path) as s:
-        await s.ask(lambda c: c.call("test.say", {"text": "x"}, on_progress=seen.append))
+        await s.ask(lambda c: c.call_named("test.say", {"text": "x"}, on_progress=seen.append))
     assert seen == [{"done": 1.0, "total": 2.0, "message": "half"}]
 
 
 async def test_failure_names_its_kind_and_field(tmp_path: Path) -> None:
     async with served(tmp_path) as s:
         with pytest.raises(CallFailed) as caught:
-            await s.ask(lambda c: c.call("test.say", {"txt": "x"}))
+            await s.ask(lambda c: c.call_named("test.say", {"txt": "x"}))
         assert caught.value.failure["kind"] == "invalid_params"
         assert caught.value.failure["field"] == "txt"
         with pytest.raises(CallFailed) as caught:
-            await s.ask(lambda c: c.call("test.say", {"text": "fail"}, on_progress=lambda _: None))
+            await s.ask(lambda c: c.call_named("test.say", {"text": "fail"}, on_progress=lambda _: None))
         assert caught.value.failure["kind"] == "operation"
 
 
 async def test_operations_for_services_only_are_refused(tmp_path: Path) -> None:
     async with served(tmp_path) as s:
         with pytest.raises(CallFailed) as caught:
-            await s.ask(lambda c: c.call("test.secret", {"text": "x"}))
+            await s.ask(lambda c: c.call_named("test.secret", {"text": "x"}))
         assert caught.value.failure["kind"] == "forbidden"
 
 
@@ -146,7 +146,7 @@ async def test_a_deadline_may_be_given(tmp_path: Path) -> None:
     async with served(tmp_path) as s:
         s.rig.hold = trio.Event()
         with pytest.raises(CallFailed) as caught:
-            await s.ask(lambda c: c.call("test.say", {"text": "x"}, timeout_s=0.05))
+            await s.ask(lambda c: c.call_named("test.say", {"text": "x"}, timeout_s=0.05))
         assert caught.value.failure["kind"] == "timeout"
 
 
@@ -225,7 +225,7 @@ async def test_calls_wait_for_the_services_and_descriptors_do_not(tmp_path: Path
         answers: list[Any] = []
 
         async def call() -> None:
-            answers.append(await s.ask(lambda c: c.call("test.say", {"text": "early"})))
+            answers.append(await s.ask(lambda c: c.call_named("test.say", {"text": "early"})))
 
         nursery.start_soon(call)
         null = os.open(os.devnull, os.O_RDWR)
@@ -279,7 +279,7 @@ async def test_refused_descriptors_are_closed(tmp_path: Path) -> None:
 async def test_an_ephemeral_kernel_ends_after_its_last_client(tmp_path: Path) -> None:
     async with served(tmp_path, linger_s=0.05) as s:
         with Client(tmp_path) as first:
-            await s.ask(lambda c: c.call("test.say", {"text": "x"}))
+            await s.ask(lambda c: c.call_named("test.say", {"text": "x"}))
             # Longer than it lingers: the first client is still there.
             with trio.move_on_after(0.2) as waited:
                 await s.ended.wait()
@@ -294,7 +294,7 @@ async def test_the_end_of_the_kernel_is_distinguished_from_an_answer(tmp_path: P
 
     def ask() -> None:
         with Client(tmp_path) as client, pytest.raises(KernelGone) as caught:
-            client.call("test.say", {"text": "x"})
+            client.call_named("test.say", {"text": "x"})
         ended.append(caught.value)
 
     async with trio.open_nursery() as nursery, served(tmp_path) as s:
@@ -384,7 +384,7 @@ async def test_no_descendant_of_the_kernel_may_use_the_control_socket(tmp_path: 
         done = await trio.run_process(command, capture_stdout=True)
         assert done.stdout == b"refused\n"
         # The kernel's own process does not count as its descendant.
-        assert (await s.ask(lambda client: client.call("test.say", {"text": "hello"})))["text"] == "hello"
+        assert (await s.ask(lambda client: client.call_named("test.say", {"text": "hello"})))["text"] == "hello"
 
 
 async def test_a_process_that_is_no_longer_a_descendant_may_use_the_control_socket(tmp_path: Path) -> None:

@@ -2,61 +2,87 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from typing import Any
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from kernel.cli.__main__ import main
-from proto.control import terminal
-from proto.control.client import CallFailed
+from proto.control.address import hold
 from proto.control.terminal import Bars
+from proto.errors import Failure, Kind
+from proto.operation import Params
+from proto.ops import load
+from services.knowledge.operations.notes import (
+    KnowledgeIngest,
+    KnowledgeIngestResult,
+    Problem,
+    SearchDocuments,
+    SearchDocumentsResult,
+    SearchHit,
+    SearchMetadata,
+)
 
-HIT = {
-    "id": "sea-stars", "score": 0.65432, "preview": "Sea stars", "source": "hybrid",
-    "snippet": "# Sea stars\n\nLinckia grows\nback any arm " + "it loses " * 40, "context": "Sea stars (lines 3-9)",
-}  # fmt: skip
+HIT = SearchHit(
+    id="sea-stars", score=0.65432, preview="Sea stars", source="hybrid",
+    snippet="# Sea stars\n\nLinckia grows\nback any arm " + "it loses " * 40, context="Sea stars (lines 3-9)",
+)  # fmt: skip
+
+
+def found(*hits: SearchHit, degraded: Sequence[str] = ()) -> SearchDocumentsResult:
+    metadata = SearchMetadata(
+        query="", sonar_enabled=False, intent=None, analysis=None, stages=[], degraded=list(degraded)
+    )
+    return SearchDocumentsResult(results=list(hits), metadata=metadata)
 
 
 class Kernel:
-    """What the commands ask, and the answers they get."""
+    """The kernel's end of a control socket: what commands ask, as their operations read it, and the answers."""
 
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, Mapping[str, Any]]] = []
-        self.answers: list[Any] = []
+    def __init__(self, data_dir: Path) -> None:
+        self.asked: list[Params[object]] = []
+        self.answers: list[msgspec.Struct] = []
+        self.data_dir = data_dir
+        self._table = load()
 
-    def __call__(self, *_: object) -> Kernel:
-        return self
-
-    def __enter__(self) -> Kernel:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def call(
-        self, name: str, params: Mapping[str, Any], *, on_progress: Callable[[dict[str, Any]], None] | None = None
-    ) -> Any:
-        self.asked.append((name, params))
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    def serve(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection, connection.makefile("rwb") as lines:
+                for line in lines:
+                    request = msgspec.json.decode(line)
+                    self.asked.append(self._table[request["call"]].parse(request["params"]))
+                    answer = self.answers.pop(0)
+                    name = "failure" if isinstance(answer, Failure) else "result"
+                    lines.write(msgspec.json.encode({name: answer}) + b"\n")
+                    lines.flush()
 
 
 @pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    kernel = Kernel()
-    monkeypatch.setattr(terminal, "Client", kernel)
-    return kernel
+def kernel(tmp_path: Path) -> Iterator[Kernel]:
+    made = Kernel(tmp_path)
+    with hold(tmp_path) as listener:
+        thread = threading.Thread(target=made.serve, args=(listener,), daemon=True)
+        thread.start()
+        yield made
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def run(kernel: Kernel, *argv: str) -> int:
+    return main([*argv, "--data", str(kernel.data_dir)])
 
 
 def test_search_prints_scores_lines_and_passages(kernel: Kernel, capsys: pytest.CaptureFixture[str]) -> None:
-    kernel.answers = [{"results": [HIT], "metadata": {"degraded": ["vector: embed is down"]}}]
-    assert main(["search", "lost", "arms", "--tag", "a", "--tag", "b", "--since", "2026-01-01"]) == 0
-    assert kernel.asked == [
-        ("search_documents", {"query": "lost arms", "limit": 10, "since": "2026-01-01", "tags": ["a", "b"]})
-    ]  # fmt: skip
+    kernel.answers = [found(HIT, degraded=["vector: embed is down"])]
+    assert run(kernel, "search", "lost", "arms", "--tag", "a", "--tag", "b", "--since", "2026-01-01") == 0
+    assert kernel.asked == [SearchDocuments(query="lost arms", limit=10, since="2026-01-01", tags=["a", "b"])]
     out, err = capsys.readouterr()
     header, row = out.splitlines()
     assert header.split() == ["SCORE", "NOTE", "WHERE", "PASSAGE"]
@@ -66,13 +92,12 @@ def test_search_prints_scores_lines_and_passages(kernel: Kernel, capsys: pytest.
 
 
 def test_search_says_when_nothing_was_found_and_gives_json(kernel: Kernel, capsys: pytest.CaptureFixture[str]) -> None:
-    nothing = {"results": [], "metadata": {"degraded": []}}
-    kernel.answers = [nothing, nothing]
-    assert main(["search", "x"]) == 0
+    kernel.answers = [found(), found()]
+    assert run(kernel, "search", "x") == 0
     assert capsys.readouterr() == ("", "linckia search: nothing was found\n")
-    assert main(["search", "x", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == nothing
-    assert main(["search", "x", "--limit", "0"]) == 2
+    assert run(kernel, "search", "x", "--json") == 0
+    assert msgspec.json.decode(capsys.readouterr().out, type=SearchDocumentsResult) == found()
+    assert run(kernel, "search", "x", "--limit", "0") == 2
     assert "--limit is 0" in capsys.readouterr().err
 
 
@@ -81,13 +106,13 @@ def test_ingest_continues_after_a_crash_and_names_failed_notes(
 ) -> None:
     waits: list[float] = []
     monkeypatch.setattr("proto.control.terminal.time.sleep", waits.append)
-    failed = [{"path": "/n/b.md", "reason": "cannot be read"}]
+    failed = [Problem(path="/n/b.md", reason="cannot be read")]
     kernel.answers = [
-        CallFailed({"kind": "unavailable", "message": "it is being started", "retry_after_ms": 200}),
-        {"notes": 5, "indexed": 3, "failed": failed, "failed_count": 1, "vectors_waiting": 2},
+        Failure(kind=Kind.UNAVAILABLE, message="it is being started", retry_after_ms=200),
+        KnowledgeIngestResult(notes=5, indexed=3, failed=failed, failed_count=1, vectors_waiting=2),
     ]
-    assert main(["ingest", "/n", "--no-vectors"]) == 1
-    assert kernel.asked == [("knowledge_ingest", {"paths": ["/n"], "vectors": False})] * 2
+    assert run(kernel, "ingest", "/n", "--no-vectors") == 1
+    assert kernel.asked == [KnowledgeIngest(paths=["/n"], vectors=False)] * 2
     assert waits == [0.2]
     out, err = capsys.readouterr()
     assert out.startswith("5 notes indexed, 3 of them now, in ")
@@ -96,8 +121,8 @@ def test_ingest_continues_after_a_crash_and_names_failed_notes(
 
 
 def test_ingest_of_a_folder_that_is_no_root_fails_at_once(kernel: Kernel, capsys: pytest.CaptureFixture[str]) -> None:
-    kernel.answers = [CallFailed({"kind": "invalid_params", "message": "/etc is not below a root"})]
-    assert main(["ingest", "/etc"]) == 1
+    kernel.answers = [Failure(kind=Kind.INVALID_PARAMS, message="/etc is not below a root")]
+    assert run(kernel, "ingest", "/etc") == 1
     assert "/etc is not below a root" in capsys.readouterr().err
 
 

@@ -6,11 +6,11 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from kernel.cli import status
 from kernel.cli.__main__ import main
@@ -18,6 +18,7 @@ from kernel.cli.care.doctor import examine
 from kernel.configure import tokens
 from kernel.configure.token_editing import expiry
 from proto.grants import Token
+from proto.ops.kernel import KernelStatus
 
 
 @pytest.fixture(autouse=True)
@@ -128,17 +129,17 @@ def test_doctor_names_a_token_that_is_off_and_tokens_that_never_expire(
     assert ("token", "HTTP requires one") in [(finding.what, finding.found) for finding in examine(data)]
 
 
-STATUS: dict[str, Any] = {
-    "version": "1", "pid": 1, "uptime_s": 1.0, "clients": 0, "roots": [], "data_dir": "/d", "http_url": "http://h/mcp",
-    "page_url": "http://h/#key.secret", "token": "secret", "open": False,
-}  # fmt: skip
+STATUS = KernelStatus(
+    version="1", pid=1, started_at="", uptime_s=1.0, clients=0, roots=[], data_dir="/d", http_url="http://h/mcp",
+    page_url="http://h/#key.secret", token="secret", rss_bytes=0, pss_bytes=None, services=[],
+)  # fmt: skip
 
 
 def test_status_shows_the_header_to_send_and_top_shows_no_secret() -> None:
     assert "token  Authorization: Bearer secret" in status.heading(STATUS)
     assert "http://h/#key.secret" in status.heading(STATUS)
     assert "secret" not in status.heading(STATUS, secrets=False)
-    assert "token  off: every user" in status.heading({**STATUS, "open": True, "token": None})
+    assert "token  off: every user" in status.heading(replace(STATUS, open=True, token=None))
 
 
 async def test_change_is_in_force_once_every_front_that_waits_has_it(data: Path) -> None:

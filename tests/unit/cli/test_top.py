@@ -7,14 +7,15 @@ from __future__ import annotations
 import contextlib
 import curses
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kernel.cli import status, top
 from proto.control import terminal
 from proto.control.terminal import Cell
-from proto.json_types import JsonObject
+from proto.ops.kernel import KernelStatus, ServiceStatus
+from proto.ops.observation import Overview, ProcessFigures
 
 NAMES = (
     "front", "echo", "yaml", "retrieve", "embed", "rerank", "graph", "fetch", "knowledge", "mounts", "llm",
@@ -22,23 +23,35 @@ NAMES = (
 )  # fmt: skip
 
 
-def service(number: int, name: str, **more: Any) -> dict[str, Any]:
-    return {
-        "name": name, "service": name, "state": "ready", "pid": 100 + number, "generation": 1, "cpu": number / 100,
-        "pss_bytes": (number + 1) * 2**20, "calls_per_s": float(number % 5), "p50_ms": 1.25, "p99_ms": 12.0 * number,
-        "in_flight": number % 3, "queued": 0, "deaths": {}, "uptime_s": 7200.0, "restarts": 0, "recovery_ms": None,
-        "info": {"model": "a"}, "backlogs": {}, "reason": "", "last_death": "", **more,
-    }  # fmt: skip
+def service(number: int, name: str) -> ProcessFigures:
+    return ProcessFigures(
+        name=name, service=name, state="ready", pid=100 + number, generation=1, cpu=number / 100,
+        pss_bytes=(number + 1) * 2**20, calls_per_s=float(number % 5), p50_ms=1.25, p99_ms=12.0 * number,
+        in_flight=number % 3, uptime_s=7200.0, info={"model": "a"},
+    )  # fmt: skip
 
 
-def overview() -> dict[str, Any]:
+def figures() -> list[ProcessFigures]:
     services = [service(number, name) for number, name in enumerate(NAMES)]
-    services[4] |= {"deaths": {"signal": 2}, "last_death": "killed by SIGKILL", "recovery_ms": 25.4, "restarts": 2}
-    services[6] |= {"state": "failed", "reason": "7 deaths within 30 s", "retry_in_s": 12.0, "pid": None, "cpu": None}
-    return {
-        "version": "1.2.3", "uptime_s": 7300.0, "total_pss_bytes": 400 * 2**20, "kernel_cpu": 0.02,
-        "services": services, "page_url": "http://127.0.0.1:3000/#" + "a" * 32 + ".linckia_" + "b" * 43,
-    }  # fmt: skip
+    died = {"deaths": {"signal": 2}, "last_death": "killed by SIGKILL", "recovery_ms": 25.4, "restarts": 2}
+    failed = {"state": "failed", "reason": "7 deaths within 30 s", "retry_in_s": 12.0, "pid": None, "cpu": None}
+    services[4], services[6] = replace(services[4], **died), replace(services[6], **failed)
+    return services
+
+
+def overview() -> Overview:
+    return Overview(
+        version="1.2.3", at=0.0, pid=1, uptime_s=7300.0, data_dir="/d", roots=[], clients=0, kernel_pss_bytes=None,
+        total_pss_bytes=400 * 2**20, kernel_cpu=0.02, events=0, services=figures(),
+    )  # fmt: skip
+
+
+def whole_status() -> KernelStatus:
+    return KernelStatus(
+        version="1.2.3", pid=1, started_at="", uptime_s=7300.0, data_dir="/d", roots=[], http_url=None, clients=0,
+        page_url="http://127.0.0.1:3000/#" + "a" * 32 + ".linckia_" + "b" * 43, rss_bytes=0, pss_bytes=None,
+        total_pss_bytes=400 * 2**20, services=list(figures()),
+    )  # fmt: skip
 
 
 def text(lines: list[list[Cell]]) -> list[str]:
@@ -90,12 +103,12 @@ def test_no_line_is_too_long_and_no_name_is_cut(width: int, height: int) -> None
     ("key", "first"), [("n", "compare"), ("m", "media"), ("c", "media"), ("r", "embed"), ("d", "embed")]
 )
 def test_keys_sort_and_the_second_press_turns_the_order_round(key: str, first: str) -> None:
-    view, services = top.View(), overview()["services"]
+    view, services = top.View(), overview().services
     assert view.pressed(ord(key), services)
-    before = [each["name"] for each in view.sorted(services)]
+    before = [each.name for each in view.sorted(services)]
     assert before[0] == first
     view.pressed(ord(key), services)
-    assert [each["name"] for each in view.sorted(services)] == before[::-1]
+    assert [each.name for each in view.sorted(services)] == before[::-1]
 
 
 def test_the_selection_scrolls_and_its_details_are_shown() -> None:
@@ -103,18 +116,18 @@ def test_the_selection_scrolls_and_its_details_are_shown() -> None:
     lines = text(top.screen(answer, view, 80, 11))
     assert lines[-2].startswith("1-6 of 18  front: ready")
     for _ in range(4):
-        view.pressed(curses.KEY_DOWN, answer["services"])
+        view.pressed(curses.KEY_DOWN, answer.services)
     assert text(top.screen(answer, view, 100, 11))[-2].startswith(
         "1-6 of 18  embed: ready; last death: killed by SIGKILL; recovered in 25 ms; process 104"
     )
-    view.pressed(curses.KEY_NPAGE, answer["services"])
+    view.pressed(curses.KEY_NPAGE, answer.services)
     lines = text(top.screen(answer, view, 80, 11))
     assert lines[8].startswith("> llm")
-    view.pressed(curses.KEY_END, answer["services"])
+    view.pressed(curses.KEY_END, answer.services)
     assert text(top.screen(answer, view, 80, 11))[8].startswith("> media")
-    view.pressed(curses.KEY_HOME, answer["services"])
+    view.pressed(curses.KEY_HOME, answer.services)
     assert text(top.screen(answer, view, 80, 11))[3].startswith("> front")
-    assert not view.pressed(ord("q"), answer["services"])
+    assert not view.pressed(ord("q"), answer.services)
 
 
 def test_a_failure_of_the_kernel_is_on_the_screen() -> None:
@@ -162,11 +175,11 @@ graph        failed  2 h  7 MiB   0         0     7 deaths within 30 s; next trâ
 
 
 def test_the_golden_screen_of_status_fits_80_by_24() -> None:
-    answer = overview()
+    answer = whole_status()
     with on_terminal() as screen:
         terminal.say(*status.summary(answer))
         terminal.show_table(
-            status.SHORT, [status.short_row(each) for each in answer["services"]], status.SHORT_DROP, one_line=True
+            status.SHORT, [status.short_row(each) for each in answer.services], status.SHORT_DROP, one_line=True
         )
     lines = [line.rstrip() for line in screen.written.splitlines()]
     assert "\n".join(lines[:10]) + "\n" == STATUS
@@ -190,11 +203,11 @@ def test_columns_are_dropped_by_importance_and_names_never() -> None:
 
 
 def test_status_leaves_out_healthy_services_on_a_short_screen() -> None:
-    services: list[JsonObject] = [{"name": str(n), "state": "ready"} for n in range(10)]
-    services[8]["state"] = "failed"
-    services[9] |= {"deaths": {"signal": 1}, "last_death": "killed"}
+    services = [ServiceStatus(name=str(n), state="ready") for n in range(10)]
+    services[8] = replace(services[8], state="failed")
+    services[9] = replace(services[9], deaths={"signal": 1}, last_death="killed")
     shown, others = status.fitted(services, 7)
-    assert [each["name"] for each in shown] == ["0", "1", "2", "3", "4", "8", "9"]
-    assert [each["name"] for each in others] == ["5", "6", "7"]
+    assert [each.name for each in shown] == ["0", "1", "2", "3", "4", "8", "9"]
+    assert [each.name for each in others] == ["5", "6", "7"]
     assert status.fitted(services, 10) == (services, [])
-    assert [each["name"] for each in status.fitted(services, 1)[0]] == ["8", "9"]
+    assert [each.name for each in status.fitted(services, 1)[0]] == ["8", "9"]

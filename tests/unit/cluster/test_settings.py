@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from kernel.cli import status
 from kernel.cli.care import doctor
@@ -17,16 +18,14 @@ from proto.ops.kernel import ClusterNode, ClusterStatus, KernelFigures
 from proto.wire.cluster import Placed, Resources
 from services.front.web.metrics import exposition
 
-STATE = {
-    "engine": "ray",
-    "address": "10.0.0.1:6379",
-    "problem": "",
-    "restarts": 0,
-    "nodes": [
-        {"name": "10.0.0.2/abc", "num_cpus": 8.0, "num_gpus": 1.0, "memory_bytes": 1, "services": ["embed"]},
-        {"name": "10.0.0.1/def", "num_cpus": 0.0, "num_gpus": 0.0, "memory_bytes": 1, "services": []},
+STATE = ClusterStatus(
+    engine="ray",
+    address="10.0.0.1:6379",
+    nodes=[
+        ClusterNode(name="10.0.0.2/abc", num_cpus=8.0, num_gpus=1.0, memory_bytes=1, services=["embed"]),
+        ClusterNode(name="10.0.0.1/def", num_cpus=0.0, num_gpus=0.0, memory_bytes=1),
     ],
-}
+)
 
 
 def load(folder: Path, text: str) -> config.Config:
@@ -157,19 +156,19 @@ def test_status_lists_the_nodes_and_what_runs_there() -> None:
         "       10.0.0.2/abc: 8 processors, 1 GPUs; embed",
         "       10.0.0.1/def: 0 processors; nothing of this system",
     ]
-    assert status.cluster({**STATE, "nodes": [], "problem": "the head is gone"}) == [
+    assert status.cluster(replace(STATE, nodes=[], problem="the head is gone")) == [
         "ray    10.0.0.1:6379: the head is gone"
     ]
     assert status.cluster(None) == []
 
 
 def test_doctor_says_why_the_cluster_is_not_connected(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor._ray({"cluster": STATE}).verdict is Verdict.OK
-    broken = doctor._ray({"cluster": {**STATE, "problem": "the head is gone"}})
+    assert doctor._ray(STATE).verdict is Verdict.OK
+    broken = doctor._ray(replace(STATE, problem="the head is gone"))
     assert "the head is gone" in broken.found
     assert broken.verdict is not Verdict.OK
     monkeypatch.setattr(extras, "is_installed", lambda extra: False)
-    assert extras.command_for(extras.RAY) in doctor._ray({}).remedy
+    assert extras.command_for(extras.RAY) in doctor._ray(None).remedy
 
 
 def test_metrics_count_nodes_and_processes() -> None:

@@ -18,6 +18,7 @@ import trio
 from kernel.cli.status import _note
 from proto.errors import OperationError
 from proto.host.gpu import GPU, GpuFigures
+from proto.ops.kernel import ServiceStatus
 from services.runtime.handlers import Environment
 from services.shared.models import gpu
 from services.shared.models.checkpoint import parameters_of
@@ -175,7 +176,11 @@ def test_figures_come_from_nvidias_library(monkeypatch: pytest.MonkeyPatch) -> N
     assert read().utilization is None
 
 
+def served(info: dict[str, str]) -> ServiceStatus:
+    return ServiceStatus(name="embed", state="ready", info=info)
+
+
 def test_status_shows_figures_in_words() -> None:
-    note = _note({"info": {"model": "m", GPU: msgspec.json.encode(FIGURES).decode()}})
+    note = _note(served({"model": "m", GPU: msgspec.json.encode(FIGURES).decode()}))
     assert note == "model: m; GPU 1 NVIDIA L4: 3.0 GiB of 24.0 GiB, 57% busy, 61 °C"
-    assert _note({"info": {GPU: "unknown: why"}}) == "gpu: unknown: why"
+    assert _note(served({GPU: "unknown: why"})) == "gpu: unknown: why"

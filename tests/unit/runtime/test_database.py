@@ -14,6 +14,7 @@ from kernel.cli.care import doctor
 from proto import grants
 from proto.errors import Executed, OperationError, Unavailable
 from proto.grants import Grant
+from proto.ops.kernel import ServiceStatus
 from proto.wire.frames import DAMAGE
 from services.runtime.database import Database, Kind, Schema
 from services.runtime.database.copies import damaged_files
@@ -238,10 +239,10 @@ async def test_a_damaged_page_of_a_source_database_leaves_the_others_readable(tm
     assert str(path) in str(caught.value)
     assert ".recover" in str(caught.value)
     assert told == [database.damage]
-    assert [
-        (found.what, found.verdict, found.found)
-        for found in doctor.damages([{"name": "t", "info": {DAMAGE: told[0]}}, {"name": "u", "info": {}}])
-    ] == [("t", "bad", database.damage)]
+    served = [ServiceStatus(name="t", state="ready", info={DAMAGE: told[0]}), ServiceStatus(name="u", state="ready")]
+    assert [(found.what, found.verdict, found.found) for found in doctor.damages(served)] == [
+        ("t", "bad", database.damage)
+    ]
     assert await database.read(lambda db: db.execute(one, ("0000",)).fetchall()) == [("0000",)]
     assert not files_in(tmp_path, "t.db.damaged-*")
     database.close()
