@@ -2,8 +2,8 @@
 
 `parser` declares the commands, those of services among them (`services/NAME/commands.py`), and `__main__` runs one. It
 imports the command's module only then, since an MCP client waits for `linckia stdio`, which imports nothing beyond the
-standard library. Exit codes: 0 success, 1 failure, 2 wrong
-command or setting, 3 the data directory is held by another kernel, 130 interrupted.
+standard library. Exit codes: 0 success, 1 failure, 2 wrong command or setting, 3 the data directory is held by another
+kernel, 130 interrupted.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
@@ -104,7 +105,7 @@ def _apart(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Return a parser for all commands and their options; if `argv` names one of the kernel's own, for those alone."""
+    """Return a parser for all commands and their options, or for some that include the one that `argv` names."""
     formatter = argparse.RawDescriptionHelpFormatter
     parser = _Parser(
         prog="linckia",
@@ -128,17 +129,16 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
         return sub
 
     own = (_kernel, _calls, add_mcp, add_wrap, _carry, _reembed, _services, _backups, _token, _clients, _machine)
-    for family in own:
-        family(command)
     _, given = _apart(argv)
-    if not given or given[0] not in commands.choices:
-        for add in _of_services():
-            add(command)
+    for family in chain(own, _of_services()):
+        family(command)
+        if given and given[0] in commands.choices:
+            break
     return parser
 
 
 def _of_services() -> Iterator[Callable[[AddCommand], None]]:
-    """Return what declares the commands of services; found by their files, since the kernel names no service."""
+    """Yield what declares the commands of each service; found by their files, since the kernel names no service."""
     services = module("services")
     for place in import_module(services).__path__:
         for found in sorted(Path(place).glob("*/commands.py")):
