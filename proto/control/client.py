@@ -94,10 +94,9 @@ class Client:
         given: JsonObject = msgspec.to_builtins(params)
         answer = self.call_named(op.name, given, timeout_s=timeout_s, on_progress=on_progress, key=key)
         try:
-            result: R = msgspec.convert(answer, op.result, str_keys=True)
-        except msgspec.ValidationError as error:
+            return op.decoders[1](msgspec.Raw(msgspec.json.encode(answer)))
+        except msgspec.DecodeError as error:
             raise _invalid(op.service, error) from None
-        return result
 
     def call_named(
         self,

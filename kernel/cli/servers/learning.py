@@ -26,7 +26,7 @@ from proto.control.client import CallFailed, Client
 from proto.control.commands import Failed, Usage
 from proto.control.terminal import complain, confirmed, say
 from proto.json_types import JsonObject, Layer
-from proto.mounts import TABLE, TOOLS_CALL, MountSettings, service_of
+from proto.mounts import TABLE, TOOLS_CALL, MountSettings, Offered, service_of
 from proto.names import module
 from proto.suggestions import nearest
 
@@ -149,9 +149,15 @@ def _report(used: Path, name: str) -> Path:
     return used / "services" / service_of(name) / REPORT
 
 
-def _called(client: Client, name: str, tool: _Tool, offered: JsonObject, table: Layer) -> str:
+class _Named(msgspec.Struct):
+    """The definition of a tool, as far as it matters here."""
+
+    name: str
+
+
+def _called(client: Client, name: str, tool: _Tool, offered: Offered, table: Layer) -> str:
     """Call the tool, and show its result; return how it failed. Raises CallFailed, Usage."""
-    names = [each["name"] for each in map(_decoded, offered["definitions"].get("tools", ()))]
+    names = [msgspec.json.decode(each, type=_Named).name for each in offered.definitions.tools]
     if tool.name not in names:
         raise Usage(f"{name} has no tool {tool.name!r}{nearest(tool.name, names) if names else ''}")
     params = json.dumps({"name": tool.name, "arguments": tool.arguments}).encode()
@@ -163,11 +169,6 @@ def _called(client: Client, name: str, tool: _Tool, offered: JsonObject, table: 
     said = " ".join(texts).strip() or json.dumps(reply.get("error") or result)
     say(f"{tool.name}: {said[:_RESULT_CHARS]}")
     return f"{tool.name} failed: {said[:_RESULT_CHARS]}" if "error" in reply or result.get("isError") else ""
-
-
-def _decoded(value: object) -> JsonObject:
-    found: JsonObject = json.loads(value) if isinstance(value, str | bytes) else value  # type: ignore[assignment]  # as sent
-    return found
 
 
 def _show(name: str, table: Layer, needs: Needs, news: Layer) -> None:

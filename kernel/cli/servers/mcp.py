@@ -18,10 +18,10 @@ from kernel.configure.mount_settings import problem_of
 from proto.control.client import CallFailed, Client, NoKernel
 from proto.control.commands import Failed, Usage
 from proto.control.terminal import Cell, complain, connect, say, show_answer, show_json
-from proto.json_types import JsonObject, Layer
-from proto.mounts import ACTIVITY, PREFIX, REGISTRY, TABLE, Flag, MountSettings, service_of
+from proto.json_types import Layer
+from proto.mounts import ACTIVITY, PREFIX, TABLE, Flag, MountSettings, Offered, service_of
 from proto.ops.kernel import KernelMounts, KernelRestart, KernelStatusParams, ServiceStatus
-from proto.ops.mounts import MountDifference, MountsApprove, MountsDiff, MountsForget
+from proto.ops.mounts import MountDifference, MountsApprove, MountsDiff, MountsForget, MountsOffered
 from proto.ops.observation import KernelService
 from proto.wire.launch import FREE_ATTRIBUTES, NO_ATTRIBUTES, NO_SIGNAL_SCOPE
 
@@ -40,7 +40,25 @@ _CHANGES = 5
 """How many of them `list` shows of each server."""
 _CHANGE_CHARS = 300
 
+
 _LATER = "from the next start of Linckia"
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """A server, as `list` shows it."""
+
+    name: str
+    state: str
+    reason: str
+    last_death: str
+    login: str
+    confine: bool
+    activity: str
+    confined: str
+    tools: int | None
+    flags: list[str]
+    suspicious: list[Flag]
+    server: str
 
 
 def mcp(arguments: argparse.Namespace) -> int:
@@ -120,17 +138,17 @@ def _list(arguments: argparse.Namespace, data_dir: Path) -> int:
     return 0
 
 
-def _remarks(found: JsonObject) -> list[Cell]:
+def _remarks(found: Server) -> list[Cell]:
     """Return lines about a server that needs somebody's attention."""
-    name = found["name"]
-    if found["login"]:
-        return [f"{name} needs a login: open this address in a browser: {found['login']}"]
-    if found["tools"] is None and found["last_death"]:
-        return [f"{name} has not started: {found['last_death']}; see: linckia mcp logs {name}"]
-    remarks: list[Cell] = [f"{name} is {found['activity']}"] if found["activity"] else []
-    gaps = [meaning for gap, meaning in _GAPS.items() if gap in found["confined"]]
+    name = found.name
+    if found.login:
+        return [f"{name} needs a login: open this address in a browser: {found.login}"]
+    if found.tools is None and found.last_death:
+        return [f"{name} has not started: {found.last_death}; see: linckia mcp logs {name}"]
+    remarks: list[Cell] = [f"{name} is {found.activity}"] if found.activity else []
+    gaps = [meaning for gap, meaning in _GAPS.items() if gap in found.confined]
     remarks += [f"{name} {meaning}; see: linckia doctor" for meaning in gaps]
-    return [*remarks, *_changes(name, found["suspicious"])]
+    return [*remarks, *_changes(name, found.suspicious)]
 
 
 def _changes(name: str, flags: Sequence[Flag]) -> Iterator[Cell]:
@@ -160,33 +178,32 @@ def _names(client: Client | None) -> dict[str, str]:
     return {service_of(each.name): each.name for each in mounts}
 
 
-def _described(client: Client | None, name: str, table: Layer, status: ServiceStatus | None) -> JsonObject:
-    offered: JsonObject = {}
+def _described(client: Client | None, name: str, table: Layer, status: ServiceStatus | None) -> Server:
+    offered = Offered()
     if client is not None and status is not None:
         with contextlib.suppress(CallFailed):
-            offered = client.call_named(f"{REGISTRY}_offered", {"mount": name})
+            offered = client.call(MountsOffered(mount=name))
     state = "disabled" if table.get("enabled") is False else "-" if status is None else status.state
-    suspicious = msgspec.convert(offered.get("flags", []), list[Flag])
-    flags = [each.kind.replace("_", " ") for each in suspicious]
+    flags = [each.kind.replace("_", " ") for each in offered.flags]
     info = {} if status is None else status.info
-    if offered.get("held_back"):
+    if offered.held_back:
         flags.insert(0, "held back")
     if login := info.get("login", ""):
         flags.insert(0, "needs login")
-    return {
-        "name": name,
-        "state": state,
-        "reason": "" if status is None else status.reason,
-        "last_death": "" if status is None else status.last_death,
-        "login": login,
-        "confine": _is_confined(client, name, table, status),
-        "activity": info.get(ACTIVITY, ""),
-        "confined": info.get("confined", ""),
-        "tools": len(offered["definitions"].get("tools", ())) if offered.get("version") else None,
-        "flags": list(dict.fromkeys(flags)),
-        "suspicious": suspicious,
-        "server": server_of(table),
-    }
+    return Server(
+        name=name,
+        state=state,
+        reason="" if status is None else status.reason,
+        last_death="" if status is None else status.last_death,
+        login=login,
+        confine=_is_confined(client, name, table, status),
+        activity=info.get(ACTIVITY, ""),
+        confined=info.get("confined", ""),
+        tools=len(offered.definitions.tools) if offered.version else None,
+        flags=list(dict.fromkeys(flags)),
+        suspicious=offered.flags,
+        server=server_of(table),
+    )
 
 
 def _is_confined(client: Client | None, name: str, table: Layer, status: ServiceStatus | None) -> bool:
@@ -197,10 +214,10 @@ def _is_confined(client: Client | None, name: str, table: Layer, status: Service
     return bool(table.get("confine", MountSettings().confine))
 
 
-def _row(found: JsonObject) -> list[Cell]:
-    tools = "-" if found["tools"] is None else str(found["tools"])
-    walls = "yes" if found["confine"] else "no"
-    return [found["name"], found["state"], walls, tools, ", ".join(found["flags"]) or "-", found["server"] or "-"]
+def _row(found: Server) -> list[Cell]:
+    tools = "-" if found.tools is None else str(found.tools)
+    walls = "yes" if found.confine else "no"
+    return [found.name, found.state, walls, tools, ", ".join(found.flags) or "-", found.server or "-"]
 
 
 def _logs(arguments: argparse.Namespace, data_dir: Path) -> int:

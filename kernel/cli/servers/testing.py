@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import os
 import re
 import subprocess
@@ -12,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from kernel.cli.servers.tables import flags_for
 from kernel.cli.settings_file import SettingsFile, edited
@@ -25,8 +23,9 @@ from proto.control.commands import Failed, Usage
 from proto.control.terminal import complain, duration, say
 from proto.host import log_lines
 from proto.json_types import JsonObject, Layer
-from proto.mounts import REGISTRY, TABLE, MountSettings, service_of
+from proto.mounts import TABLE, MountSettings, Offered, service_of
 from proto.ops.kernel import KernelShutdown, KernelStatusParams
+from proto.ops.mounts import MountsOffered
 
 WORDS = 8
 """Number of last lines of a server's log to show."""
@@ -67,14 +66,14 @@ def start_timeout_of(table: Layer) -> float:
     return float(table.get("start_timeout", MountSettings().start_timeout))
 
 
-def offered_by(client: Client, name: str, start_timeout_s: float) -> JsonObject:
+def offered_by(client: Client, name: str, start_timeout_s: float) -> Offered:
     """Start the server, and return its definitions. Raises CallFailed."""
     request = {"method": "tools/list", "params": base64.b64encode(b"{}").decode()}
     _start(client, name, request, start_timeout_s + SLACK_S)
     give_up_at = time.monotonic() + STORED_S
     while True:
-        found: JsonObject = client.call_named(f"{REGISTRY}_offered", {"mount": name})
-        if found["version"] or time.monotonic() > give_up_at:
+        found = client.call(MountsOffered(mount=name))
+        if found.version or time.monotonic() > give_up_at:
             return found
         time.sleep(POLL_S)
 
@@ -105,18 +104,12 @@ def login_of(client: Client, name: str) -> str:
     return ""
 
 
-def summary(offered: JsonObject) -> str:
+def summary(offered: Offered) -> str:
     """Describe what a server offers in a line: its name and version, and how much there is of each kind."""
-    definitions = offered["definitions"]
-    info = _decoded(definitions.get("server_info"))
-    named = " ".join(str(info[key]) for key in ("name", "version") if key in info) if isinstance(info, dict) else ""
-    counts = [(len(definitions.get(f"{what}s", ())), what) for what in ("tool", "prompt", "resource")]
+    has = offered.definitions
+    named = " ".join(str(has.server_info[key]) for key in ("name", "version") if key in has.server_info)
+    counts = [(len(has.tools), "tool"), (len(has.prompts), "prompt"), (len(has.resources), "resource")]
     return f"{named or 'unnamed'}: " + ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
-
-
-def _decoded(value: Any) -> Any:
-    """Return a part of the definitions, which may still be JSON."""
-    return json.loads(value) if isinstance(value, str | bytes) else value
 
 
 def is_ours(line: str) -> bool:

@@ -130,7 +130,7 @@ def _started(data_dir: Path, name: str, session: argparse.Namespace) -> Client:
     with contextlib.suppress(CallFailed):
         # The kernel may have read its settings before the server was added.
         client.call(KernelReloadMounts())
-        if offered_by(client, name, start_timeout_of({}))["version"]:
+        if offered_by(client, name, start_timeout_of({})).version:
             _mark(data_dir, name, SEEN).touch(mode=0o600)
     return client
 

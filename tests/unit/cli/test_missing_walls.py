@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from subprocess import CompletedProcess
-from typing import Any
+from typing import Literal
 
 import pytest
 
 from kernel.cli.care import doctor
 from kernel.cli.care.findings import Verdict
 from kernel.cli.servers import mcp
+from proto.mounts import Flag
 from proto.wire.launch import FREE_ATTRIBUTES, NO_ATTRIBUTES, NO_SIGNAL_SCOPE
 
 
@@ -30,6 +31,13 @@ def test_a_system_without_namespaces_is_noted(monkeypatch: pytest.MonkeyPatch) -
     assert "user namespaces" in found.remedy
 
 
+def served(confined: str, *suspicious: Flag) -> mcp.Server:
+    return mcp.Server(
+        name="one", state="ready", reason="", last_death="", login="", confine=True, activity="", confined=confined,
+        tools=3, flags=[], suspicious=list(suspicious), server="",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("confined", "said"),
     [
@@ -40,20 +48,16 @@ def test_a_system_without_namespaces_is_noted(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_the_list_says_what_a_confined_server_lacks(confined: str, said: list[str]) -> None:
-    found: dict[str, Any] = {"name": "one", "login": "", "tools": 3, "last_death": "", "activity": ""}
-    found |= {"confined": confined, "suspicious": []}
-    remarks = [str(each) for each in mcp._remarks(found)]
+    remarks = [str(each) for each in mcp._remarks(served(confined))]
     assert len(remarks) == len(said)
     assert all(part in remark and "linckia doctor" in remark for part, remark in zip(said, remarks, strict=True))
 
 
 def test_the_list_says_what_clients_see_otherwise_than_the_server_wrote_it() -> None:
-    flags = [{"kind": kind, "where": f"tool {kind}", "detail": "d"} for kind in ("overlong", "look_alike", "dropped")]
-    flags += [{"kind": "cut", "where": f"tool {number}: description", "detail": "d"} for number in range(9)]
-    found: dict[str, Any] = {
-        "name": "one", "login": "", "tools": 3, "last_death": "", "activity": "", "confined": "", "suspicious": flags,
-    }  # fmt: skip
-    assert mcp._remarks(found) == [
+    kinds: tuple[Literal["overlong", "look_alike", "dropped"], ...] = ("overlong", "look_alike", "dropped")
+    flags = [Flag(kind=kind, where=f"tool {kind}", detail="d") for kind in kinds]
+    flags += [Flag(kind="cut", where=f"tool {number}: description", detail="d") for number in range(9)]
+    assert mcp._remarks(served("", *flags)) == [
         "one: tool dropped: dropped (d)",
         *(f"one: tool {number}: description: cut (d)" for number in range(4)),
         "one: 5 more; see: linckia mcp diff one",
