@@ -120,12 +120,12 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     data_help = f"data directory; each has its own kernel (default: $LINCKIA_DATA, else {default_data_dir()})"
     data.add_argument("--data", metavar="DIR", help=data_help.replace("%", "%%"))
 
-    def command(name: str, run: Run, help: str, epilog: str = "") -> argparse.ArgumentParser:
+    def command(name: str, run: Run | str, help: str, epilog: str = "") -> argparse.ArgumentParser:
         sub = commands.add_parser(
             name, help=help, description=help, epilog=epilog, parents=[data], formatter_class=formatter,
             allow_abbrev=False,
         )  # fmt: skip
-        sub.set_defaults(run=run)
+        sub.set_defaults(run=later(run) if isinstance(run, str) else run)
         return sub
 
     own = (_kernel, _calls, add_mcp, add_wrap, _carry, _reembed, _services, _backups, _token, _clients, _machine)
@@ -156,7 +156,7 @@ keys:
 def _kernel(command: AddCommand) -> None:
     paths_help = "a root: operations on files can access only what is below the roots"
     read_only_help = "clients can change nothing: neither files below the roots, nor data that Linckia stores"
-    serve = command("serve", later("serve.serve"), "run the kernel until Ctrl-C, SIGTERM or `linckia stop` ends it")
+    serve = command("serve", "serve.serve", "run the kernel until Ctrl-C, SIGTERM or `linckia stop` ends it")
     serve.add_argument("paths", metavar="PATH", nargs="*", help=paths_help)
     serve.add_argument("--read-only", action="store_true", help=read_only_help)
     serve.add_argument("--config", metavar="FILE", help="settings that override those in DIR/linckia.toml")
@@ -174,7 +174,7 @@ def _kernel(command: AddCommand) -> None:
     serve.add_argument("--only-mounts", action="store_true", help=argparse.SUPPRESS)
 
     stdio = command(
-        "stdio", later("stdio.stdio"), "serve MCP on stdin and stdout, for an MCP client's configuration",
+        "stdio", "stdio.stdio", "serve MCP on stdin and stdout, for an MCP client's configuration",
         "Joins the kernel of the data directory, or starts one that ends after its last client has left.",
     )  # fmt: skip
     stdio.add_argument("paths", metavar="PATH", nargs="*", help=paths_help)
@@ -186,13 +186,11 @@ def _kernel(command: AddCommand) -> None:
     )
     stdio.add_argument("--only-mounts", action="store_true", help=argparse.SUPPRESS)
 
-    status = command(
-        "status", later("status.status"), "show the services: their state, and how often and why each has died"
-    )
+    status = command("status", "status.status", "show the services: their state, and how often and why each has died")
     status.add_argument("-v", "--verbose", action="store_true", help="everything that is known about each service")
     status.add_argument("--trends", action="store_true", help="deaths and store growth per day, over the last week")
     add_json(status)
-    top = command("top", later("top.top"), "show load and state of all services live", TOP_EPILOG)
+    top = command("top", "top.top", "show load and state of all services live", TOP_EPILOG)
     top.add_argument("--interval", metavar="SECONDS", type=float, default=1.0, help="default: 1")
 
 
@@ -214,7 +212,7 @@ examples:
 
 
 def _calls(command: AddCommand) -> None:
-    call = command("call", later("operate.call"), "call an operation: JSON in, JSON out", CALL_EPILOG)
+    call = command("call", "operate.call", "call an operation: JSON in, JSON out", CALL_EPILOG)
     call.add_argument("name", metavar="NAME", help="an operation, as listed by `linckia tools`")
     call.add_argument("params", metavar="JSON", nargs="?", default="{}", help="its parameters; - reads them from stdin")
     call.add_argument("--timeout", metavar="SECONDS", type=seconds_option, help="replaces the operation's own deadline")
@@ -235,19 +233,19 @@ def _services(command: AddCommand) -> None:
         ("restart", "stop a service in order and start it again"),
         ("start", "start a stopped or failed service now"),
     ):
-        one = command(name, later(f"operate.{name}"), what)
+        one = command(name, f"operate.{name}", what)
         one.add_argument("service", metavar="SERVICE", help="a name from `linckia status`")
         add_json(one, help="the kernel's message, as JSON")
-    stop = command("stop", later("operate.stop"), "stop one service, or end the whole kernel in order")
+    stop = command("stop", "operate.stop", "stop one service, or end the whole kernel in order")
     stop.add_argument("service", metavar="SERVICE", nargs="?", help="default: the kernel itself")
     add_json(stop, help="the kernel's message, as JSON")
 
-    logs = command("logs", later("logs.logs"), "show the log of a service or of the kernel; needs no running kernel")
+    logs = command("logs", "logs.logs", "show the log of a service or of the kernel; needs no running kernel")
     logs.add_argument("service", metavar="SERVICE", nargs="?", default="kernel", help="default: the kernel itself")
     add_json(logs, help="one object for each line; output that was not logged has only a `message`")
     logs.add_argument("-n", "--lines", metavar="N", type=int, default=50, help="number of lines (default: 50)")
     audit = command(
-        "audit", later("audit.audit"), "show who changed what, and what was refused; needs no kernel", AUDIT_EPILOG
+        "audit", "audit.audit", "show who changed what, and what was refused; needs no kernel", AUDIT_EPILOG
     )
     audit.add_argument("--since", metavar="WHEN", help="how long ago (90s, 10min, 1h, 2d), or a date or time")
     audit.add_argument("--who", metavar="NAME", help="a token's name, stdio, http, operator, or a service")
@@ -270,14 +268,11 @@ examples:
 
 def _carry(command: AddCommand) -> None:
     export = command(
-        "export", later("carry.export.export"), "export your data as JSON Lines and files that any program can read"
+        "export", "carry.export.export", "export your data as JSON Lines and files that any program can read"
     )
     export.add_argument("directory", metavar="DIR", help="a new or empty directory")
     importing = command(
-        "import",
-        later("carry.importing.take_in"),
-        "import an export, or another program's database",
-        IMPORT_FROM_EPILOG,
+        "import", "carry.importing.take_in", "import an export, or another program's database", IMPORT_FROM_EPILOG
     )
     importing.add_argument("source", metavar="PATH", help="the directory of the export, or the database")
     from_help = "the program that the database belongs to"
@@ -299,7 +294,7 @@ interrupted command to go on with what is left.
 def _reembed(command: AddCommand) -> None:
     reembed = command(
         "reembed",
-        later("reembed.reembed"),
+        "reembed.reembed",
         "make the vectors that are missing, here or on the nodes of a cluster",
         REEMBED_EPILOG,
     )
@@ -326,7 +321,7 @@ examples:
 
 
 def _backups(command: AddCommand) -> None:
-    backup = command("backup", later("care.backup.backup"), "save all stored data, as of one moment", BACKUP_EPILOG)
+    backup = command("backup", "care.backup.backup", "save all stored data, as of one moment", BACKUP_EPILOG)
     target_help = "a folder of snapshots, or FILE.tar (default: `to` in [backup] of the settings)"
     backup.add_argument("target", metavar="TARGET", nargs="?", help=target_help)
     backup.add_argument("--list", action="store_true", help="list the snapshots in TARGET")
@@ -334,7 +329,7 @@ def _backups(command: AddCommand) -> None:
     backup.add_argument("--background", action="store_true", help=argparse.SUPPRESS)
     add_json(backup)
     restore = command(
-        "restore-backup", later("care.backup.restore_backup"), "restore a data directory from a backup", RESTORE_EPILOG
+        "restore-backup", "care.backup.restore_backup", "restore a data directory from a backup", RESTORE_EPILOG
     )
     restore.add_argument("source", metavar="SOURCE", help="a folder of snapshots, or FILE.tar")
     restore.add_argument("--at", metavar="SNAPSHOT", help="snapshot id, or its beginning (default: the newest)")
@@ -353,7 +348,7 @@ Revoking a token takes effect at once, also in open sessions.
 
 
 def _token(command: AddCommand) -> None:
-    token = command("token", later("token.token"), "create, list or revoke tokens for clients over HTTP", TOKEN_EPILOG)
+    token = command("token", "token.token", "create, list or revoke tokens for clients over HTTP", TOKEN_EPILOG)
     token.add_argument("action", choices=("create", "list", "revoke"), help="what to do")
     token.add_argument("name", metavar="NAME", nargs="?", help="the token to create or revoke")
     surface_help = "only operations on this surface, at its URL; may be repeated (default: all)"
@@ -405,7 +400,7 @@ The change is shown first and confirmed. A copy of the old file is kept beside i
 def _clients(command: AddCommand) -> None:
     client = command(
         "install-client",
-        later("clients.install_client.install_client"),
+        "clients.install_client.install_client",
         "enter Linckia in an MCP client's settings",
         INSTALL_EPILOG,
     )
@@ -421,7 +416,7 @@ def _clients(command: AddCommand) -> None:
 
 
 def _machine(command: AddCommand) -> None:
-    doctor = command("doctor", later("care.doctor.doctor"), "check what this machine provides and lacks, with remedies")
+    doctor = command("doctor", "care.doctor.doctor", "check what this machine provides and lacks, with remedies")
     add_json(doctor, help="as JSON")
     verify = "also read every stored document and compare it with its hash"
     doctor.add_argument("--verify", action="store_true", help=verify)
@@ -430,19 +425,17 @@ def _machine(command: AddCommand) -> None:
     doctor.add_argument("--status", metavar="-", help=argparse.SUPPRESS)
     doctor.add_argument("--repair", action="store_true", help=repair)
 
-    models = command(
-        "models", later("models.models"), "models for search and reranking: list, download, use", MODELS_EPILOG
-    )
+    models = command("models", "models.models", "models for search and reranking: list, download, use", MODELS_EPILOG)
     models.add_argument("action", choices=("list", "get", "use"), nargs="?", default="list", help="default: list")
     models.add_argument("name", metavar="NAME", nargs="?", help="a listed name; for `use`, also a folder or an id")
     add_json(models)
 
     completion = command(
-        "completion", later("completion.completion"), "print a completion script for your shell", COMPLETION_EPILOG
+        "completion", "completion.completion", "print a completion script for your shell", COMPLETION_EPILOG
     )
     completion.add_argument("shell", choices=("bash", "zsh", "fish", "tcsh"), help="your shell")
 
-    unit = command("service", later("service.service"), "run the kernel as a systemd unit", SERVICE_EPILOG)
+    unit = command("service", "service.service", "run the kernel as a systemd unit", SERVICE_EPILOG)
     unit.add_argument("action", choices=("install", "remove", "show"), help="`show` prints it and changes nothing")
     unit.add_argument("paths", metavar="PATH", nargs="*", help="the roots")
     unit.add_argument("--system", action="store_true", help="a unit of the system, run as root, instead of the user")

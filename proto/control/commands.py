@@ -22,9 +22,12 @@ class Failed(Exception):
 
 
 class AddCommand(Protocol):
-    """Declares a command, and returns its parser, to which options are added."""
+    """Declares a command, and returns its parser, to which options are added.
 
-    def __call__(self, name: str, run: Run, help: str, epilog: str = "") -> argparse.ArgumentParser: ...
+    `run` may be the name of a function of the kernel's own, below `kernel.cli`, which is imported when it runs.
+    """
+
+    def __call__(self, name: str, run: Run | str, help: str, epilog: str = "") -> argparse.ArgumentParser: ...
 
 
 def add_json(*parsers: argparse.ArgumentParser, help: str = "everything, as JSON") -> None:

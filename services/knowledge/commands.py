@@ -8,17 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proto.control.commands import AddCommand, Usage, add_json
-from proto.control.terminal import (
-    Bars,
-    complain,
-    connect,
-    counted,
-    params_of,
-    patiently,
-    say,
-    show_json,
-    show_table,
-)
+from proto.control.terminal import Bars, complain, connect, counted, params_of, patiently, say, show_json, show_table
 
 if TYPE_CHECKING:
     from services.knowledge.operations.notes import KnowledgeIngestResult

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from kernel.cli import later
 from proto.control.commands import AddCommand, add_json
 
 TAKES_SERVER = "server"
@@ -35,7 +34,7 @@ def add_mcp(command: AddCommand) -> None:
     """Add `linckia mcp`."""
     mcp = command(
         "mcp",
-        later("servers.mcp.mcp"),
+        "servers.mcp.mcp",
         "mount other MCP servers: supervised, restarted, and shared by all clients",
         MCP_EPILOG,
     )
@@ -100,7 +99,7 @@ def _add_no_confine(parser: argparse.ArgumentParser) -> None:
 def add_wrap(command: AddCommand) -> None:
     """Add `linckia wrap`."""
     summary = "serve another MCP server, supervised, on stdin and stdout; for an MCP client's configuration"
-    wrap = command("wrap", later("servers.wrap.wrap"), summary, WRAP_EPILOG)
+    wrap = command("wrap", "servers.wrap.wrap", summary, WRAP_EPILOG)
     wrap.add_argument("--name", metavar="NAME", help="name of the server (default: made from its command)")
     _server_options(wrap)
 

@@ -103,6 +103,18 @@ def test_tools_lists_the_table_without_a_kernel(capsys: pytest.CaptureFixture[st
     assert next(tool for tool in listed if tool["name"] == "mcp_echo")["inputSchema"]["type"] == "object"
 
 
+@pytest.mark.parametrize("argv", [["stdio"], ["serve"], ["--data", "/d", "status"], ["call", "x"], ["help"], []])
+def test_no_command_waits_for_what_another_one_needs(argv: list[str]) -> None:
+    """To declare commands imports nothing but the standard library, and of services only if the kernel has none."""
+    code = "import sys; from kernel.cli.parser import build_parser; build_parser(sys.argv[1:]); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    of_services = {each.split(".")[1] for each in loaded if re.fullmatch(r"services\.\w+\.commands", each)}
+    every = {file.parent.name for file in Path().glob("services/*/commands.py")}
+    assert of_services == (every if argv in (["help"], []) else set())
+    assert not {"msgspec", "trio", "rich", "proto.operation"} & set(loaded)
+
+
 def test_markdown_has_every_tool_and_route() -> None:
     lines = list(markdown(load()))
     assert "| echo | `mcp_echo` | tool | read |" in " ".join(lines)
