@@ -20,6 +20,7 @@ import trio
 from proto import ops
 from proto.errors import Cancelled, LinckiaError, Unavailable
 from proto.operation import Params, operation_of
+from proto.origin import Origin
 from proto.wire import frames, results
 from proto.wire.channel import Channel
 from proto.wire.frames import (
@@ -134,7 +135,9 @@ class Bench:
         outgoing = self._running(op.service).outgoing
         try:
             packed = frames.pack_body(params)
-            body = await outgoing.raw(op.name, packed, limit_s=limit_s, session=session, caller=caller)
+            body = await outgoing.raw(
+                op.name, packed, Origin(caller or outgoing.service, session, trace=frames.new_trace()), limit_s=limit_s
+            )
         except LinckiaError as error:
             raise op.failure(error) from None
         return results.typed(op, body)
@@ -177,7 +180,9 @@ class Bench:
         with origin.passed_on[call.id]:
             try:
                 outgoing = self._running(self._table.find(call.op).service).outgoing
-                body = await outgoing.raw(call.op, call.params, limit_s=call.left_ms / 1000, trace=call.trace)
+                body = await outgoing.raw(
+                    call.op, call.params, Origin("client", trace=call.origin.trace), limit_s=call.left_ms / 1000
+                )
                 answer = Return(call.id, body)
             except LinckiaError as error:
                 answer = Fault(call.id, error.failure)

@@ -25,7 +25,7 @@ from kernel.chronicle.trends import Trends
 from kernel.configure import token_editing, tokens
 from kernel.configure.config import Config
 from kernel.configure.launch import LaunchConfigs
-from kernel.router.generation import Undecoded
+from kernel.router.generation import Undecoded, answering
 from kernel.router.ports import LocalHandler
 from kernel.router.router import Router
 from kernel.supervisor import processes
@@ -37,6 +37,7 @@ from proto.names import module
 from proto.operation import CLIENT, OPERATOR, Params, operation_of
 from proto.ops import observation as ops
 from proto.ops.kernel import SERVICE, Done, KernelStatus
+from proto.origin import Origin
 
 SAME_S = 0.5
 """Readers within this time get the same overview, so that several of them cost no more than one."""
@@ -296,7 +297,10 @@ class Observation:
         of_clients = operation.admits(CLIENT) and operation.service != SERVICE
         if of_clients or not operation.admits(OPERATOR):
             raise Forbidden(f"{operation.name} is not an operation for the operator alone")
-        found = await self.router.call(operation, operation.parse(params.arguments), caller=OPERATOR)
+        asking = answering.get()
+        # A client's page has no more rights than the client.
+        origin = Origin(OPERATOR, grant=None if asking is None else asking.origin.grant)
+        found = await self.router.call(operation, operation.parse(params.arguments), origin=origin)
         if isinstance(found, Undecoded):
             raise OperationError(f"{operation.name}: the result is too long for the page; use `linckia call`")
         return found

@@ -37,6 +37,7 @@ from proto.later import filled
 from proto.mounts import TOOLS_CALL, MountRequest, MountTable
 from proto.operation import CLIENT, OPERATOR, Operation, Params, Role, operation_of
 from proto.ops import kernel as ops
+from proto.origin import Mandated, Origin
 from proto.wire import frames
 from proto.wire.front import OFF
 from proto.wire.front import SERVICE as FRONT
@@ -394,18 +395,19 @@ class KernelOperations:
 
     async def _mandate(self, params: ops.KernelMandate, caller: str) -> list[str]:
         asked = served.get()
-        if asked is None or asked.caller not in (CLIENT, OPERATOR):
+        if asked is None or asked.origin.caller not in (CLIENT, OPERATOR):
             raise Forbidden("only a client whose call is being served may ask for later calls")
         if len(asked.params) > MAX_DECODED_BYTES:
             raise InvalidParams(f"{asked.op.name}: parameters of more than {MAX_DECODED_BYTES} bytes")
         given = frames.read_body(asked.params, asked.op.params)
         if params.complete:
-            if asked.mandate is not None:
+            if asked.origin.mandate is not None:
                 # No front has seen its parameters, and so none has checked which mounted tools they name.
                 raise Forbidden("a call that is made later cannot ask for further ones")
             for call in params.calls:
                 self._later(call.operation, call.arguments)
-        return self.mandates.seal(given, params.calls, who(asked), asked.grant, asked.session)
+        origin = asked.origin
+        return self.mandates.seal(given, params.calls, who(origin), origin.grant, origin.session)
 
     async def _call(self, params: ops.KernelCall, caller: str) -> ops.KernelCalled:
         mandate = self.mandates.opened(params.mandate)
@@ -414,8 +416,11 @@ class KernelOperations:
             arguments = filled(arguments, params.entry, "arguments")
         operation, given = self._later(mandate.call.operation, arguments)
         asking = answering.get()
+        origin = Origin(
+            CLIENT, mandate.session, grant=mandate.grant, key=params.key, mandate=Mandated(mandate.source, mandate.who)
+        )
         value = await self.router.call(
-            operation, given, caller=CLIENT, mandate=mandate, key=params.key, written=True,
+            operation, given, origin=origin, written=True,
             client_requests=None if asking is None or asking.progress is None else Reports(asking.progress),
         )  # fmt: skip
         if isinstance(value, Undecoded):

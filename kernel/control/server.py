@@ -37,6 +37,7 @@ from proto.errors import (
 from proto.json_types import JsonObject
 from proto.operation import OPERATOR, SURFACES, Operation, Params
 from proto.ops import Table
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.front import CALL_MOUNTED
 from proto.wire.link import passed
@@ -288,7 +289,8 @@ class _Connection:
         await self._server.started.wait()
         dispatch = self._server.router.call
         key = "" if request.key is None else keys.checked(request.key)
-        call = partial(dispatch, operation, params, caller=OPERATOR, timeout_s=request.timeout_s, written=True, key=key)
+        origin = Origin(OPERATOR, key=key)
+        call = partial(dispatch, operation, params, origin=origin, timeout_s=request.timeout_s, written=True)
         if not request.progress:
             return await call()
         reports = _Reports()

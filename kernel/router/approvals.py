@@ -15,12 +15,13 @@ from msgspec import structs
 
 from kernel.router.generation import MAX_SEARCHED_BYTES, RoutedCall
 from kernel.router.record import KERNEL, who
-from proto import errors, grants
+from proto import errors
 from proto.approvals import Rules, tool_of
 from proto.errors import Executed, Forbidden, LinckiaError
 from proto.mounts import MountRequest
 from proto.operation import CLIENT, operation_of
 from proto.ops.approvals import ApprovalWait, Decision
+from proto.origin import Origin
 from proto.wire import frames
 
 SHOWN_BYTES = 4_096
@@ -48,7 +49,7 @@ class Gate:
 
     def holds(self, call: RoutedCall) -> bool:
         """Return whether this call has to wait."""
-        if call.caller != CLIENT:
+        if call.origin.caller != CLIENT:
             return False
         tool: str | None = ""
         if self._rules.depends_on_tool(call.op):
@@ -63,22 +64,19 @@ class Gate:
             LinckiaError: the service `approvals` could not be asked.
         """
         began, settings = trio.current_time(), self._rules.settings
-        # The grant is the client's, which says nothing about this call.
-        with grants.lifted():
-            try:
-                answer = await self._call(
-                    operation_of(ApprovalWait),
-                    await self._asked(call),
-                    caller=KERNEL,
-                    timeout_s=self._rules.extra_s,
-                    trace=call.trace,
-                    client_requests=call.client_requests if settings.elicit else None,
-                )
-            except LinckiaError as error:
-                text = f"{call.op.name} needs an approval: {error}"
-                raise errors.from_failure(
-                    structs.replace(error.failure, message=text[: errors.MESSAGE_CHARS], executed=Executed.NO)
-                ) from None
+        try:
+            answer = await self._call(
+                operation_of(ApprovalWait),
+                await self._asked(call),
+                origin=Origin(KERNEL, trace=call.origin.trace),
+                timeout_s=self._rules.extra_s,
+                client_requests=call.client_requests if settings.elicit else None,
+            )
+        except LinckiaError as error:
+            text = f"{call.op.name} needs an approval: {error}"
+            raise errors.from_failure(
+                structs.replace(error.failure, message=text[: errors.MESSAGE_CHARS], executed=Executed.NO)
+            ) from None
         decision = msgspec.convert(answer, Decision)
         now = trio.current_time()
         call.approval, call.decided_by, call.held_s = decision.id, decision.by, now - began
@@ -88,7 +86,7 @@ class Gate:
         call.deadline = now + call.limit_s
 
     async def _asked(self, call: RoutedCall) -> ApprovalWait:
-        settings, params, digest = self._rules.settings, bytes(call.params), ""
+        settings, params, digest, origin = self._rules.settings, bytes(call.params), "", call.origin
         size = len(params)
         if size > MAX_SEARCHED_BYTES:
             # Hashing the largest takes a quarter of a second.
@@ -98,15 +96,15 @@ class Gate:
             wait=call.span,
             operation=call.op.name,
             is_mounted=call.op.params is MountRequest,
-            who=who(call)[:500],
-            client="" if call.grant is None else call.grant.identity(),
-            session=call.session,
-            source="" if call.mandate is None else call.mandate.source[:500],
+            who=who(origin)[:500],
+            client="" if origin.grant is None else origin.grant.identity(),
+            session=origin.session,
+            source="" if origin.mandate is None else origin.mandate.source[:500],
             target=call.target,
             params=params,
             size=size,
             digest=digest,
-            key=call.key,
+            key=origin.key,
             timeout_s=settings.timeout_s,
             allow_on_time_out=settings.default == "allow",
             elicit=settings.elicit and call.client_requests is not None,

@@ -16,11 +16,10 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
-from kernel.router.mandates import Mandate
 from proto import errors
 from proto.errors import Executed, LinckiaError
-from proto.grants import Grant
 from proto.operation import Operation
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.channel import Channel
 from proto.wire.frames import Call, Cancel, Event, Fault, Level, Log, Progress, Return, Unfinished
@@ -91,8 +90,8 @@ class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
 
     op: Operation[Any]
     params: bytes
-    caller: str
-    trace: str
+    origin: Origin
+    """Who calls, as far as the maker of the call may say so."""
     deadline: float
     limit_s: float
     """Time that the caller allowed, from the call's arrival."""
@@ -101,16 +100,8 @@ class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
     progressed: Progress | None = None
     """The latest progress, for a task that takes the call over."""
     client_requests: Client | None = None
-    session: str = ""
-    """Session of the client: an opaque name, not a secret. Empty for the command line, which has no sessions."""
-    grant: Grant | None = None
-    """What the client on whose behalf it is made may do, even if another service makes the call. None: everything."""
     target: str = ""
     """What the call is about, as described by its maker (`proto.target`)."""
-    peer: str = ""
-    """Address of the client."""
-    mandate: Mandate | None = None
-    """Mandate of a call that a client requested in advance."""
     maker: Generation | None = None
     """The generation that makes the call; None for the kernel itself."""
     for_client: bool = True
@@ -124,8 +115,6 @@ class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
     span: str = ""
     """Its own span id in the trace, and that of its caller ("" if the trace began with it)."""
     parent_span: str = ""
-    key: str = ""
-    """The caller's idempotency key, as `proto.keys.scoped` returns it; "" for none."""
     deaths: int = 0
     """Number of generations that died with it in flight."""
     suspect: bool = False
@@ -142,7 +131,7 @@ class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
 
     def is_repeatable(self) -> bool:
         """Return whether the call may be sent again although it may have been executed."""
-        if self.key:
+        if self.origin.key:
             return True
         if not self.op.idempotent:
             return False
@@ -222,8 +211,8 @@ class FrontClient:
         try:
             self.channel.post(
                 Call(
-                    id=number, op=frames.ASK_CLIENT, params=question, left_ms=int(ANSWER_S * 1000), trace="",
-                    caller="kernel", generation=0, parent=call_id,
+                    id=number, op=frames.ASK_CLIENT, params=question, left_ms=int(ANSWER_S * 1000),
+                    origin=Origin("kernel"), generation=0, parent=call_id,
                 )
             )  # fmt: skip
             await waiting.finished.wait()

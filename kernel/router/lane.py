@@ -33,6 +33,7 @@ from kernel.router.quarantine import QUARANTINE_S, Quarantine
 from proto import errors
 from proto.errors import Executed, Failure, LinckiaError
 from proto.operation import Access
+from proto.origin import Origin
 from proto.wire.channel import ProtocolViolation
 from proto.wire.frames import MAX_LEFT_MS, Call, Cancel, Fault, Progress, Return, Unfinished
 from proto.wire.link import LinkClosed
@@ -453,18 +454,16 @@ class Lane:
         self._loads.update(self.instances[generation.service])
         if call.suspect:
             self._tried.add(call)
+        origin = call.origin
         frame = Call(
             id=call.frame_id,
             op=call.op.name,
             params=call.params,
             left_ms=max(1, int(min((call.deadline - now) * 1000, MAX_LEFT_MS))),
-            trace=call.trace,
-            caller=call.caller,
+            # Services learn neither where a client is nor what mandate it gave.
+            origin=Origin(origin.caller, origin.session, "", origin.grant, origin.key, origin.trace),
             generation=generation.number,
             progress=call.progress is not None,
-            session=call.session,
-            grant=call.grant,
-            key=call.key,
         )
         self._post(generation, frame)
 

@@ -53,10 +53,10 @@ class Leaving:
         """Return the calls whose end this one waits for."""
         if not self._calls or not call.for_client:
             return ()
-        name, since = who(call), trio.current_time() - NEXT_S
+        name, since = who(call.origin), trio.current_time() - NEXT_S
         return [
             each for each, withdrawn in self._calls.items()
-            if withdrawn.at > since and each.for_client and who(each) == name
+            if withdrawn.at > since and each.for_client and who(each.origin) == name
         ]  # fmt: skip
 
     async def over(self, call: RoutedCall, *, within_s: float = OVER_S) -> None:

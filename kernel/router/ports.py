@@ -15,6 +15,7 @@ import msgspec
 
 from kernel.router.generation import Client, Generation
 from proto.operation import Operation, Params
+from proto.origin import Origin
 from proto.wire.channel import Channel
 from proto.wire.frames import AnyFrame
 from proto.wire.link import Link
@@ -105,8 +106,8 @@ class Calls(Protocol):
     """Makes calls for the kernel's own components."""
 
     async def call(
-        self, operation: Operation[Any], params: Params[Any], *, caller: str, timeout_s: float | None = None,
-        client_requests: Client | None = None, written: bool = False, key: str = "",
+        self, operation: Operation[Any], params: Params[Any], *, origin: Origin, timeout_s: float | None = None,
+        client_requests: Client | None = None, written: bool = False,
     ) -> object:  # fmt: skip
         """See `Router.call`."""
 

@@ -20,6 +20,7 @@ from kernel.router.generation import RoutedCall
 from proto.errors import Executed, Kind, LinckiaError
 from proto.grants import HTTP, STDIO
 from proto.operation import CLIENT, OPERATOR, Access, Operation
+from proto.origin import Origin
 from proto.wire import frames
 
 KERNEL = "kernel"
@@ -41,23 +42,24 @@ class AuditLog(Protocol):
 
 def record(log: AuditLog | None, call: RoutedCall, outcome: object) -> None:
     """Record the outcome of a call, which is a LinckiaError if it failed. No-op without a log."""
-    if log is None or not (_concerns(call.op, call.caller, outcome) or (log.reads and _is_read(call.op, call.caller))):
+    origin, caller = call.origin, call.origin.caller
+    if log is None or not (_concerns(call.op, caller, outcome) or (log.reads and _is_read(call.op, caller))):
         return
     failure = outcome.failure if isinstance(outcome, LinckiaError) else None
     took_s = trio.current_time() - call.deadline + call.limit_s
     denied = call.approval != "" and failure is not None and failure.kind is Kind.FORBIDDEN
     entry = AuditEntry(
         at=now() - datetime.timedelta(seconds=took_s if denied else took_s + call.held_s),
-        who=who(call),
+        who=who(origin),
         operation=call.op.name,
         target=call.target,
         outcome="ok" if failure is None else failure.kind.value,
         message="" if failure is None else failure.message[:MESSAGE_CHARS],
         executed="" if failure is None or failure.executed is Executed.NO else failure.executed.value,
         duration_ms=round(took_s * 1000, 3),
-        trace=frames.trace_id(call.trace),
-        peer=call.peer,
-        source="" if call.mandate is None else call.mandate.source,
+        trace=frames.trace_id(origin.trace),
+        peer=origin.peer,
+        source="" if origin.mandate is None else origin.mandate.source,
         approval=call.approval,
         decided_by=call.decided_by,
         held_ms=round(call.held_s * 1000, 3) if call.approval else None,
@@ -83,14 +85,14 @@ def _is_read(operation: Operation[Any], caller: str) -> bool:
     return caller in (CLIENT, OPERATOR) and CLIENT in operation.callers and operation.access is Access.READ
 
 
-def who(call: RoutedCall) -> str:
+def who(origin: Origin) -> str:
     """Return the caller's name for the audit log."""
-    if call.mandate is not None:
-        return call.mandate.who
-    if call.caller != CLIENT:
-        return call.caller
-    if call.grant is not None:
-        return call.grant.name
-    if call.peer == STDIO:
+    if origin.mandate is not None:
+        return origin.mandate.who
+    if origin.caller != CLIENT:
+        return origin.caller
+    if origin.grant is not None:
+        return origin.grant.name
+    if origin.peer == STDIO:
         return STDIO
-    return HTTP if call.peer else CLIENT
+    return HTTP if origin.peer else CLIENT

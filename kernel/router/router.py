@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import trio
+from msgspec import structs
 
 from kernel.chronicle.isolation import isolated, run_isolated
 from kernel.router.approvals import Gate
@@ -31,16 +32,16 @@ from kernel.router.generation import (
 from kernel.router.instance import Limits
 from kernel.router.lane import Lane
 from kernel.router.leaving import Leaving
-from kernel.router.mandates import Mandate
 from kernel.router.ports import Cause, LocalHandler, ServiceState
 from kernel.router.record import KERNEL, AuditLog, record, who
 from kernel.router.take_over import TakenOver
-from proto import errors, grants, keys, mcp
+from proto import errors, keys, mcp
 from proto.approvals import Rules
 from proto.errors import Cancelled, Executed, Forbidden, Internal, LinckiaError
 from proto.grants import Grant
 from proto.operation import CLIENT, OPERATOR, Access, Operation, Params
 from proto.ops import Table
+from proto.origin import Origin
 from proto.target import described
 from proto.wire import frames, results
 from proto.wire.channel import ProtocolViolation
@@ -143,42 +144,31 @@ class Router:
         operation: Operation[Any],
         params: Params[Any],
         *,
-        caller: str = CLIENT,
+        origin: Origin,
         timeout_s: float | None = None,
-        trace: str | None = None,
         client_requests: Client | None = None,
         written: bool = False,
-        mandate: Mandate | None = None,
-        key: str = "",
     ) -> object:
-        """See `proto.wire.dispatch.Dispatcher.call`. A result of more than `MAX_DECODED_BYTES` is `Undecoded`.
-
-        A call under a `mandate` has the mandate's grant only.
-        """
+        """See `proto.wire.dispatch.Dispatcher.call`. A result of more than `MAX_DECODED_BYTES` is `Undecoded`."""
         limit_s = operation.deadline_ms / 1000 if timeout_s is None else timeout_s
         waiting = Waiting(client_requests)
         call = RoutedCall(
             op=operation,
             params=b"",
-            caller=caller,
-            trace=trace or frames.new_trace(),
+            origin=structs.replace(origin, key="", trace=origin.trace or frames.new_trace()),
             deadline=trio.current_time() + limit_s,
             limit_s=limit_s,
             done=waiting.done,
             progress=None if client_requests is None else waiting.progress,
             client_requests=client_requests,
-            # Calls that the kernel makes for a client are restricted to that client's grant.
-            grant=grants.current.get() if mandate is None else mandate.grant,
             target=described(params),
-            mandate=mandate,
-            session="" if mandate is None else mandate.session,
             span=self.calls.new_span(),
-            parent_span=frames.parent_span(trace or ""),
+            parent_span=frames.parent_span(origin.trace),
         )
 
         async def work() -> object:
-            self._admit(call, call.grant)
-            _take_key(call, key)
+            self._admit(call, origin.grant)
+            _take_key(call, origin.key)
             if operation.service == KERNEL:
                 return await self._answer_own(call, params)
             call.params = frames.pack_body(params)
@@ -233,14 +223,14 @@ class Router:
         stay as they are. Raises LinckiaError."""
         try:
             with trio.move_on_at(call.deadline):
-                return msgspec.to_builtins(await self._own[call.op.name](params, call.caller), builtin_types=kept)
+                found = await self._own[call.op.name](params, call.origin.caller)
+                return msgspec.to_builtins(found, builtin_types=kept)
             raise errors.Timeout(f"{call.op.name}: not done within {call.limit_s:.3g} s")
         except LinckiaError as error:
             raise call.op.failure(error) from error.__cause__
 
     async def _answer_own_for_service(self, call: RoutedCall, parent: RoutedCall | None) -> bytes:
         """Like `_answer_own`, for a service's call made while serving `parent`; returns a body. Raises LinckiaError."""
-        grants.current.set(call.grant)
         served.set(parent)
         answering.set(call)
         if len(call.params) > MAX_DECODED_BYTES:
@@ -375,22 +365,23 @@ class Router:
 
         parent = generation.serving(frame.parent)
         of_front = generation.client is not None
-        names = (CLIENT, parent.caller if parent is not None else CLIENT) if of_front else ()
-        caller = frame.caller if frame.caller in names else lane.service
+        names = (CLIENT, parent.origin.caller if parent is not None else CLIENT) if of_front else ()
+        given = frame.origin
+        caller = given.caller if given.caller in names else lane.service
         client_requests = parent.client_requests if parent is not None else None
         if caller == CLIENT and generation.client is not None:
             client_requests = generation.client.requests(frame.id)
         # The grant is that of the call being served, which no service can widen. A front names the grant of its other
         # calls. Other services have their own grant: everything they may call in their own name.
-        own = frame.grant if of_front else Grant(lane.service)
-        inherited = parent.grant if parent is not None else None
+        own = given.grant if of_front else Grant(lane.service)
+        inherited = parent.origin.grant if parent is not None else None
         # Only a front may name a client's session. Calls made while serving it inherit it.
-        session = frame.session if of_front else parent.session if parent is not None else ""
+        session = given.session if of_front else parent.origin.session if parent is not None else ""
+        grant = own if parent is None or (of_front and inherited is None) else inherited
         return RoutedCall(
             op=operation,
             params=frame.params,
-            caller=caller,
-            trace=frame.trace,
+            origin=Origin(caller, session, given.peer if of_front else "", grant, trace=given.trace),
             deadline=trio.current_time() + frame.left_ms / 1000,
             limit_s=frame.left_ms / 1000,
             done=done,
@@ -398,22 +389,19 @@ class Router:
             if frame.progress
             else None,
             client_requests=client_requests,
-            session=session,
-            grant=own if parent is None or (of_front and inherited is None) else inherited,
             target=frame.target,
-            peer=frame.peer if of_front else "",
             maker=generation,
             for_client=caller == CLIENT or (parent is not None and parent.for_client),
             span=self.calls.new_span(),
-            parent_span=parent.span if parent is not None else frames.parent_span(frame.trace),
+            parent_span=parent.span if parent is not None else frames.parent_span(given.trace),
         )
 
     def _pass_on(self, generation: Generation, frame: Call, call: RoutedCall) -> None:
-        if generation.client is not None and frame.caller != call.caller:
-            raise Forbidden(f"{generation.service} may not call as {frame.caller}")
+        if generation.client is not None and frame.origin.caller != call.origin.caller:
+            raise Forbidden(f"{generation.service} may not call as {frame.origin.caller}")
         # What a service calls to serve a client is its own business, within the grant that comes with the call.
-        self._admit(call, call.grant if generation.client is not None else None)
-        _take_key(call, frame.key)
+        self._admit(call, call.origin.grant if generation.client is not None else None)
+        _take_key(call, frame.origin.key)
         if call.op.service == KERNEL:
             own = partial(self._answer_own_for_service, call, generation.serving(frame.parent))
             self._answer_itself(generation, frame, partial(self._recorded, call, own))
@@ -454,7 +442,7 @@ class Router:
 
     def _admit(self, call: RoutedCall, grant: Grant | None) -> None:
         """Raise Forbidden if the caller, or a client with this grant, may not make the call."""
-        operation, caller = call.op, call.caller
+        operation, caller = call.op, call.origin.caller
         if not operation.admits(caller):
             who = caller if caller in (CLIENT, OPERATOR) else f"service {caller}"
             raise Forbidden(f"{operation.name} may not be called by {who}")
@@ -521,9 +509,11 @@ def _take_key(call: RoutedCall, key: str) -> None:
         return
     if call.op.service == KERNEL:
         raise errors.InvalidParams(f"{call.op.name} takes no idempotency key: the kernel keeps no answers")
-    if call.caller == CLIENT and call.grant is not None and call.mandate is None:
+    origin = call.origin
+    if origin.caller == CLIENT and origin.grant is not None and origin.mandate is None:
         # Its name may have been that of another token, whose answers it must not get.
-        caller = f"client {call.grant.identity()}"
+        caller = f"client {origin.grant.identity()}"
     else:
-        caller = who(call) if call.caller in (CLIENT, OPERATOR) else f"service {call.caller}"
-    call.key = keys.scoped(caller if call.mandate is None else f"{caller}, later", key)
+        caller = who(origin) if origin.caller in (CLIENT, OPERATOR) else f"service {origin.caller}"
+    scoped = keys.scoped(caller if origin.mandate is None else f"{caller}, later", key)
+    call.origin = structs.replace(origin, key=scoped)

@@ -21,9 +21,9 @@ import msgspec
 from msgspec import Meta, Raw
 
 from proto.errors import Failure
-from proto.grants import Grant
+from proto.origin import Name, Origin
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Protocol version. A hello with another version is refused, so that a stale process is not used by mistake."""
 
 PART_BYTES = 64 * 1024
@@ -69,16 +69,12 @@ T = TypeVar("T")
 Number = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 """An integer that every JSON reader represents exactly."""
 
-Name = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARS)]
 Target = Annotated[str, Meta(max_length=TARGET_CHARS)]
 Info = Annotated[dict[Name, Annotated[str, Meta(max_length=INFO_CHARS)]], Meta(max_length=INFO_ENTRIES)]
 
 Amount = Annotated[float, Meta(ge=-1e300, le=1e300)]
 """Finite, since JSON has neither infinity nor NaN."""
-
-Trace = Annotated[str, Meta(max_length=55, pattern=r"\A(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})?\Z")]
-"""A W3C traceparent, or ''; it is written to logs unchanged."""
 
 Level = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 """Severities of RFC 5424, in ascending order."""
@@ -121,27 +117,19 @@ class Ready(Frame, frozen=True, tag=2):
 class Call(Frame, frozen=True, tag=3):
     """A request, in either direction; in calls from a service, `parent` is the id of the call being served.
 
-    `left_ms` is the time left rather than a point in time, so that clocks are never compared. `trace` is a W3C
-    traceparent. `session` is an opaque name of the client's session, or ''. `grant` is what that client may do, set by
-    a front; None for everything. `target` (what the call is about) and `peer` (where the client is, `stdio` or an
-    address) go into the audit log. `key` is the idempotency key, or '': the caller's own towards the kernel, which
-    passes on `proto.keys.scoped`.
+    `left_ms` is the time left rather than a point in time, so that clocks are never compared. `target` (what the call
+    is about) goes into the audit log.
     """
 
     id: Number
     op: Name
     params: bytes
     left_ms: Annotated[int, Meta(ge=0, le=MAX_LEFT_MS)]
-    trace: Trace
-    caller: Name
+    origin: Origin
     generation: Number
     parent: Number | None = None
     progress: bool = False
-    session: Name = ""
-    grant: Grant | None = None
     target: Target = ""
-    peer: Name = ""
-    key: Name = ""
 
 
 class Return(Frame, frozen=True, tag=4):

@@ -13,6 +13,7 @@ from proto.approvals import ApprovalSettings, Rules, tool_of
 from proto.errors import Executed, Forbidden, Kind, LinckiaError, Timeout, UnknownOperation
 from proto.mounts import MountRequest
 from proto.operation import CLIENT, Access, Operation, Params
+from proto.origin import Origin
 from proto.target import described
 from proto.wire import frames, results
 from proto.wire.dispatch import CallOptions, Dispatcher
@@ -101,12 +102,14 @@ class LinkDispatcher(Dispatcher):
             # What the front calls for itself is not the client's call.
             key = current_idempotency_key.get() if caller != SERVICE else None
             tool = tool_of(params.method, params.name) if isinstance(params, MountRequest) else ""
+            origin = Origin(
+                caller, current_session.get(), current_peer.get(), grants.current.get(),
+                "" if key is None else keys.checked(key), options.get("trace") or frames.new_trace(),
+            )  # fmt: skip
             waits = bool(self.rules) and caller == CLIENT and self.rules.choose(routed, tool)
             answer = await self._outgoing.raw(
-                routed.name, frames.pack_body(params), parent=self._parent, trace=options.get("trace") or "",
-                limit_s=operation.deadline_ms / 1000 if limit_s is None else limit_s, caller=caller,
-                session=current_session.get(), grant=grants.current.get(), target=described(params),
-                peer=current_peer.get(), key="" if key is None else keys.checked(key),
+                routed.name, frames.pack_body(params), origin, parent=self._parent,
+                limit_s=operation.deadline_ms / 1000 if limit_s is None else limit_s, target=described(params),
                 client_requests=options.get("client_requests"),
                 patience_s=self.rules.extra_s if waits else 0.0, outlasting=options.get("outlasting"),
             )  # fmt: skip

@@ -16,6 +16,7 @@ from proto.errors import LinckiaError
 from proto.grants import current as current_grant
 from proto.operation import operation_of
 from proto.ops.kernel import KernelRefused
+from proto.origin import Origin
 from proto.repeats import INTERVAL_S, Repeats
 from proto.wire.frames import new_trace, pack_body
 from proto.wire.front import SERVICE
@@ -73,7 +74,7 @@ class Refusals:
                 # A report that the kernel does not accept is dropped.
                 with contextlib.suppress(LinckiaError):
                     await self._outgoing.raw(
-                        operation.name, pack_body(report), limit_s=limit_s, trace=new_trace(), caller=SERVICE
+                        operation.name, pack_body(report), Origin(SERVICE, trace=new_trace()), limit_s=limit_s
                     )
 
     async def _count(self) -> None:

@@ -23,8 +23,8 @@ from proto.errors import (
     Unavailable,
     from_failure,
 )
-from proto.grants import Grant
 from proto.operation import Access, Params, operation_of
+from proto.origin import Origin
 from proto.wire import frames, results
 from proto.wire.channel import Channel
 from proto.wire.dispatch import ClientRequests, Outlasting
@@ -56,7 +56,7 @@ class Outgoing:
 
     def __init__(self, channel: Channel, service: str, generation: int) -> None:
         self.channel = channel
-        self._service = service
+        self.service = service
         self._generation = generation
         self._ids = itertools.count(1)
         self.waiting: dict[int, _Pending] = {}
@@ -84,8 +84,9 @@ class Outgoing:
         if limit_s <= 0:
             raise Timeout(f"{op.name}: the caller's deadline has passed", executed=Executed.NO)
         try:
+            origin = Origin(self.service, key=key, trace=trace or frames.new_trace())
             body = await self.raw(
-                op.name, frames.pack_body(params), limit_s=limit_s, parent=parent, trace=trace, key=key, changes=changes
+                op.name, frames.pack_body(params), origin, limit_s=limit_s, parent=parent, changes=changes
             )
         except LinckiaError as error:
             raise op.failure(error) from None
@@ -95,16 +96,11 @@ class Outgoing:
         self,
         op: str,
         params: bytes,
+        origin: Origin,
         *,
         limit_s: float,
         parent: int | None = None,
-        trace: str = "",
-        caller: str = "",
-        session: str = "",
-        grant: Grant | None = None,
         target: str = "",
-        peer: str = "",
-        key: str = "",
         patience_s: float = 0.0,
         client_requests: ClientRequests | None = None,
         outlasting: Outlasting | None = None,
@@ -113,12 +109,8 @@ class Outgoing:
         """Make a call whose parameters and result are encoded bytes.
 
         Args:
-            caller: on whose behalf a front calls; empty for the service itself.
-            session: the client's session.
-            grant: the client's permissions; None for all.
+            origin: who calls; only a front may call for somebody else. Its trace must be set.
             target: what the call is about, for the audit log.
-            peer: the client's address, for the audit log.
-            key: the caller's idempotency key.
             patience_s: how much longer than `limit_s` to wait, for what happens before the call begins.
             client_requests: delivers the call's progress, log lines and questions to the client.
             outlasting: what to do when the call takes longer than its client waits.
@@ -137,16 +129,11 @@ class Outgoing:
                     op=op,
                     params=params,
                     left_ms=left_ms,
-                    caller=caller or self._service,
-                    trace=trace or frames.new_trace(),
+                    origin=origin,
                     generation=self._generation,
                     parent=parent,
                     progress=client_requests is not None,
-                    session=session,
-                    grant=grant,
                     target=target,
-                    peer=peer,
-                    key=key,
                 )
             )
             is_posted = True

@@ -26,7 +26,9 @@ import msgspec
 import trio
 
 from proto.errors import InvalidParams
+from proto.grants import Grant
 from proto.operation import Operation, Params, operation_of
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.frames import Call, Event, Log, Progress
 from proto.wire.launch import LaunchConfig
@@ -56,23 +58,38 @@ class Context:
     """The call being served.
 
     Attributes:
-        caller: `client`, or the name of the calling service.
-        trace: the call's W3C traceparent.
-        key: what stands for the call's idempotency key (`proto.keys.scoped`); empty for none.
-        session: an opaque name of the client's session; empty if the call has none (the command line, a service).
-        grant: the client's permissions, also in `proto.grants.current`; None for all. The roots enforce it.
+        origin: who calls. Its grant is also in `proto.grants.current`, from which the roots take it.
         scope: the handler's cancel scope, which is cancelled at the call's deadline.
     """
 
     def __init__(self, call: Call, outgoing: Outgoing) -> None:
-        self.caller, self.trace, self.session, self.grant = call.caller, call.trace, call.session, call.grant
-        self.key = call.key
+        self.origin = call.origin
         self.scope = trio.CancelScope(deadline=trio.current_time() + call.left_ms / 1000)
         self.cancelled_by_caller = False
         self._call = call
         self._outgoing = outgoing
         self._post = outgoing.channel.post
         self._progressed = -1.0
+
+    @property
+    def caller(self) -> str:
+        """`client`, or the name of the calling service."""
+        return self.origin.caller
+
+    @property
+    def session(self) -> str:
+        """An opaque name of the client's session; empty if the call has none (the command line, a service)."""
+        return self.origin.session
+
+    @property
+    def grant(self) -> Grant | None:
+        """The client's permissions; None for all."""
+        return self.origin.grant
+
+    @property
+    def key(self) -> str:
+        """What stands for the call's idempotency key (`proto.keys.scoped`); empty for none."""
+        return self.origin.key
 
     @property
     def id(self) -> int:
@@ -113,7 +130,7 @@ class Context:
         Raises LinckiaError of the kind that the kernel or the other service returned.
         """
         return await self._outgoing.call(
-            params, parent=self._call.id, trace=self.trace, deadline=self.deadline, timeout_s=timeout_s, key=key
+            params, parent=self._call.id, trace=self.origin.trace, deadline=self.deadline, timeout_s=timeout_s, key=key
         )
 
     async def ask_client(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -125,9 +142,8 @@ class Context:
         """
         limit_s = max(0.001, self.deadline - trio.current_time())
         asked = frames.pack_body(frames.Question(method, params))
-        body = await self._outgoing.raw(
-            frames.ASK_CLIENT, asked, limit_s=limit_s, parent=self._call.id, trace=self.trace
-        )
+        origin = Origin(self._outgoing.service, trace=self.origin.trace)
+        body = await self._outgoing.raw(frames.ASK_CLIENT, asked, origin, limit_s=limit_s, parent=self._call.id)
         # The answer is unchecked MCP content; the caller validates it.
         answer: dict[str, Any] = frames.read_body(body, dict[str, Any])
         return answer

@@ -238,7 +238,7 @@ class ServiceLoop:
         self._nursery.start_soon(self._serve, call, params, served, context)
 
     async def _serve(self, call: frames.Call, params: Params[Any], served: _Served, context: Context) -> None:
-        grants.current.set(call.grant)
+        grants.current.set(call.origin.grant)
         answer: frames.Return | LinckiaError | None = None
         try:
             with context.scope:
@@ -267,11 +267,11 @@ class ServiceLoop:
         if keys is None or served.operation.access is Access.READ:
             return await work()
         await keys.recovered.wait()
-        if not call.key:
+        if not call.origin.key:
             return await work()
         identity = params.identity()
         identity = call.params if identity is None else identity
-        return await keys.serve(call.key, call.op, identity, work, resumes=served.resumes)
+        return await keys.serve(call.origin.key, call.op, identity, work, resumes=served.resumes)
 
     def _look_for_starvation(self, error: Exception) -> None:
         """End a process that cannot open more files; the next process serves its calls."""
@@ -281,10 +281,10 @@ class ServiceLoop:
             self._end(frames.Drain(STARVED_MS))
 
     def _defect(self, call: frames.Call, error: Exception) -> LinckiaError:
-        trace = frames.trace_id(call.trace)
+        trace = frames.trace_id(call.origin.trace)
         _log.error("%s raised: %r", call.op, error, exc_info=error, extra={"trace": trace, "operation": call.op})
         return storage.disk_full(error, Path(self._launch.data_dir), errors.Executed.MAYBE) or errors.Internal(
-            f"{call.op} failed inside service {self._launch.service}; its log has the details ({call.trace})"
+            f"{call.op} failed inside service {self._launch.service}; its log has the details ({call.origin.trace})"
         )
 
     def _not_done(

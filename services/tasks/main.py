@@ -42,6 +42,7 @@ from proto.ops.tasks import (
     TaskStart,
     TaskWait,
 )
+from proto.origin import Origin
 from proto.wire import frames
 from services.runtime.database import Database, Kind
 from services.runtime.handlers import Context, Environment, Handlers, handles
@@ -322,7 +323,12 @@ class Tasks:
         asked = adopted.call_of(task) if adopted.is_adopted(task) else KernelCall(mandate=task.mandate, key=task.id)
         op = operation_of(asked)
         body = await self._env.outgoing.raw(
-            op.name, frames.pack_body(asked), limit_s=op.deadline_ms / 1000, client_requests=running, changes=True
+            op.name,
+            frames.pack_body(asked),
+            Origin(self._env.service, trace=frames.new_trace()),
+            limit_s=op.deadline_ms / 1000,
+            client_requests=running,
+            changes=True,
         )
         called: KernelCalled = frames.read_body(body, KernelCalled)
         if len(called.body) <= QUICK_BYTES:

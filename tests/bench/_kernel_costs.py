@@ -16,6 +16,7 @@ from kernel.router.router import Router
 from kernel.supervisor import policy, policy_events
 from proto import ops
 from proto.operation import operation_of
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.frames import AnyFrame, Call, Return
 from tests.unit.router.ops import Said, Say
@@ -70,11 +71,11 @@ def router_cost_us(workers: int, calls: int = 5_000, *, share: float = 0.5, rest
             router.state(name, ServiceState.READY, "", None)
         params = frames.pack_body(Say(text="text"))
         body = frames.pack_body(Said(text="text", generation=1, caller="client"))
-        trace = frames.new_trace()
+        origin = Origin("client", trace=frames.new_trace())
 
         def make(first: int, count: int) -> None:
             for number in range(first, first + count):
-                call = Call(number, operation_of(Say).name, params, 10_000, trace, "client", 1)
+                call = Call(number, operation_of(Say).name, params, 10_000, origin, 1)
                 router.frame(front, call)
                 if len(posted) > max(1, workers * share):
                     generation, frame = posted.popleft()

@@ -42,6 +42,7 @@ from proto import ops
 from proto.errors import LinckiaError
 from proto.operation import operation_of
 from proto.ops.observation import TimelineEvent
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.channel import Channel
 from proto.wire.frames import AnyFrame, Bye, ByeAck, Call, Drain, Hello, Ping, Pong, Ready, Return
@@ -153,7 +154,9 @@ class Worker:
         self.world.began(text, repeatable=call.op != operation_of(Write).name)
         await trio.sleep_until(begin + work_s + node.latency_s)
         self._serving -= 1
-        self.say(Return(call.id, frames.pack_body(Said(text=text, generation=call.generation, caller=call.caller))))
+        self.say(
+            Return(call.id, frames.pack_body(Said(text=text, generation=call.generation, caller=call.origin.caller)))
+        )
 
     def say(self, frame: AnyFrame) -> None:
         if self.machine.has_power and not self.hangs and not self._ended.is_set():
@@ -357,7 +360,7 @@ class World:
         figures.calls += 1
         self._called_at[text] = called_at = trio.current_time()
         try:
-            answer = await router.call(operation_of(params), params)
+            answer = await router.call(operation_of(params), params, origin=Origin("client"))
         except LinckiaError as error:
             figures.failures[f"{'write' if number % 10 == 0 else 'read'}: {error.kind}"] += 1
         else:

@@ -20,6 +20,7 @@ from kernel.router.ports import Known, LocalHandler
 from proto import errors
 from proto.operation import Params
 from proto.ops.kernel import Done, ServiceName, operator
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.channel import BACKLOG_BYTES, Channel
 from proto.wire.frames import AnyFrame, Call, Fault, Return
@@ -111,7 +112,7 @@ class Injector:
             calls.append(
                 Call(
                     id=number, op=wanted.operation, params=frames.pack_body(wanted.params), left_ms=20_000,
-                    trace=frames.new_trace(), caller=wanted.caller or service, generation=1, parent=each.parent,
+                    origin=Origin(wanted.caller or service, trace=frames.new_trace()), generation=1, parent=each.parent,
                 )
             )  # fmt: skip
         return calls

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from proto.errors import LinckiaError
+from proto.origin import Origin
 from proto.wire import frames
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from tests.fuzz.frames.hostile import VIOLATIONS, Hostile
@@ -55,7 +56,9 @@ class Misbehaviour:
     @handles(Invoke)
     async def invoke(self, params: Invoke, ctx: Context) -> Outcome:
         try:
-            await self._outgoing.raw(params.op, frames.pack_body(params.params), limit_s=5)
+            await self._outgoing.raw(
+                params.op, frames.pack_body(params.params), Origin(self._outgoing.service), limit_s=5
+            )
             return Outcome()
         except LinckiaError as error:
             return Outcome(refused=error.failure.kind)

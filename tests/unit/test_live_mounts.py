@@ -23,6 +23,7 @@ from proto import ops
 from proto.mounts import MountRequest, MountTable, operations_of
 from proto.ops import Table
 from proto.ops.kernel import MountsReloaded
+from proto.origin import Origin
 from proto.wire.front import SERVICE as FRONT
 from tests.unit.supervisor.stage import Stage, launch_config_of
 from tests.unit.supervisor.world import service
@@ -140,7 +141,7 @@ async def test_a_call_of_a_removed_server_says_so(tmp_path: Path) -> None:
         operation = operations_of("a")["read"]
         await live_.reload()
         with pytest.raises(Exception, match="the server a was removed"):
-            await live_.router.call(operation, MountRequest(method="tools/list"))
+            await live_.router.call(operation, MountRequest(method="tools/list"), origin=Origin("client"))
 
 
 async def test_fronts_know_which_servers_are_disabled_and_learn_of_their_removal(tmp_path: Path) -> None:

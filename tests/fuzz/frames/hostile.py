@@ -26,7 +26,9 @@ def message(*fields: object) -> bytes:
 
 def call(number: int, op: str, params: object, **changes: object) -> bytes:
     """A service's call."""
-    fields = {"left_ms": 1000, "trace": "", "caller": "", "generation": 1, "parent": None, "progress": False, **changes}
+    origin: dict[str, object] = {"caller": "", "session": "", "peer": "", "grant": None, "key": "", "trace": ""}
+    origin |= {name: changes.pop(name) for name in origin if name in changes}
+    fields = {"left_ms": 1000, "origin": tuple(origin.values()), "generation": 1, "parent": None, **changes}
     return message(3, number, op, _encode(params), *fields.values())
 
 

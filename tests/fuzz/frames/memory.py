@@ -101,7 +101,7 @@ class Acted:
 
 def said(call: Call) -> Return:
     """The answer to a call of `tests.unit.router.ops`."""
-    return Return(call.id, frames.pack_body(Said(text="heard", generation=call.generation, caller=call.caller)))
+    return Return(call.id, frames.pack_body(Said(text="heard", generation=call.generation, caller=call.origin.caller)))
 
 
 class Kernel:

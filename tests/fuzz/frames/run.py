@@ -14,6 +14,7 @@ import trio.testing
 
 from kernel.router.ports import ServiceState
 from proto.operation import operation_of
+from proto.origin import Origin
 from proto.wire.link import LinkClosed
 from tests.fuzz.frames.hostile import Hostile
 from tests.fuzz.frames.memory import POOL, Defects, Kernel, kernel
@@ -56,7 +57,7 @@ async def fuzz(count: int, seed: int) -> Mapping[str, int]:
                 before = k.supervisor.generation(name)
                 k.supervisor.restart(name)
                 await k.ready([name], after=before)
-            await k.router.call(operation_of(Say), Say(text="still there?"))
+            await k.router.call(operation_of(Say), Say(text="still there?"), origin=Origin("client"))
         assert defects.found == []
         assert all(k.report(name).deaths.keys() == {"stopped"} for name in POOL)
         return k.report("relay").deaths
@@ -66,7 +67,7 @@ async def _ask(k: Kernel, number: int) -> None:
     """A client's call that the hostile service keeps in flight for a while."""
     with trio.move_on_after(1):
         try:
-            await k.router.call(operation_of(Relay), Relay(text=f"{number}"), timeout_s=0.5)
+            await k.router.call(operation_of(Relay), Relay(text=f"{number}"), origin=Origin("client"), timeout_s=0.5)
         except Exception as error:  # noqa: BLE001
             del error
 

@@ -23,6 +23,7 @@ from kernel.router.ports import ServiceState
 from proto.errors import LinckiaError, OperationError
 from proto.grants import Grant
 from proto.operation import Params, operation_of
+from proto.origin import Origin
 from proto.wire.frames import Fault, read_body
 from proto.wire.link import LinkClosed
 from tests.fuzz.frames.hostile import VIOLATIONS, Hostile, call
@@ -111,7 +112,13 @@ class Asked:
             try:
                 operation = operation_of(self.params)
                 self.answers.append(
-                    await k.router.call(operation, self.params, timeout_s=self.timeout_s, client_requests=Client())
+                    await k.router.call(
+                        operation,
+                        self.params,
+                        origin=Origin("client"),
+                        timeout_s=self.timeout_s,
+                        client_requests=Client(),
+                    )
                 )
             except LinckiaError as error:
                 self.answers.append(error)
@@ -212,7 +219,7 @@ class Machine(RuleBasedStateMachine):
         if actor is not None:
             held = self.k.acted.held[actor.pid]
             parent = next(iter(held), None) if as_part else None
-            self.granted[text] = (held[parent].grant if parent is not None else own_grant(service), False)
+            self.granted[text] = (held[parent].origin.grant if parent is not None else own_grant(service), False)
             self.owed[actor.pid, number] += 1
             self.send(service, call(number, op, {"text": text}, left_ms=2000, parent=parent))
 
@@ -229,7 +236,7 @@ class Machine(RuleBasedStateMachine):
             # Only the front may name callers; names from any other service are ignored.
             self.granted[text] = (grant, True) if service == "front" else (own_grant(service), False)
             self.owed[actor.pid, number] += 1
-            named = {"caller": "client" if service == "front" else service, "session": "", "grant": grant}
+            named = {"caller": "client" if service == "front" else service, "grant": grant}
             self.send(service, call(number, op, {"text": text}, left_ms=2000, **named))
 
     @rule(service=st.sampled_from(SERVICES), seed=st.integers(0, 2**16))
@@ -314,7 +321,7 @@ class Machine(RuleBasedStateMachine):
             text = text.get("text") if isinstance(text, dict) else None
             if text in self.granted:
                 grant, of_front = self.granted[text]
-                assert frame.grant == grant
+                assert frame.origin.grant == grant
                 assert grant is None or not of_front or not self.k.router.table[frame.op].refusal(grant)
         self.k.acted.delivered.clear()
 

@@ -9,6 +9,7 @@ import trio.testing
 from kernel.router.ports import CauseKind
 from proto.errors import Forbidden
 from proto.operation import operation_of
+from proto.origin import Origin
 from proto.wire.frames import Fault
 from tests.fuzz.frames.hostile import BROKEN_TEXT, DEEP, VIOLATIONS, call, message
 from tests.fuzz.frames.memory import Defects, Kernel, kernel
@@ -39,7 +40,7 @@ async def send(actor: Actor, *messages: bytes) -> None:
 
 async def answers(k: Kernel) -> bool:
     """Whether the kernel still passes calls on."""
-    heard = await k.router.call(operation_of(Say), Say(text="still there?"))
+    heard = await k.router.call(operation_of(Say), Say(text="still there?"), origin=Origin("client"))
     return isinstance(heard, dict) and heard["text"] == "heard"
 
 

@@ -19,6 +19,7 @@ from kernel.router.ports import Cause, ServiceState
 from kernel.supervisor.local import LocalPlacement
 from kernel.supervisor.supervisor import ServiceReport, Supervisor
 from proto.operation import Params, operation_of
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.channel import Channel
 from proto.wire.frames import AnyFrame, Call, Fault, Return
@@ -99,7 +100,9 @@ class Sink:
         number = next(self._ids)
         self.used.add(service)
         name = operation_of(params).name
-        self.channels[service].post(Call(number, name, frames.pack_body(params), 10_000, TRACE, "client", 0))
+        self.channels[service].post(
+            Call(number, name, frames.pack_body(params), 10_000, Origin("client", trace=TRACE), 0)
+        )
         return number
 
     async def call(self, params: Params[Any], service: str = "trial") -> Return | Fault:

@@ -17,6 +17,7 @@ from kernel.control.handoff import SessionStates
 from proto.errors import LinckiaError, Unavailable
 from proto.operation import Operation, Params
 from proto.ops.kernel import KernelKeepSession, KernelKeptSession
+from proto.origin import Origin
 from proto.wire.dispatch import ClientRequests, Outlasting
 from proto.wire.frames import Event, Level, pack_body
 from services.front.protocol.session import current_session
@@ -85,12 +86,10 @@ class InProcess:
 
 
 class _Context(Context):
-    trace = "00-00000000000000000000000000000001-0000000000000001-01"
     deadline = float("inf")
 
     def __init__(self, dispatcher: InProcess, caller: str, client_requests: ClientRequests | None) -> None:
-        self.caller = caller
-        self.session = current_session.get()
+        self.origin = Origin(caller, current_session.get())
         self._dispatcher = dispatcher
         self._client_requests = client_requests
 

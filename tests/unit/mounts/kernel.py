@@ -14,6 +14,7 @@ from proto.errors import LinckiaError, Unavailable
 from proto.mounts import CHANGE, Definitions, MountReply, MountRequest, operations_of, service_of
 from proto.operation import operation_of
 from proto.ops.mounts import MountsPut, MountsStored
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.channel import Channel
 from proto.wire.frames import (
@@ -103,7 +104,7 @@ class Adapter:
             capabilities=b"" if capabilities is None else msgspec.json.encode(capabilities),
         )  # fmt: skip
         body = await self.outgoing.raw(
-            self.operations[kind].name, frames.pack_body(request), limit_s=limit_s, session=session,
+            self.operations[kind].name, frames.pack_body(request), Origin("client", session), limit_s=limit_s,
             client_requests=client or Client(ask),
         )  # fmt: skip
         reply: MountReply = frames.read_body(body, MountReply)

@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.channel import Channel, ProtocolViolation
 from proto.wire.frames import AnyFrame, Call, Part, Ping, Progress, Return
@@ -269,7 +270,7 @@ async def test_more_large_frames_than_may_be_in_parts_at_once_arrive_one_after_t
 async def test_a_peer_that_does_not_read_is_not_read_so_that_answers_do_not_pile_up() -> None:
     theirs, ours = memory_link(4)
     kernel = Channel(ours, frames.from_service, max_backlog_bytes=100_000)
-    question = frames.encode(Call(1, "no.such", body(1), 1000, "", "", 1))
+    question = frames.encode(Call(1, "no.such", body(1), 1000, Origin(""), 1))
     answer = Return(1, body(10_000))
     answered = 0
 
@@ -359,7 +360,7 @@ async def test_link_crosses_processes_and_its_end_is_seen_when_the_process_is_ki
             nursery.start_soon(channel.run_sender)
             for n in range(1, 200):
                 params = body(200_000 if n % 50 == 0 else 10)
-                channel.post(Call(n, "echo", params, 1000, "", "client", 1))
+                channel.post(Call(n, "echo", params, 1000, Origin("client"), 1))
                 answer = await channel.receive()
                 assert isinstance(answer, Return)
                 assert (answer.id, answer.body) == (n, params)

@@ -19,6 +19,7 @@ from proto.approvals import Rules
 from proto.errors import OperationError
 from proto.grants import Grant
 from proto.operation import Params, operation_of
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.channel import Channel
 from proto.wire.frames import Hello, Written
@@ -186,8 +187,9 @@ class Rig:
                 return Said(text=str(answer["content"]), generation=env.generation, caller=ctx.caller)
             if params.text == "widen":
                 body = frames.pack_body(Say(text="widened"))
+                wider = Origin("relay", grant=Grant("wider"))
                 said: Said = frames.read_body(
-                    await env.outgoing.raw("test.say", body, limit_s=5, parent=ctx.id, grant=Grant("wider")), Said
+                    await env.outgoing.raw("test.say", body, wider, limit_s=5, parent=ctx.id), Said
                 )
                 return said
             if params.text.startswith("secret"):
@@ -223,7 +225,10 @@ async def rig(
         nursery.cancel_scope.cancel()
 
 
-async def call(r: Rig, params: Params[Any], **options: Any) -> Any:
+CLIENT = Origin("client")
+
+
+async def call(r: Rig, params: Params[Any], *, origin: Origin = CLIENT, **options: Any) -> Any:
     """Call as a client; `options` are passed to `Router.call`."""
-    answer = await r.router.call(operation_of(params), params, **options)
+    answer = await r.router.call(operation_of(params), params, origin=origin, **options)
     return frames.read_body(answer.body) if isinstance(answer, Undecoded) else answer

@@ -7,6 +7,7 @@ import pytest
 from kernel.chronicle.audit import AuditEntry
 from proto.approvals import ApprovalSettings, Rules
 from proto.errors import Executed, Unavailable
+from proto.origin import Origin
 from tests.unit.router.ops import Say, Write
 from tests.unit.router.rig import call, rig
 
@@ -40,4 +41,4 @@ async def test_without_the_service_that_asks_no_chosen_call_is_made() -> None:
 async def test_other_calls_and_those_of_the_operator_do_not_wait() -> None:
     async with rig(rules=RULES) as r:
         assert (await call(r, Say(text="one")))["text"] == "one"
-        assert (await call(r, Write(text="two"), caller="operator"))["text"] == "two"
+        assert (await call(r, Write(text="two"), origin=Origin("operator")))["text"] == "two"

@@ -15,6 +15,7 @@ from proto.errors import Unavailable
 from proto.operation import Params, operation_of
 from proto.ops.kernel import BUCKETS_S
 from proto.ops.observation import KernelCalls, KernelHistory
+from proto.origin import Origin
 from proto.wire.frames import new_trace, parent_span, trace_id
 from tests.unit.router.ops import Relay, Say
 
@@ -23,7 +24,8 @@ CLIENTS_SPAN = "00f067aa0ba902b7"
 
 def call(params: type[Params[Any]], began: float, **more: Any) -> RoutedCall:
     """A call that began at this time of trio's clock."""
-    given: dict[str, Any] = {"caller": "client", "trace": new_trace(), "limit_s": 10.0, **more}
+    origin = Origin(more.pop("caller", "client"), trace=more.pop("trace", None) or new_trace())
+    given: dict[str, Any] = {"origin": origin, "limit_s": 10.0, **more}
     return RoutedCall(op=operation_of(params), params=b"", deadline=began + 10, done=lambda outcome: None, **given)
 
 

@@ -9,6 +9,7 @@ from kernel.router.router import _take_key
 from proto.errors import Forbidden
 from proto.grants import Grant
 from proto.operation import Params, operation_of
+from proto.origin import Origin
 from proto.wire import frames
 from tests.unit.router.ops import Put, Relay, Said, Say
 from tests.unit.router.rig import Rig, rig
@@ -17,7 +18,7 @@ from tests.unit.router.rig import Rig, rig
 async def of_front(r: Rig, params: Params[Said], grant: Grant | None, service: str = "speaker") -> Said:
     """A call that a service makes in a client's name."""
     name = operation_of(params).name
-    body = await r.outgoing[service].raw(name, frames.pack_body(params), limit_s=5, caller="client", grant=grant)
+    body = await r.outgoing[service].raw(name, frames.pack_body(params), Origin("client", grant=grant), limit_s=5)
     said: Said = frames.read_body(body, Said)
     return said
 
@@ -65,10 +66,10 @@ def test_an_idempotency_key_counts_for_one_token_with_one_set_of_limits() -> Non
         Grant("ci", roots=("/a",), id="0"), None, Grant("renamed", id="0"),
     ):  # fmt: skip
         call = RoutedCall(
-            op=operation_of(Put), params=b"", caller="client", trace="", deadline=0, limit_s=1,
-            done=lambda outcome: None, grant=grant, span="0", parent_span="",
+            op=operation_of(Put), params=b"", origin=Origin("client", grant=grant), deadline=0, limit_s=1,
+            done=lambda outcome: None, span="0", parent_span="",
         )  # fmt: skip
         _take_key(call, "k")
-        seen.append(call.key)
+        seen.append(call.origin.key)
     assert len(set(seen[:5])) == 5
     assert seen[5] == seen[0]

@@ -8,6 +8,7 @@ from kernel.router import generation
 from kernel.router.generation import Generation, HeldBytes, RoutedCall
 from proto.errors import Overloaded
 from proto.operation import operation_of
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.channel import Channel
 from proto.wire.frames import Call, Fault, Part, Return
@@ -37,7 +38,7 @@ def observed(held: HeldBytes, name: str) -> tuple[Observed, Link]:
 
 
 def called(number: int, size: int) -> Call:
-    return Call(number, "test.put", bytes(size), 1000, "", "", 1)
+    return Call(number, "test.put", bytes(size), 1000, Origin(""), 1)
 
 
 async def receive(made: Generation, theirs: Link, *parts: Part) -> None:
@@ -111,6 +112,6 @@ async def test_one_service_waits_for_a_bounded_number_of_bytes(monkeypatch: pyte
 )
 def test_whether_a_call_may_be_repeated_is_found_without_decoding_all_of_it(params: bytes, repeatable: bool) -> None:
     call = RoutedCall(
-        op=operation_of(Put), params=params, caller="", trace="", deadline=0, limit_s=0, done=lambda outcome: None
+        op=operation_of(Put), params=params, origin=Origin(""), deadline=0, limit_s=0, done=lambda outcome: None
     )
     assert call.is_repeatable() is repeatable

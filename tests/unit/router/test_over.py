@@ -9,6 +9,7 @@ import trio.testing
 from kernel.router.leaving import OVER_S
 from proto.errors import Executed, InvalidParams, LinckiaError, OperationError, Timeout
 from proto.grants import Grant
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.dispatch import Outlasting
 from tests.unit.router.ops import Say, Write
@@ -23,7 +24,7 @@ async def withdrawn(r: Rig, text: str) -> None:
 
     async def write() -> None:
         with scope:
-            await r.outgoing["relay"].raw("test.write", body(text), limit_s=10, caller="client")
+            await r.outgoing["relay"].raw("test.write", body(text), Origin("client"), limit_s=10)
 
     r.nursery.start_soon(write)
     await r.until(lambda: text in r.seen)
@@ -65,7 +66,7 @@ async def test_a_late_write_of_a_service_is_answered_when_its_handler_has_ended(
 
         async def ask() -> None:
             with pytest.raises(Timeout):
-                await r.outgoing["relay"].raw("test.write", body("late"), limit_s=0.05, caller="client")
+                await r.outgoing["relay"].raw("test.write", body("late"), Origin("client"), limit_s=0.05)
             ended.set()
 
         r.nursery.start_soon(ask)
@@ -109,7 +110,7 @@ async def test_the_next_call_of_a_client_waits_for_the_end_of_one_that_it_withdr
         await trio.testing.wait_all_tasks_blocked()
         assert "look" not in r.seen
         grant = Grant("another")
-        await r.outgoing["relay"].raw("test.write", body("other"), limit_s=5, caller="client", grant=grant)
+        await r.outgoing["relay"].raw("test.write", body("other"), Origin("client", grant=grant), limit_s=5)
         assert "look" not in r.seen
         r.lingering.set()
         await looked.wait()
@@ -125,7 +126,7 @@ async def test_the_next_call_of_a_client_waits_after_the_death_of_its_front(
 
         async def write() -> None:
             with pytest.raises((LinckiaError, trio.Cancelled)):
-                await r.outgoing["relay"].raw("test.write", body("first"), limit_s=10, caller="client")
+                await r.outgoing["relay"].raw("test.write", body("first"), Origin("client"), limit_s=10)
 
         r.nursery.start_soon(write)
         await r.until(lambda: "first" in r.seen)
@@ -152,7 +153,7 @@ async def test_a_cancelled_caller_within_the_system_waits_for_the_end_of_its_wri
         r.hold, r.lingering = trio.Event(), trio.Event()
         await r.up("relay")
         scope, ended = trio.CancelScope(), trio.Event()
-        write = r.outgoing["relay"].raw("test.put", body("put"), limit_s=10, changes=True)
+        write = r.outgoing["relay"].raw("test.put", body("put"), Origin("relay"), limit_s=10, changes=True)
 
         async def relay() -> None:
             with scope:
@@ -186,7 +187,7 @@ class Long:
         try:
             self.answers.append(
                 await self.r.outgoing["relay"].raw(
-                    "test.write", body("long"), limit_s=60, caller="client", outlasting=long
+                    "test.write", body("long"), Origin("client"), limit_s=60, outlasting=long
                 )
             )
         except LinckiaError as error:

@@ -20,6 +20,7 @@ from proto.errors import (
     Quarantined,
 )
 from proto.operation import Operation, operation_of
+from proto.origin import Origin
 from tests.unit.router.ops import Say
 from tests.unit.router.rig import CRASHED, KILLED, STOPPED, call, rig
 
@@ -147,7 +148,7 @@ def test_convictions_are_bounded_by_number_and_size(monkeypatch: pytest.MonkeyPa
     def asking(params: bytes) -> RoutedCall:
         op: Operation[Any] = operation_of(Say)
         return RoutedCall(
-            op=op, params=params, caller="client", trace="", deadline=0, limit_s=0, done=lambda outcome: None
+            op=op, params=params, origin=Origin("client"), deadline=0, limit_s=0, done=lambda outcome: None
         )
 
     kept = quarantine.Quarantine()

@@ -14,6 +14,7 @@ from kernel.chronicle.audit import AuditEntry
 from proto.errors import Forbidden, LinckiaError
 from proto.grants import Grant
 from proto.operation import OPERATOR, Params, operation_of
+from proto.origin import Origin
 from proto.wire import frames
 from tests.unit.router.ops import Put, Relay, Say, Secret, Write
 from tests.unit.router.rig import CRASHED, Rig, rig
@@ -36,13 +37,11 @@ class Log:
         return [(entry.who, entry.operation, entry.outcome, entry.executed) for entry in self.entries]
 
 
-async def of_front(r: Rig, params: Params[Any], **told: Any) -> None:
+async def of_front(r: Rig, params: Params[Any], *, service: str = "speaker", target: str = "", **who: Any) -> None:
     """A call that a service makes in a client's name."""
     name = operation_of(params).name
     with contextlib.suppress(LinckiaError):
-        await r.outgoing[told.pop("service", "speaker")].raw(
-            name, frames.pack_body(params), limit_s=5, caller="client", **told
-        )
+        await r.outgoing[service].raw(name, frames.pack_body(params), Origin("client", **who), target=target, limit_s=5)
 
 
 TRACE = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
@@ -54,7 +53,7 @@ async def test_a_change_is_recorded_with_who_made_it_from_where_and_what_it_is_a
         await of_front(r, Put(text="secret"), grant=Grant("ci"), target="file=/n/a", peer="192.0.2.7", trace=TRACE)
         await of_front(r, Put(text="x"), target="file=/n/b", peer="stdio")
         await of_front(r, Put(text="x"), peer="127.0.0.1")
-        await r.router.call(operation_of(Put(text="x")), Put(text="x"), caller=OPERATOR)
+        await r.router.call(operation_of(Put(text="x")), Put(text="x"), origin=Origin(OPERATOR))
     first = log.entries[0]
     assert (first.who, first.peer, first.target, first.trace) == ("ci", "192.0.2.7", "file=/n/a", "ab" * 16)
     assert first.duration_ms is not None
@@ -73,7 +72,7 @@ async def test_reads_are_not_recorded_but_what_is_forbidden_is() -> None:
         await of_front(r, Secret(text="x"), peer="stdio")
         await of_front(r, Put(text="x"), grant=Grant("ci", read_only=True), peer="127.0.0.1")
         with pytest.raises(Forbidden):
-            await r.router.call(operation_of(Secret(text="x")), Secret(text="x"))
+            await r.router.call(operation_of(Secret(text="x")), Secret(text="x"), origin=Origin("client"))
     assert log.told() == [
         ("stdio", "test.secret", "forbidden", ""),
         ("ci", "test.put", "forbidden", ""),
@@ -87,7 +86,7 @@ async def test_reads_of_clients_and_of_the_operator_are_recorded_if_wanted() -> 
     async with rig(fronts=("speaker",), audit=log) as r:
         await of_front(r, Say(text="x"), grant=Grant("ci"), target="file=/n/a")
         await of_front(r, Say(text="fail"), peer="stdio")
-        await r.router.call(operation_of(Say(text="x")), Say(text="x"), caller=OPERATOR)
+        await r.router.call(operation_of(Say(text="x")), Say(text="x"), origin=Origin(OPERATOR))
         # A service reads for itself.
         await r.up("relay")
         await r.outgoing["relay"].call(Say(text="x"))

@@ -25,6 +25,7 @@ from proto.errors import (
     Unavailable,
 )
 from proto.operation import operation_of
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.frames import Fault
 from tests.unit.router.ops import Put, Relay, Say, Secret, Write
@@ -50,7 +51,7 @@ async def test_failure_of_a_read_never_says_that_it_may_have_been_done(kind: typ
         for params, executed in ((Say(text="wait"), Executed.NO), (Write(text="wait"), Executed.MAYBE)):
             outcomes: list[bytes | LinckiaError] = []
             routed = RoutedCall(
-                op=operation_of(params), params=frames.pack_body(params), caller="client", trace="",
+                op=operation_of(params), params=frames.pack_body(params), origin=Origin("client"),
                 deadline=trio.current_time() + 10, limit_s=10, done=outcomes.append,
             )  # fmt: skip
             lane.submit(routed)

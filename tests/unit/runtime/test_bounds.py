@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from proto.errors import InvalidParams
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.channel import Channel
 from proto.wire.dispatch import ClientRequests
@@ -34,7 +35,7 @@ def sent(theirs: Link) -> object:
 
 async def test_long_texts_are_cut() -> None:
     outgoing, theirs = both()
-    ctx = Context(Call(1, "op", frames.pack_body({}), 1000, "", "client", 1, None, True), outgoing)
+    ctx = Context(Call(1, "op", frames.pack_body({}), 1000, Origin("client"), 1, None, True), outgoing)
     ctx.log("info", "x" * 1_000_000)
     ctx.progress(1, 2, "x" * 1_000_000)
     assert sent(theirs) == Log("info", "x" * frames.TEXT_CHARS, 1)
@@ -60,7 +61,7 @@ async def test_long_info_is_cut() -> None:
 async def test_a_call_without_a_deadline_has_weeks(autojump_clock: trio.testing.MockClock) -> None:
     outgoing, theirs = both()
     with trio.move_on_after(1):
-        await outgoing.raw("op", frames.pack_body({}), limit_s=1e12)
+        await outgoing.raw("op", frames.pack_body({}), Origin("a"), limit_s=1e12)
     call = sent(theirs)
     assert isinstance(call, Call)
     assert call.left_ms == frames.MAX_LEFT_MS
@@ -70,7 +71,7 @@ async def test_a_call_without_a_deadline_has_weeks(autojump_clock: trio.testing.
 async def test_parameters_larger_than_the_link_allows_are_refused_by_the_caller() -> None:
     outgoing, theirs = both()
     with pytest.raises(InvalidParams, match="parameters of more than"):
-        await outgoing.raw("op", bytes(frames.MAX_MESSAGE_BYTES + 1), limit_s=1)
+        await outgoing.raw("op", bytes(frames.MAX_MESSAGE_BYTES + 1), Origin("a"), limit_s=1)
     assert theirs.try_receive() is None
 
 
@@ -80,7 +81,7 @@ async def test_parameters_larger_than_the_link_allows_are_refused_by_the_caller(
 async def test_question_without_its_fields_is_refused(body: object) -> None:
     outgoing, theirs = both()
     outgoing.waiting[7] = _Pending(cast(ClientRequests, object()))
-    await outgoing.ask(Call(1, frames.ASK_CLIENT, frames.pack_body(body), 1000, "", "kernel", 0, 7))
+    await outgoing.ask(Call(1, frames.ASK_CLIENT, frames.pack_body(body), 1000, Origin("kernel"), 0, 7))
     answer = sent(theirs)
     assert isinstance(answer, Fault)
     assert answer.failure.kind == "invalid_params"

@@ -14,6 +14,7 @@ import trio.testing
 
 from proto.errors import Executed, Kind, OperationError
 from proto.operation import Access, Params, operation
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.channel import Channel
 from proto.wire.frames import (
@@ -131,7 +132,7 @@ class Line:
 
     def call(self, call_id: int, seconds: float, *, left_ms: int = 60_000) -> None:
         body = frames.pack_body(Wait(seconds=seconds))
-        self.channel.post(Call(call_id, "loop.wait", body, left_ms, TRACE, "client", 3))
+        self.channel.post(Call(call_id, "loop.wait", body, left_ms, Origin("client", trace=TRACE), 3))
 
     async def expect(self, kind: type[F]) -> F:
         frame: AnyFrame = await self.channel.receive()
@@ -259,9 +260,9 @@ async def test_invalid_parameters_are_refused() -> None:
         await kernel.begin()
         # Those of another service may be anything.
         for wrong in (frames.pack_body({"seconds": "x"}), BROKEN_TEXT, b"\x81\xa1x" + DEEP[:900] + b"\xc0"):
-            kernel.channel.post(Call(1, "loop.wait", wrong, 1000, "", "client", 3))
+            kernel.channel.post(Call(1, "loop.wait", wrong, 1000, Origin("client"), 3))
             assert (await kernel.expect(Fault)).failure.kind is Kind.INVALID_PARAMS
-        kernel.channel.post(Call(2, "loop.nothing", frames.pack_body({}), 1000, "", "client", 3))
+        kernel.channel.post(Call(2, "loop.nothing", frames.pack_body({}), 1000, Origin("client"), 3))
         assert (await kernel.expect(Fault)).failure.kind is Kind.UNKNOWN_OPERATION
 
 

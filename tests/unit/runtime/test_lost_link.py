@@ -7,6 +7,7 @@ import trio
 import trio.testing
 
 from proto.errors import LinckiaError, MaybeExecuted, Unavailable
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.channel import Channel
 from services.runtime.calls import Outgoing
@@ -20,7 +21,7 @@ async def test_call_in_flight_is_not_answered_before_the_process_ends() -> None:
 
     async def call() -> None:
         try:
-            answers.append(await outgoing.raw("op", frames.pack_body({}), limit_s=60))
+            answers.append(await outgoing.raw("op", frames.pack_body({}), Origin("a"), limit_s=60))
         except LinckiaError as error:
             answers.append(error)
 
@@ -45,6 +46,6 @@ async def test_call_in_flight_may_have_been_executed(autojump_clock: trio.testin
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lose)
         with pytest.raises(MaybeExecuted):
-            await outgoing.raw("op", frames.pack_body({}), limit_s=60)
+            await outgoing.raw("op", frames.pack_body({}), Origin("a"), limit_s=60)
     with pytest.raises(Unavailable):
-        await outgoing.raw("op", frames.pack_body({}), limit_s=60)
+        await outgoing.raw("op", frames.pack_body({}), Origin("a"), limit_s=60)

@@ -13,6 +13,7 @@ from kernel.configure.spec import Backoff, ServiceSpec
 from kernel.router.ports import CauseKind, ServiceState
 from kernel.supervisor.process import Liveness
 from proto.errors import InvalidParams, Kind, Unavailable
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.frames import Bye, Call, Drain, Fault, Pong, Ready, Return, Unfinished
 from proto.wire.launch import LaunchConfig
@@ -82,7 +83,7 @@ async def test_frames_that_arrived_are_delivered_before_the_death(autojump_clock
 async def test_call_made_before_ready_is_refused_rather_than_lost(autojump_clock: trio.testing.MockClock) -> None:
     async def act(actor: Actor) -> None:
         actor.channel.post(actor.hello())
-        actor.channel.post(Call(7, "op", frames.pack_body({}), 1000, TRACE, "a", 1))
+        actor.channel.post(Call(7, "op", frames.pack_body({}), 1000, Origin("a", trace=TRACE), 1))
         frame = await actor.channel.receive()
         assert isinstance(frame, Fault)
         assert (frame.id, frame.failure.kind) == (7, Kind.UNAVAILABLE)

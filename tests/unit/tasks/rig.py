@@ -13,6 +13,7 @@ import trio
 from proto.grants import Grant
 from proto.ops.kernel import KernelCall, KernelCalled, KernelMandate
 from proto.ops.tasks import Task, TaskGet, TaskStart
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.channel import Channel
 from proto.wire.dispatch import ClientRequests
@@ -61,7 +62,7 @@ class _Kernel(Outgoing):
         super().__init__(Channel(memory_link()[0]), "tasks", 1)
         self._play = play
 
-    async def raw(self, op: str, params: bytes, **options: Any) -> bytes:
+    async def raw(self, op: str, params: bytes, origin: Origin, **options: Any) -> bytes:
         mandate = cast("KernelCall", frames.read_body(params, KernelCall)).mandate
         await self._play(mandate, options["client_requests"])
         return frames.pack_body(KernelCalled(body=frames.pack_body({"did": mandate})))
@@ -71,8 +72,8 @@ class PlayedContext(Context):
     """A call of the client with the token or grant `owner`; the kernel's mandate for a call is its operation."""
 
     def __init__(self, owner: str | Grant = "") -> None:
-        call = Call(id=1, op="task_start", params=b"", left_ms=600_000, caller="client", trace="", generation=1,
-                    grant=owner if isinstance(owner, Grant) else Grant(name=owner) if owner else None)  # fmt: skip
+        call = Call(id=1, op="task_start", params=b"", left_ms=600_000, generation=1, origin=Origin(
+            "client", grant=owner if isinstance(owner, Grant) else Grant(name=owner) if owner else None))  # fmt: skip
         super().__init__(call, Outgoing(Channel(memory_link()[0]), "tasks", 1))
         self.size = 0
         """How long mandates are made at least."""

@@ -15,6 +15,7 @@ from kernel.configure.config import Http
 from proto.errors import LinckiaError, OperationError, Unavailable
 from proto.operation import Operation, Params
 from proto.ops import load
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.dispatch import ClientRequests, Outlasting
 from proto.wire.frames import Event, pack_body
@@ -53,7 +54,9 @@ class OverBench:
         if self.failing is not None:
             raise self.failing
         service = self._bench.running[operation.service].outgoing
-        body = await service.raw(operation.name, pack_body(params), limit_s=operation.deadline_ms / 1000)
+        body = await service.raw(
+            operation.name, pack_body(params), Origin("client"), limit_s=operation.deadline_ms / 1000
+        )
         json = frames.written(body) if written else None
         return frames.read_body(body) if json is None else json
 
