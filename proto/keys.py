@@ -22,7 +22,15 @@ MAX_CHARS: Final = 255
 KEPT_S: Final = 24 * 3600
 """How long an answer is kept."""
 
+UNUSABLE: Final = "\0"
+"""Stands for a key that is no text, or an empty one, until it is refused where the call is made."""
+
 _SCOPED_BYTES = 16
+
+
+def given(key: object) -> str:
+    """Return the key of a request as its origin has it, unchecked."""
+    return key if isinstance(key, str) and key else UNUSABLE
 
 
 def checked(key: object) -> str:

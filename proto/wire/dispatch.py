@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
+from typing import Any, NamedTuple, Protocol, Required, TypedDict, Unpack
 
 from proto.json_types import JsonObject
 from proto.operation import Operation, Params
+from proto.origin import Origin
 from proto.wire.frames import Level
 
 
@@ -33,16 +34,15 @@ class Outlasting(NamedTuple):
 
 
 class CallOptions(TypedDict, total=False):
-    """Options of one call: its caller (`client`), timeout (by default the operation's), trace, client, and what happens
-    if it takes long.
+    """Options of one call: who calls, the timeout (by default the operation's), the client, and what happens if the
+    call takes long.
 
     With `written`, a result that its service has written as JSON is returned as `msgspec.Raw`, for callers that would
     only encode it again.
     """
 
-    caller: str
+    origin: Required[Origin]
     timeout_s: float | None
-    trace: str | None
     client_requests: ClientRequests | None
     written: bool
     outlasting: Outlasting | None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, TypeVar, Unpack
+from typing import Any, Final, Protocol, TypeVar, Unpack
 
 import msgspec
 import trio
+from msgspec import structs
 
-from proto import grants, keys
+from proto import keys
 from proto.approvals import ApprovalSettings, Rules, tool_of
 from proto.errors import Executed, Forbidden, Kind, LinckiaError, Timeout, UnknownOperation
 from proto.mounts import MountRequest
@@ -21,13 +22,15 @@ from proto.wire.frames import Event
 from proto.wire.front import SERVICE
 from services.front import rate, refusals
 from services.front.long_messages import turn
-from services.front.protocol.session import current_idempotency_key, current_peer, current_session
 from services.runtime.calls import Outgoing
 
 T = TypeVar("T")
 
-LocalHandler = Callable[[Any, str], Awaitable[object]]
-"""Runs one of the front's own operations: takes the parameters and the caller, returns the result."""
+LocalHandler = Callable[[Any, Origin], Awaitable[object]]
+"""Runs one of the front's own operations: takes the parameters and who calls, returns the result."""
+
+OWN: Final = Origin(SERVICE)
+"""The origin of calls that a front makes for itself."""
 
 
 class Events(Protocol):
@@ -39,7 +42,7 @@ class Events(Protocol):
 
 
 async def run_locally(
-    operation: Operation[Any], answer: Callable[[], Awaitable[T]], *, caller: str = CLIENT, limit_s: float | None = None
+    operation: Operation[Any], answer: Callable[[], Awaitable[T]], origin: Origin, *, limit_s: float | None = None
 ) -> T:
     """Run `answer` and return its result, with the checks that the kernel makes for calls of services.
 
@@ -47,11 +50,10 @@ async def run_locally(
         Forbidden: the caller or its grant does not allow the operation.
         Timeout: `limit_s`, by default the deadline of the operation, has passed.
     """
-    if not operation.admits(caller):
-        raise Forbidden(f"{operation.name} may not be called by {caller}")
-    grant = grants.current.get()
-    if grant is not None and (refusal := operation.refusal(grant)):
-        refusals.note(operation.name, Kind.FORBIDDEN.value, refusal)
+    if not operation.admits(origin.caller):
+        raise Forbidden(f"{operation.name} may not be called by {origin.caller}")
+    if origin.grant is not None and (refusal := operation.refusal(origin.grant)):
+        refusals.note(origin, operation.name, Kind.FORBIDDEN.value, refusal)
         raise Forbidden(refusal)
     limit_s = operation.deadline_ms / 1000 if limit_s is None else limit_s
     with trio.move_on_after(limit_s):
@@ -88,25 +90,24 @@ class LinkDispatcher(Dispatcher):
 
     async def call(self, operation: Operation[Any], params: Params[Any], **options: Unpack[CallOptions]) -> object:
         """See `proto.wire.dispatch.Dispatcher.call`."""
-        caller, limit_s = options.get("caller", CLIENT), options.get("timeout_s")
-        if caller == CLIENT:
-            rate.count(operation.name)
+        origin, limit_s = options["origin"], options.get("timeout_s")
+        is_client = origin.caller == CLIENT
+        if is_client and (limit := rate.current.get()) is not None:
+            limit.call(operation.name, origin)
         try:
             if operation.service == SERVICE:
                 handler = self._local.get(operation.name)
                 if handler is None:
                     raise UnknownOperation(f"the front has no handler for {operation.name!r}")
-                result = await run_locally(operation, lambda: handler(params, caller), caller=caller, limit_s=limit_s)
+                result = await run_locally(operation, lambda: handler(params, origin), origin, limit_s=limit_s)
                 return msgspec.to_builtins(result)
             routed = operation.routed
-            # What the front calls for itself is not the client's call.
-            key = current_idempotency_key.get() if caller != SERVICE else None
+            if origin.key:
+                keys.checked(origin.key)
+            if not origin.trace:
+                origin = structs.replace(origin, trace=frames.new_trace())
             tool = tool_of(params.method, params.name) if isinstance(params, MountRequest) else ""
-            origin = Origin(
-                caller, current_session.get(), current_peer.get(), grants.current.get(),
-                "" if key is None else keys.checked(key), options.get("trace") or frames.new_trace(),
-            )  # fmt: skip
-            waits = bool(self.rules) and caller == CLIENT and self.rules.choose(routed, tool)
+            waits = bool(self.rules) and is_client and self.rules.choose(routed, tool)
             answer = await self._outgoing.raw(
                 routed.name, frames.pack_body(params), origin, parent=self._parent,
                 limit_s=operation.deadline_ms / 1000 if limit_s is None else limit_s, target=described(params),

@@ -28,7 +28,6 @@ from services.front.dispatcher import LinkDispatcher
 from services.front.gateway import Gateway, open_gateway
 from services.front.handoff import Handoff
 from services.front.prompts import Folder
-from services.front.protocol.session import using_idempotency_key
 from services.front.refusals import Refusals
 from services.front.transport.stdio import attach
 from services.runtime.handlers import Context, Environment, Handlers
@@ -124,10 +123,9 @@ def _handlers(gateway: Gateway, dispatcher: LinkDispatcher, table: Table) -> Han
             await gateway.mounted.complete()
             composites = Composites(dispatcher.for_call(ctx.id), steps, gateway.searches, plain=True)
             client_requests = _ForwardedRequests(ctx)
-            with using_idempotency_key(ctx.key or None):
-                return await composites.call(
-                    operation_of(params), request, caller=ctx.caller, client_requests=client_requests
-                )
+            return await composites.call(
+                operation_of(params), request, origin=ctx.origin, client_requests=client_requests
+            )
 
     for op in table.of_service(SERVICE):
         register(op.params)

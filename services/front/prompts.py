@@ -22,10 +22,11 @@ from typing import Any, TypeVar
 import msgspec
 import trio
 
-from proto import grants
+from proto.grants import Grant
 from proto.json_types import JsonObject
 from proto.mcp import Message, PromptResult, Text
 from proto.operation import ALL
+from proto.origin import Origin
 from proto.wire.front import PromptFolder
 from services.front.operations.steps import SURFACES, Depth, Research, ReviewChanges, SearchCodebase, SummarizeDocument
 from services.runtime.roots import OutsideRoots, Roots, is_below
@@ -93,25 +94,25 @@ class FilePrompts:
         self._found: dict[str, FilePrompt] | None = None
         self._changes = 0
 
-    async def current(self) -> dict[str, FilePrompt]:
-        """Return the current prompts by name, without those in roots that the client may not read."""
+    async def current(self, grant: Grant | None = None) -> dict[str, FilePrompt]:
+        """Return the current prompts by name, without those in roots that a client with this grant may not read."""
         if not self._folders:
             return {}
-        found = await trio.to_thread.run_sync(_for_all, self._scan, limiter=self._limiter)
-        limited = grants.roots()
+        found = await trio.to_thread.run_sync(self._scan, limiter=self._limiter)
+        limited = () if grant is None else grant.roots
         if not limited:
             return found
         return {name: each for name, each in found.items() if each.folder.is_own or is_below(str(each.path), limited)}
 
-    async def get(self, name: str, *, own: bool) -> JsonObject | None:
+    async def get(self, name: str, grant: Grant | None, *, own: bool) -> JsonObject | None:
         """Return the result of `prompts/get`; None if there is no such file.
 
         With `own`, only the user's own folders are searched, otherwise only the roots.
         """
-        prompt = (await self.current()).get(name)
+        prompt = (await self.current(grant)).get(name)
         if prompt is None or prompt.folder.is_own is not own:
             return None
-        read = await trio.to_thread.run_sync(_for_all, _read, prompt.path, prompt.folder.roots, limiter=self._limiter)
+        read = await trio.to_thread.run_sync(_read, prompt.path, prompt.folder.roots, limiter=self._limiter)
         if read is None:
             return None
         message = {"role": "assistant", "content": {"type": "text", "text": read}}
@@ -140,12 +141,6 @@ class FilePrompts:
         self._changes += self._found is not None and found != self._found
         self._found = found
         return found
-
-
-def _for_all(work: Callable[..., R], *args: object) -> R:
-    """Run `work` without a grant, because its result is cached for all clients; for use in a thread."""
-    grants.current.set(None)
-    return work(*args)
 
 
 @lru_cache(maxsize=1024)
@@ -200,7 +195,7 @@ def heading(markdown: str) -> str:
 # Built-in prompts
 
 
-async def _filled(name: str, fill: Callable[[Any], JsonObject], params: Any, caller: str) -> PromptResult:
+async def _filled(name: str, fill: Callable[[Any], JsonObject], params: Any, origin: Origin) -> PromptResult:
     """Return the prompt from `built_in/NAME.md`, filled in with the parameters and the values from `fill`."""
     template = (Path(__file__).parent / "built_in" / f"{name}.md").read_text("utf-8").rstrip("\n")
     text = template.format(**msgspec.structs.asdict(params) | fill(params))
@@ -252,7 +247,7 @@ def _query(op: str, **params: object) -> str:
     return f"`{msgspec.json.encode({'steps': [{'op': op, 'params': params}]}).decode()}`"
 
 
-HANDLERS: dict[str, Callable[[Any, str], Awaitable[object]]] = {
+HANDLERS: dict[str, Callable[[Any, Origin], Awaitable[object]]] = {
     "search_codebase": partial(_filled, "search_codebase", _search_codebase),
     "summarize_document": partial(_filled, "summarize_document", _summarize_document),
     "research": partial(_filled, "research", _research),

@@ -15,6 +15,7 @@ import trio
 
 from proto.errors import Kind, Overloaded
 from proto.grants import Rate
+from proto.origin import Origin
 from services.front import refusals
 
 MAX_CLIENTS = 4096
@@ -57,12 +58,12 @@ class Limit:
         self.request = Bucket(REQUESTS * per_second, REQUESTS * rate.burst + SPARE_REQUESTS).take
         """Counts a request; returns 0.0, or the seconds to wait before it may be repeated."""
 
-    def call(self, operation: str) -> None:
+    def call(self, operation: str, origin: Origin) -> None:
         """Count a call.  Raises Overloaded if it exceeds the limit."""
         if (wait_s := self._calls.take()) > 0:
             allowed = f"{self.rate.per_minute:g} calls a minute, {self.rate.burst} at once"
             text = f"{self._name} may make {allowed}; try again in {wait_s:.1f} s"
-            refusals.note(operation, Kind.OVERLOADED.value, text)
+            refusals.note(origin, operation, Kind.OVERLOADED.value, text)
             raise Overloaded(text, retry_after_ms=math.ceil(wait_s * 1000))
 
 
@@ -87,9 +88,3 @@ class Limits:
 
 current: ContextVar[Limit | None] = ContextVar("limit", default=None)
 """The limit of the client that this task serves."""
-
-
-def count(operation: str) -> None:
-    """Count a call of the client that this task serves.  Raises Overloaded if it exceeds the limit."""
-    if (limit := current.get()) is not None:
-        limit.call(operation)

@@ -13,21 +13,17 @@ from typing import NamedTuple
 import trio
 
 from proto.errors import LinckiaError
-from proto.grants import current as current_grant
+from proto.grants import HTTP, STDIO
 from proto.operation import operation_of
 from proto.ops.kernel import KernelRefused
 from proto.origin import Origin
 from proto.repeats import INTERVAL_S, Repeats
 from proto.wire.frames import new_trace, pack_body
 from proto.wire.front import SERVICE
-from services.front.protocol.session import STDIO, current_peer
 from services.runtime.calls import Outgoing
 
 CHARS = 500
 """Longest text in a report, in characters; longer ones are truncated."""
-
-HTTP = "http"
-"""Name in the audit log for clients without a valid token."""
 
 QUEUE = 64
 """Reports that wait to be sent; further ones are dropped."""
@@ -49,9 +45,9 @@ class Refusals:
         self._send, self._receive = trio.open_memory_channel[KernelRefused](QUEUE)
         self._noted = trio.Event()
 
-    def note(self, operation: str, outcome: str, message: str, target: str) -> None:
+    def note(self, origin: Origin, operation: str, outcome: str, message: str, target: str) -> None:
         """See the function `note`."""
-        grant, peer = current_grant.get(), current_peer.get()
+        grant, peer = origin.grant, origin.peer
         who = grant.name if grant is not None else STDIO if peer == STDIO else HTTP
         kind = _Kind(who[:CHARS], peer[:CHARS], operation[:CHARS], outcome)
         if self._repeats.is_first(kind, trio.current_time()):
@@ -90,7 +86,7 @@ current: ContextVar[Refusals | None] = ContextVar("refusals", default=None)
 """The reporter of this front."""
 
 
-def note(operation: str, outcome: str, message: str, *, target: str = "") -> None:
-    """Report that the request served by this task was refused; `outcome` names the kind of refusal."""
+def note(origin: Origin, operation: str, outcome: str, message: str, *, target: str = "") -> None:
+    """Report that a request from `origin` was refused; `outcome` names the kind of refusal."""
     if (refusals := current.get()) is not None:
-        refusals.note(operation, outcome, message, target)
+        refusals.note(origin, operation, outcome, message, target)

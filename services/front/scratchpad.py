@@ -23,6 +23,7 @@ import trio
 
 from proto.errors import InvalidParams, OperationError
 from proto.operation import Operation
+from proto.origin import Origin
 from services.front.operations.steps import (
     ScratchpadContent,
     ScratchpadEntry,
@@ -31,7 +32,7 @@ from services.front.operations.steps import (
     ScratchpadRead,
     ScratchpadStats,
 )
-from services.front.protocol.session import SessionState, current_session
+from services.front.protocol.session import SessionState
 from services.front.surfaces.surface import caches
 
 MIN_BYTES = 4096
@@ -55,12 +56,7 @@ SESSIONLESS = "sessionless"
 """Name among fronts of the scratchpad that clients without a session share."""
 
 current: ContextVar[Scratchpad | None] = ContextVar("scratchpad", default=None)
-
-
-def enter(pad: Scratchpad | None) -> None:
-    """Set the session of this task, and of the tasks that it starts, to the one of this scratchpad."""
-    current.set(pad)
-    current_session.set("" if pad is None else pad.session)
+"""The scratchpad of the client that this task serves; tasks that it starts inherit it."""
 
 
 class StoredResult(msgspec.Struct, frozen=True):
@@ -322,7 +318,7 @@ def _shown(row: object, keys: tuple[str, ...]) -> str:
 # Operations
 
 
-async def _read(params: ScratchpadRead, caller: str) -> ScratchpadContent:
+async def _read(params: ScratchpadRead, origin: Origin) -> ScratchpadContent:
     pad = current.get()
     entry = None if pad is None else await pad.wait_for(params.id)
     if entry is None:
@@ -337,9 +333,9 @@ async def _read(params: ScratchpadRead, caller: str) -> ScratchpadContent:
     return ScratchpadContent(text=text, total_chars=len(entry.text), next_offset=more)
 
 
-async def _list(params: ScratchpadList, caller: str) -> ScratchpadListing:
+async def _list(params: ScratchpadList, origin: Origin) -> ScratchpadListing:
     return (current.get() or Scratchpads().open()).listing()
 
 
-HANDLERS: dict[str, Callable[[Any, str], Awaitable[object]]] = {"scratchpad_read": _read, "scratchpad_list": _list}
+HANDLERS: dict[str, Callable[[Any, Origin], Awaitable[object]]] = {"scratchpad_read": _read, "scratchpad_list": _list}
 """Handlers of the scratchpad's operations; they run in the task that serves the client."""

@@ -14,7 +14,6 @@ from typing import Any, Final, Unpack
 
 import msgspec
 
-from proto import grants
 from proto.approvals import Rules
 from proto.errors import Failure, InvalidParams, Kind, LinckiaError
 from proto.json_types import JsonObject
@@ -25,6 +24,7 @@ from proto.ops.kernel import KernelNameCall
 from proto.ops.tasks import Schedule, Task, TaskAdopt, TaskFailure, TaskStart
 from proto.wire.dispatch import CallOptions, Dispatcher, Outlasting
 from proto.wire.front import SERVICE as FRONT
+from services.front.dispatcher import OWN
 
 META: Final = "io.linckia/task"
 """Member of `_meta`: in a request, true asks for a task; in a result, it is the task."""
@@ -125,7 +125,7 @@ class LongCalls(Dispatcher):
         self, operation: Operation[object], params: Params[object], **options: Unpack[CallOptions]
     ) -> object:
         """See `proto.wire.dispatch.Dispatcher.call`."""
-        if options.get("caller", CLIENT) != CLIENT:
+        if options["origin"].caller != CLIENT:
             return await self._dispatcher.call(operation, params, **options)
         if isinstance(params, TaskStart | Schedule):
             params = self._routed(params)
@@ -150,7 +150,7 @@ class LongCalls(Dispatcher):
     async def _start(self, operation: Operation[Any], params: Params[Any], options: CallOptions) -> Task:
         asked = {"operation": operation.routed.name, "arguments": msgspec.to_builtins(params)}
         start = operation_of(TaskStart)
-        return msgspec.convert(await self._dispatcher.call(start, start.parse(asked), trace=options.get("trace")), Task)
+        return msgspec.convert(await self._dispatcher.call(start, start.parse(asked), origin=options["origin"]), Task)
 
     async def _outlasting(
         self, operation: Operation[Any], params: Params[Any], options: CallOptions, *, is_either: bool
@@ -161,9 +161,8 @@ class LongCalls(Dispatcher):
         async def hand_over(number: int) -> None:
             # The call goes on either way. If it became a task, the kernel answers it with an error that says so.
             nonlocal adopted
-            grant = grants.current.get()
-            # The grant is the client's, which says nothing about these calls.
-            with contextlib.suppress(LinckiaError), grants.lifted():
+            grant = options["origin"].grant
+            with contextlib.suppress(LinckiaError):
                 name = await self._own(KernelNameCall(call=number))
                 found = await self._own(TaskAdopt(operation=operation.name, call=str(name), grant=grant))
                 adopted = msgspec.convert(found, Task)
@@ -177,7 +176,7 @@ class LongCalls(Dispatcher):
             raise
 
     async def _own(self, params: Params[Any]) -> object:
-        return await self._dispatcher.call(operation_of(params), params, caller=FRONT)
+        return await self._dispatcher.call(operation_of(params), params, origin=OWN)
 
 
 def is_long(operation: Operation[Any]) -> bool:

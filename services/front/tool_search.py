@@ -23,7 +23,7 @@ from proto.errors import LinckiaError
 from proto.operation import Operation, operation_of
 from proto.ops.embed import EmbedResult, EmbedTexts, TextKind
 from proto.wire.dispatch import Dispatcher
-from proto.wire.front import SERVICE
+from services.front.dispatcher import OWN
 from services.front.surfaces.finding import Index, is_mounted, parameters_of, split_name
 from services.front.surfaces.shapes import generalized
 from services.front.surfaces.steps import Steps
@@ -145,7 +145,7 @@ def embed_through(dispatcher: Dispatcher) -> Embed:
     """Return the function that calls `embed_texts` for the front itself."""
 
     async def embed(params: EmbedTexts) -> EmbedResult:
-        return msgspec.convert(await dispatcher.call(operation_of(EmbedTexts), params, caller=SERVICE), EmbedResult)
+        return msgspec.convert(await dispatcher.call(operation_of(EmbedTexts), params, origin=OWN), EmbedResult)
 
     return embed
 

@@ -6,16 +6,15 @@ the client cancels, the running step is cancelled and no further one begins.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Unpack
+from typing import Protocol, Unpack
 
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from proto import keys
 from proto.approvals import Rules
 from proto.errors import InvalidParams, LinckiaError, UnknownOperation
 from proto.json_types import JsonObject
-from proto.operation import CLIENT, Operation, Params
+from proto.operation import Operation, Params
 from proto.outcomes import counted, per_item
 from proto.suggestions import did_you_mean
 from proto.wire.dispatch import CallOptions, ClientRequests, Dispatcher
@@ -27,13 +26,21 @@ from services.front.dispatcher import run_locally
 from services.front.excerpt import excerpt
 from services.front.operations.steps import CallMounted, Describe, Execute, Query, Session
 from services.front.protocol.failures import as_failure
-from services.front.protocol.session import current_idempotency_key, using_idempotency_key
 from services.front.surfaces.describe import describe
 from services.front.surfaces.steps import DOCUMENTS, NAMES, Category, Steps
 from services.front.tool_search import ToolSearches
 
-CallStep = Callable[[Operation[object], Params[object], ClientRequests | None], Awaitable[object]]
-"""Calls the operation of one step on behalf of the tool's caller."""
+
+class CallStep(Protocol):
+    """Calls the operation of one step on behalf of the tool's caller; `key` replaces the caller's."""
+
+    async def __call__(
+        self,
+        operation: Operation[object],
+        arguments: Params[object],
+        own: ClientRequests | None,
+        key: str | None = None,
+    ) -> object: ...
 
 
 async def query(params: Query, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
@@ -72,11 +79,13 @@ async def query(params: Query, steps: Steps, call: CallStep, client_requests: Cl
     return composed({"steps": entries, "totalSteps": len(planned), "completedSteps": completed})
 
 
-async def execute(params: Execute, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
+async def execute(
+    params: Execute, steps: Steps, call: CallStep, client_requests: ClientRequests | None, key: str
+) -> Composed:
     """Run changing operations in order.  Raises InvalidParams if one of them is wrong; then none has run."""
     planned = plan(Category.EXECUTE, steps, params.operations, "operations", chained=False)
-    given = current_idempotency_key.get()
-    key = "" if given is None else keys.checked(given)
+    if key:
+        keys.checked(key)
     results: list[Raw] = []
     partly = failures = size = 0
     for index, step in enumerate(planned):
@@ -84,8 +93,7 @@ async def execute(params: Execute, steps: Steps, call: CallStep, client_requests
         try:
             arguments = step.params({})
             # The steps that were done are not done again, and their answers make the same answer.
-            with using_idempotency_key(keys.derived(key, str(index)) or None):
-                value = await call(step.operation, arguments, step_requests)
+            value = await call(step.operation, arguments, step_requests, keys.derived(key, str(index)))
             success, trouble = _judged(step.operation, value)
             value = _bounded(steps, params.max_tokens, step, arguments, value)
         except Exception as error:  # noqa: BLE001  # an operation's failure is its entry in the result
@@ -226,19 +234,26 @@ class Composites:
         """See `proto.wire.dispatch.Dispatcher.call`."""
         if operation.service != SERVICE or operation.name not in NAMES:
             return await self._dispatcher.call(operation, params, **options)
-        caller = options.get("caller", CLIENT)
-        # All steps of a call share its trace.
-        trace = options.get("trace") or new_trace()
+        origin = options["origin"]
+        if not origin.trace:
+            # All steps of a call share its trace.
+            origin = structs.replace(origin, trace=new_trace())
 
-        async def call_step(op: Operation[object], arguments: Params[object], own: ClientRequests | None) -> object:
-            return await self.call(op, arguments, caller=caller, trace=trace, client_requests=own)
+        async def call_step(
+            operation: Operation[object],
+            arguments: Params[object],
+            own: ClientRequests | None,
+            key: str | None = None,
+        ) -> object:
+            of_step = origin if key is None else structs.replace(origin, key=key)
+            return await self.call(operation, arguments, origin=of_step, client_requests=own)
 
         async def answer() -> object:
             match params:
                 case Query():
                     return await query(params, self._steps, call_step, options.get("client_requests"))
                 case Execute():
-                    return await execute(params, self._steps, call_step, options.get("client_requests"))
+                    return await execute(params, self._steps, call_step, options.get("client_requests"), origin.key)
                 case Session():
                     return await session(params, self._steps, call_step, options.get("client_requests"))
                 case CallMounted():
@@ -259,5 +274,5 @@ class Composites:
         if limit_s is None and self._rules:
             # Each step may have to wait for an approval.
             limit_s = operation.deadline_ms / 1000 + _step_count(params) * self._rules.extra_s
-        value = await run_locally(operation, answer, caller=caller, limit_s=limit_s)
+        value = await run_locally(operation, answer, origin, limit_s=limit_s)
         return value.plain() if self._plain and isinstance(value, Composed) else value

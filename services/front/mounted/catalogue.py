@@ -29,13 +29,14 @@ from proto.mounts import (
     Wanted,
     operations_of,
 )
-from proto.operation import Params, operation_of
+from proto.operation import CLIENT, Params, operation_of
 from proto.ops.kernel import KernelMounts
 from proto.ops.mounts import MountsName, MountsOffered
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.dispatch import Dispatcher
 from proto.wire.frames import Event
-from proto.wire.front import SERVICE
+from services.front.dispatcher import OWN
 
 R = TypeVar("R")
 
@@ -114,14 +115,14 @@ class Catalogue:
 
     async def _learn(self, name: str) -> None:
         try:
-            await self.start(name)
+            await self.start(name, Origin(CLIENT))
         except LinckiaError as error:
             _log.warning("the mount %s could not be started to learn what it offers: %s", name, error)
 
-    async def start(self, name: str) -> None:
+    async def start(self, name: str, origin: Origin) -> None:
         """Start a mount's server if it does not run. Raises LinckiaError."""
         ping = MountRequest(method="ping", name=name)
-        await self._dispatcher.call(operations_of(name)[READ], ping, written=True)
+        await self._dispatcher.call(operations_of(name)[READ], ping, origin=origin, written=True)
 
     async def _fetch(self, name: str, offered: dict[str, Offered]) -> bool:
         try:
@@ -174,7 +175,7 @@ class Catalogue:
 
     async def _ask(self, params: Params[R]) -> R:
         operation = operation_of(params)
-        value = await self._dispatcher.call(operation, params, caller=SERVICE, written=True)
+        value = await self._dispatcher.call(operation, params, origin=OWN, written=True)
         # Definitions are JSON as servers wrote it, which only JSON can carry.
         of_json = operation.decoders[1]
         return of_json(value) if isinstance(value, Raw) else msgspec.convert(value, operation.result)

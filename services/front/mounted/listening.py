@@ -16,8 +16,8 @@ import trio
 
 from proto.errors import LinckiaError
 from proto.mounts import READ, MountRequest, operations_of
+from proto.origin import Origin
 from proto.wire.dispatch import Dispatcher
-from services.front.protocol.session import current_session
 
 UNSUBSCRIBE_S = 5.0
 
@@ -32,19 +32,19 @@ class Listeners:
         self._counts: Counter[tuple[str, str, str]] = Counter()
 
     @contextlib.asynccontextmanager
-    async def listening(self, resources: Iterable[tuple[str, str]]) -> AsyncIterator[None]:
+    async def listening(self, origin: Origin, resources: Iterable[tuple[str, str]]) -> AsyncIterator[None]:
         """Have resources watched while this context is active.
 
         Args:
+            origin: who listens.
             resources: mounts and their own URIs.
         """
-        session = current_session.get()
-        keys = {(session, mount, uri) for mount, uri in resources}
+        keys = {(origin.session, mount, uri) for mount, uri in resources}
         self._counts.update(keys)
         try:
             for key in keys:
                 if self._counts[key] == 1:
-                    await self._send("resources/subscribe", key)
+                    await self._send("resources/subscribe", origin, key)
             yield
         finally:
             self._counts.subtract(keys)
@@ -52,12 +52,12 @@ class Listeners:
                 for key in keys:
                     if not self._counts[key]:
                         del self._counts[key]
-                        await self._send("resources/unsubscribe", key)
+                        await self._send("resources/unsubscribe", origin, key)
 
-    async def _send(self, method: str, key: tuple[str, str, str]) -> None:
+    async def _send(self, method: str, origin: Origin, key: tuple[str, str, str]) -> None:
         _, mount, uri = key
         request = MountRequest(method=method, name=uri[:4096], params=msgspec.json.encode({"uri": uri}), modern=True)
         try:
-            await self._dispatcher.call(operations_of(mount)[READ], request, written=True)
+            await self._dispatcher.call(operations_of(mount)[READ], request, origin=origin, written=True)
         except LinckiaError as error:
             _log.warning("%s of %s: %s", method, mount, error)

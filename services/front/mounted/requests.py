@@ -23,7 +23,7 @@ from services.front.long_messages import turn
 from services.front.mounted.content import bounded
 from services.front.mounted.surface import MountSurface
 from services.front.mounted.tools import MountedTool
-from services.front.protocol.calls import as_error, handle_result, perform, unknown_tool
+from services.front.protocol.calls import as_error, completed, handle_result, perform, unknown_tool
 from services.front.protocol.client_requests import CallClient, CallRequests, InputRequired, merged_answers
 from services.front.protocol.failures import ProtocolError, as_failure, as_tool_result
 from services.front.protocol.handshake import SERVER_INFO, is_usual_envelope
@@ -157,7 +157,7 @@ class MountedRequests:
         """Start a server that never ran, and wait until its definitions are known. Raises ProtocolError if it fails."""
         with trio.move_on_after(KNOWN_S):
             try:
-                await self._catalogue.start(mount)
+                await self._catalogue.start(mount, request.origin)
             except LinckiaError as error:
                 raise as_error(error.failure) from None
             await self._catalogue.known(mount)
@@ -235,8 +235,7 @@ class MountedRequests:
                 passed.route,
                 asked,
                 client_requests,
-                meta.traceparent,
-                key=meta.key,
+                completed(request.origin, meta.traceparent, meta.key),
                 tasks=wanted_by(meta.task, {}, modern=False) if passed.method == TOOLS_CALL else Wanted.RESULT,
                 written=True,
             )

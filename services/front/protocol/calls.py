@@ -11,15 +11,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
+from proto import keys
 from proto.errors import Failure, InvalidParams, LinckiaError
 from proto.json_types import JsonObject
 from proto.mcp import MISSING_CAPABILITY
 from proto.operation import Operation, Params
 from proto.ops import Table
+from proto.origin import Origin
 from proto.suggestions import did_you_mean
 from proto.wire.dispatch import Dispatcher
+from proto.wire.frames import new_trace
 from proto.wire.front import SERVICE
 from services.front.composite.answer import Composed
 from services.front.excerpt import Excerpt, excerpt
@@ -27,7 +30,6 @@ from services.front.long_messages import turn
 from services.front.protocol.client_requests import CallRequests
 from services.front.protocol.failures import ProtocolError, as_data, code_of, message_of
 from services.front.protocol.messages import INTERNAL_ERROR, INVALID_PARAMS
-from services.front.protocol.session import using_idempotency_key
 from services.front.scratchpad import shortened
 from services.front.surfaces.steps import PLACE, Category
 from services.front.surfaces.surface import Surface, caches
@@ -38,8 +40,19 @@ MAX_VALUES = 100
 
 _TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
+_USUAL = contextlib.nullcontext()
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
+
+
+def completed(origin: Origin, traceparent: object, key: object) -> Origin:
+    """Return the origin of a request with what its `_meta` says, unchecked: an invalid trace context is ignored."""
+    is_trace = isinstance(traceparent, str) and _TRACEPARENT.fullmatch(traceparent)
+    trace = str(traceparent) if is_trace else new_trace()
+    if key is UNSET or key is None:
+        return structs.replace(origin, trace=trace)
+    return structs.replace(origin, trace=trace, key=keys.given(key))
 
 
 async def perform(
@@ -47,17 +60,15 @@ async def perform(
     operation: Operation[object],
     params: Params[object],
     client_requests: CallRequests,
-    traceparent: object,
+    origin: Origin,
     *,
-    key: object = UNSET,
     tasks: Wanted = Wanted.RESULT,
     written: bool = False,
 ) -> object:
     """Call `operation` for a client and return its value; cancellation cancels the handler.
 
     Args:
-        traceparent: the client's, unchecked; an invalid one is ignored.
-        key: the client's idempotency key, unchecked, if the request has one.
+        origin: who calls; see `completed`.
         tasks: whether the client asks for, or understands, a task (`TaskHandle`) instead of the value.
         written: whether the value may be returned as JSON (`msgspec.Raw`).
 
@@ -65,12 +76,10 @@ async def perform(
         InputRequired: the client must answer questions and repeat the call.
         LinckiaError: the call failed.
     """
-    trace = traceparent if isinstance(traceparent, str) and _TRACEPARENT.fullmatch(traceparent) else None
     try:
-        keyed = contextlib.nullcontext() if key in (UNSET, None) else using_idempotency_key(key)
-        with client_requests.scope, keyed, wanting(tasks, operation):
+        with client_requests.scope, _USUAL if tasks is Wanted.RESULT else wanting(tasks, operation):
             value = await dispatcher.call(
-                operation, params, trace=trace, client_requests=client_requests, written=written
+                operation, params, origin=origin, client_requests=client_requests, written=written
             )
             client_requests.finish()
             if not client_requests.asking:
@@ -225,11 +234,13 @@ async def complete(
     argument: str,
     value: str,
     context: Mapping[str, str],
+    origin: Origin,
 ) -> list[str]:
     """Return values of `argument` that start with `value` or match it, the most likely first.
 
     Args:
         context: the arguments that were completed before.
+        origin: who asks.
 
     Raises:
         InvalidParams: the operation has no such argument.
@@ -247,7 +258,7 @@ async def complete(
     if listed or provider is None:
         return [v for v in listed if v.lower().startswith(value.lower())]
     params = provider.parse({"argument": argument, "value": value, "context": dict(context)})
-    found = await dispatcher.call(provider, params, caller=SERVICE)
+    found = await dispatcher.call(provider, params, origin=structs.replace(origin, caller=SERVICE, key=""))
     return [str(v) for v in found] if isinstance(found, list) else []
 
 

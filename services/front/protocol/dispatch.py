@@ -6,10 +6,12 @@ SDK wait for it to load.  Greetings never get here: `services.front.protocol.han
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from proto.errors import LinckiaError
-from proto.operation import Access
+from proto.operation import CLIENT, Access
+from proto.origin import Origin
 from services.front.long_messages import turn
 from services.front.mounted.mounted import KNOWN_S
 from services.front.mounted.requests import MountedRequests
@@ -33,6 +35,9 @@ from services.front.protocol.session import Request
 
 if TYPE_CHECKING:
     from services.front.mounted.requests import LoadSdk
+
+_UNKNOWN: Final = Origin(CLIENT)
+"""The origin of calls that are only looked at, not made."""
 
 
 class MessageDispatcher:
@@ -81,7 +86,7 @@ class MessageDispatcher:
         if not session.admits_requests or not is_call(request.envelope):
             return None
         assert session.modern is not None
-        call = self._fast_path.recognise(request.envelope, modern=session.modern)
+        call = self._fast_path.recognise(request.envelope, request.origin, modern=session.modern)
         if call is not None and call.may_be_task:
             return None
         if call is None or request.headers is None or agree(request.headers, TOOLS_CALL, call.operation.name):
@@ -102,8 +107,9 @@ class MessageDispatcher:
         tool = self._mounted.tool(envelope)
         if tool is not None:
             assert isinstance(envelope.id, int | str)
-            return ToolCall(envelope.id, tool, {}, modern=has_envelope(envelope))
-        return self._fast_path.recognise(envelope, modern=False) or self._fast_path.recognise(envelope, modern=True)
+            return ToolCall(envelope.id, tool, {}, _UNKNOWN, modern=has_envelope(envelope))
+        recognise = partial(self._fast_path.recognise, envelope, _UNKNOWN)
+        return recognise(modern=False) or recognise(modern=True)
 
     def interrupted(
         self, envelope: Envelope | None, request_id: RequestId, *, reading: LinckiaError, other: LinckiaError

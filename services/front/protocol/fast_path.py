@@ -20,8 +20,9 @@ from proto.json_types import JsonObject
 from proto.keys import META
 from proto.names import module
 from proto.operation import Operation
+from proto.origin import Origin
 from proto.wire.front import SERVICE
-from services.front.protocol.calls import as_error, encoded_tool_result, may_be_written, perform
+from services.front.protocol.calls import as_error, completed, encoded_tool_result, may_be_written, perform
 from services.front.protocol.client_requests import CallClient, CallRequests
 from services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
 from services.front.protocol.handshake import MODERN_VERSIONS, SERVER_INFO, is_usual_envelope
@@ -61,13 +62,12 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     id: RequestId
     operation: Operation[object]
     arguments: JsonObject
+    origin: Origin
     modern: bool = False
     token: RequestId | None = None
     level: str | None = None
-    traceparent: object = None
     # As the client sent them, unchecked.
     capabilities: Mapping[str, Any] = {}
-    key: object = UNSET
     task: object = None
 
     @property
@@ -90,7 +90,7 @@ class FastPath:
         self._stamp = {SERVER_INFO: served.info}
         self._modern_tail = b',"resultType":"complete","_meta":%b' % _encode(self._stamp)
 
-    def recognise(self, envelope: Envelope, *, modern: bool) -> ToolCall | None:
+    def recognise(self, envelope: Envelope, origin: Origin, *, modern: bool) -> ToolCall | None:
         """Return the call if the fast path can answer it, otherwise None."""
         request_id, params = envelope.id, envelope.params
         if not isinstance(request_id, int | str) or isinstance(params, UnsetType):
@@ -103,21 +103,18 @@ class FastPath:
         if operation is None or not self._takes(operation):
             return None
         if isinstance(meta, UnsetType):
-            return None if modern else ToolCall(request_id, operation, arguments)
+            return None if modern else ToolCall(request_id, operation, arguments, completed(origin, None, None))
+        origin = completed(origin, meta.traceparent, meta.key)
         token = None if isinstance(meta.progress_token, UnsetType) else meta.progress_token
         if not modern:
             if not isinstance(meta.version, UnsetType):
                 return None
-            return ToolCall(
-                request_id, operation, arguments, False, token, None, meta.traceparent, key=meta.key, task=meta.task
-            )
+            return ToolCall(request_id, operation, arguments, origin, False, token, None, task=meta.task)
         level = None if isinstance(meta.level, UnsetType) else meta.level
         capabilities = _capabilities(meta, level)
         if capabilities is None:
             return None
-        return ToolCall(
-            request_id, operation, arguments, True, token, level, meta.traceparent, capabilities, meta.key, meta.task
-        )
+        return ToolCall(request_id, operation, arguments, origin, True, token, level, capabilities, meta.task)
 
     def _takes(self, operation: Operation[object]) -> bool:
         if operation.asks or operation.name in self._surface.custom_headers:
@@ -143,8 +140,7 @@ class FastPath:
                 operation,
                 params,
                 client_requests,
-                call.traceparent,
-                key=call.key,
+                call.origin,
                 written=may_be_written(operation),
             )
             tail = self._modern_tail if call.modern else b""

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from proto.json_types import JsonObject
+from proto.origin import Origin
 from services.front import skill_files
 from services.front.mounted.surface import MountSurface
 from services.front.protocol.handshake import LIST_FRESH_MS, SERVER_INFO, agree, is_usual_envelope, offered
@@ -39,7 +40,7 @@ class _Params(msgspec.Struct, forbid_unknown_fields=True):
     meta: JsonObject | UnsetType = msgspec.field(default=UNSET, name="_meta")
 
 
-async def result(served: Served, method: str) -> JsonObject:
+async def result(served: Served, method: str, origin: Origin) -> JsonObject:
     """Return the whole list, complete with what mounted servers offer."""
     surface, mounted = served.surface, served.mounted
     await mounted.complete()
@@ -53,12 +54,12 @@ async def result(served: Served, method: str) -> JsonObject:
         case "resources/templates/list":
             items = [*surface.listed_templates, *(mounted.names.templates if whole else ())]
         case _:
-            items = await _prompts(served)
+            items = await _prompts(served, origin)
     return {MEMBERS[method]: items}
 
 
-async def _prompts(served: Served) -> list[JsonObject]:
-    files, built_in = await served.prompts.current(), served.surface.prompts
+async def _prompts(served: Served, origin: Origin) -> list[JsonObject]:
+    files, built_in = await served.prompts.current(origin.grant), served.surface.prompts
     hidden = {name for name, prompt in files.items() if prompt.folder.is_own}
     own = [prompt.listed() for prompt in files.values() if prompt.folder.is_own or prompt.name not in built_in]
     listed = [prompt for prompt in served.surface.listed_prompts if prompt["name"] not in hidden]
@@ -73,7 +74,7 @@ async def answer(served: Served, request: Request) -> Answer | None:
     # A surface without any resources or prompts does not have the method.
     if request.method.split("/")[0] not in offered(surface) or not _is_usual(request):
         return None
-    listed = await result(served, request.method)
+    listed = await result(served, request.method, request.origin)
     if session.modern:
         listed |= {"resultType": "complete", "ttlMs": FRESH_MS[request.method], "cacheScope": "public"}
         listed["_meta"] = {SERVER_INFO: served.info}

@@ -19,9 +19,7 @@ from mcp.server.subscriptions import ListenHandler
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 from mcp_types import INVALID_PARAMS
-from msgspec import UNSET
 
-from proto import grants
 from proto.json_types import JsonObject
 from proto.keys import META
 from proto.operation import Operation, Params, Role
@@ -151,23 +149,23 @@ class SurfaceServer:
         return None if operation is None else operation.input_schema
 
     async def _list_tools(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
-        return await self._page("tools/list", params)
+        return await self._page(ctx, "tools/list", params)
 
     async def _list_resources(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
-        return await self._page("resources/list", params)
+        return await self._page(ctx, "resources/list", params)
 
     async def _list_templates(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
-        return await self._page("resources/templates/list", params)
+        return await self._page(ctx, "resources/templates/list", params)
 
     async def _list_prompts(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
-        return await self._page("prompts/list", params)
+        return await self._page(ctx, "prompts/list", params)
 
-    async def _page(self, method: str, params: types.PaginatedRequestParams | None) -> JsonObject:
+    async def _page(self, ctx: Context, method: str, params: types.PaginatedRequestParams | None) -> JsonObject:
         """Return a whole list as one page; so no cursor is valid."""
         if params is not None and params.cursor is not None:
             message = "Unknown cursor; this list has one page"
             raise MCPError(code=INVALID_PARAMS, message=message, data={"field": "cursor"})
-        return _complete(await lists.result(self.served, method))
+        return _complete(await lists.result(self.served, method, request_of(ctx).origin))
 
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
         operation = self.surface.called.get(params.name)
@@ -203,9 +201,10 @@ class SurfaceServer:
 
     async def _get_prompt(self, ctx: Context, params: types.GetPromptRequestParams) -> Any:
         operation = self.surface.prompts.get(params.name)
-        filled = await self.served.prompts.get(params.name, own=True)
+        grant = request_of(ctx).origin.grant
+        filled = await self.served.prompts.get(params.name, grant, own=True)
         if filled is None and operation is None:
-            filled = await self.served.prompts.get(params.name, own=False)
+            filled = await self.served.prompts.get(params.name, grant, own=False)
         if filled is not None:
             return _complete(filled)
         if operation is None:
@@ -237,8 +236,8 @@ class SurfaceServer:
         if ctx.method == TOOLS_CALL:
             wants = wanted_by(meta.get(TASK_META), client.capabilities, modern=client.modern)
         return await calls.perform(
-            self.dispatcher, operation, params, client_requests, meta.get("traceparent"), key=meta.get(META, UNSET),
-            tasks=wants,
+            self.dispatcher, operation, params, client_requests,
+            calls.completed(request_of(ctx).origin, meta.get("traceparent"), meta.get(META)), tasks=wants,
         )  # fmt: skip
 
     def _approves(self, operation: Operation[object], *, modern: bool) -> bool:
@@ -257,8 +256,10 @@ class SurfaceServer:
         context = dict(params.context.arguments or {}) if params.context is not None else {}
 
         async def complete() -> JsonObject:
-            found = calls.complete(self._table, self.dispatcher, operation, argument.name, argument.value, context)
-            return calls.completion_result(await found)
+            found = await calls.complete(
+                self._table, self.dispatcher, operation, argument.name, argument.value, context, request_of(ctx).origin
+            )
+            return calls.completion_result(found)
 
         return await _answered(ctx, operation, complete())
 
@@ -270,9 +271,9 @@ class SurfaceServer:
         await session.changed()
         return types.EmptyResult()
 
-    def _check_subscription(self, uri: str) -> None:
+    def _check_subscription(self, ctx: Context, uri: str) -> None:
         """Raise MCPError if the client may not subscribe to a resource; notifications are not filtered by root."""
-        if (grant := grants.current.get()) is None:
+        if (grant := request_of(ctx).origin.grant) is None:
             return
         found = self.surface.find_resource(uri)
         refusal = found[0].refusal(grant) if found is not None else f"Resource not found: {uri}"
@@ -284,8 +285,8 @@ class SurfaceServer:
     async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:
         uris = [str(uri) for uri in params.notifications.resource_subscriptions or ()]
         for uri in uris:
-            self._check_subscription(uri)
-        async with self.mounted.listeners.listening(self._mounted_resources(uris)):
+            self._check_subscription(ctx, uri)
+        async with self.mounted.listeners.listening(request_of(ctx).origin, self._mounted_resources(uris)):
             return await self.listening(ctx, params)
 
     def _mounted_resources(self, uris: list[str]) -> list[tuple[str, str]]:
@@ -295,7 +296,7 @@ class SurfaceServer:
         return [found for uri in uris if (found := self.mounted.names.resource(uri)) is not None]
 
     async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        self._check_subscription(str(params.uri))
+        self._check_subscription(ctx, str(params.uri))
         session = session_of(ctx)
         session.state.subscribe(str(params.uri))
         await session.changed()

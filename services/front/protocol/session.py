@@ -7,10 +7,8 @@ which takes a second to import.
 
 from __future__ import annotations
 
-import contextlib
 import secrets
-from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -18,36 +16,12 @@ import trio
 from msgspec import UnsetType
 
 from proto.json_types import JsonObject
+from proto.origin import Origin
 from services.front.protocol.client_requests import DEFAULT_LEVEL
 from services.front.protocol.messages import Envelope, RequestId, correlation_key, notification
 
 if TYPE_CHECKING:
     from mcp_types import InitializeRequestParams
-
-STDIO = "stdio"
-
-current_peer: ContextVar[str] = ContextVar("peer", default="")
-"""`STDIO`, or the address of an HTTP client; empty for the command line."""
-
-current_key: ContextVar[str] = ContextVar("key", default="")
-"""Identifies the token of an HTTP client; not a secret.  Empty for the kernel's own token."""
-
-current_idempotency_key: ContextVar[object] = ContextVar("idempotency_key", default=None)
-"""The idempotency key of the request, as the client sent it, unchecked; None if it has none."""
-
-current_session: ContextVar[str] = ContextVar("session", default="")
-"""The name by which services know the session; empty without a session.  Opaque, not a secret."""
-
-
-@contextlib.contextmanager
-def using_idempotency_key(key: object) -> Iterator[None]:
-    """Give the calls that the block makes this key; tasks of other requests are not affected."""
-    token = current_idempotency_key.set(key)
-    try:
-        yield
-    finally:
-        current_idempotency_key.reset(token)
-
 
 MAX_CHARACTERS = 8192
 """Longest state that the kernel keeps for one session; the oldest subscriptions beyond it are dropped."""
@@ -218,6 +192,7 @@ class Request:
 
     Args:
         nursery: for background tasks of the request; lives at least as long as the request.
+        origin: who calls.
         headers: the HTTP headers, for revisions whose headers must match the message.
     """
 
@@ -227,6 +202,7 @@ class Request:
         session: McpSession,
         channel: Channel,
         nursery: trio.Nursery,
+        origin: Origin,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         assert isinstance(envelope.id, int | str)
@@ -238,6 +214,7 @@ class Request:
         self.session = session
         self.channel = channel
         self.nursery = nursery
+        self.origin = origin
         self.headers = headers
         self.scope = session.calls[self.key] = trio.CancelScope()
         """Scope of the handler; withdrawing the request cancels it."""

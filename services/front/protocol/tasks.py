@@ -25,7 +25,7 @@ from proto.ops.tasks import Task, TaskCancel, TaskGet
 from proto.wire.dispatch import Dispatcher
 from services.front.protocol import calls
 from services.front.protocol.failures import as_tool_result, is_protocol_error
-from services.front.protocol.sdk import Context, as_mcp_error, is_modern
+from services.front.protocol.sdk import Context, as_mcp_error, is_modern, request_of
 from services.front.surfaces.surface import Surface
 from services.front.tasks import EXTENSION, declares, failure_of, value_of
 
@@ -44,15 +44,15 @@ def install(sdk: Server[JsonObject], surface: Surface, dispatcher: Dispatcher) -
     """Serve the methods of the extension."""
 
     async def get(ctx: Context, params: TaskParams) -> JsonObject:
-        return {**_COMPLETE, **detailed(surface, await _called(dispatcher, operation_of(TaskGet), params.task_id))}
+        return {**_COMPLETE, **detailed(surface, await _called(ctx, dispatcher, operation_of(TaskGet), params.task_id))}
 
     async def cancel(ctx: Context, params: TaskParams) -> JsonObject:
-        await _called(dispatcher, operation_of(TaskCancel), params.task_id)
+        await _called(ctx, dispatcher, operation_of(TaskCancel), params.task_id)
         return dict(_COMPLETE)
 
     async def update(ctx: Context, params: TaskParams) -> JsonObject:
         # Tasks ask their clients nothing, so there is nothing to do with answers.
-        await _called(dispatcher, operation_of(TaskGet), params.task_id)
+        await _called(ctx, dispatcher, operation_of(TaskGet), params.task_id)
         return dict(_COMPLETE)
 
     sdk.extensions[EXTENSION] = {}
@@ -126,9 +126,10 @@ def _for_declaring_clients(method: str, handler: _Handler) -> Callable[[Context,
     return checked
 
 
-async def _called(dispatcher: Dispatcher, operation: Operation[Task], task_id: str) -> Task:
+async def _called(ctx: Context, dispatcher: Dispatcher, operation: Operation[Task], task_id: str) -> Task:
     try:
-        return msgspec.convert(await dispatcher.call(operation, operation.parse({"id": task_id})), Task)
+        params = operation.parse({"id": task_id})
+        return msgspec.convert(await dispatcher.call(operation, params, origin=request_of(ctx).origin), Task)
     except LinckiaError as error:
         failed = calls.as_error(error.failure)
         if error.failure.field is not None:

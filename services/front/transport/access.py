@@ -17,23 +17,26 @@ import re
 import time
 import urllib.parse
 from collections.abc import Callable, Collection, Iterator
+from typing import Final
 
 import msgspec
 import trio
+from msgspec import structs
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from proto import grants
+from proto import keys
 from proto.errors import LinckiaError
 from proto.grants import Token, TokenTable, parse_rate
 from proto.keys import HEADER
-from proto.operation import operation_of
+from proto.operation import CLIENT, operation_of
 from proto.ops.kernel import KernelTokens
+from proto.origin import Origin
 from proto.wire.dispatch import Dispatcher
-from proto.wire.front import OFF, SERVICE, Http, is_loopback
+from proto.wire.front import OFF, Http, is_loopback
 from services.front import rate, refusals
-from services.front.protocol.session import current_idempotency_key, current_key, current_peer
+from services.front.dispatcher import OWN
 from services.front.rate import Limits
 from services.front.transport import oauth
 from services.front.transport.http_server import ADMIT
@@ -55,6 +58,12 @@ contains no data."""
 
 OPEN_FOLDER = "/page/"
 """The files of the page, which need no token either."""
+
+ORIGIN: Final = "linckia.origin"
+"""Member of a request's scope: its `Origin`, without a session."""
+
+TOKEN_KEY: Final = "linckia.token_key"
+"""Member of a request's scope: identifies the client's token; not a secret.  Empty for the kernel's own token."""
 
 RETRY_S = 1.0
 """Delay before the kernel is asked again for its tokens after a failure."""
@@ -91,7 +100,7 @@ class Tokens:
         while True:
             try:
                 params = KernelTokens(front=front, version=version)
-                answer = await dispatcher.call(operation_of(KernelTokens), params, caller=SERVICE)
+                answer = await dispatcher.call(operation_of(KernelTokens), params, origin=OWN)
             except LinckiaError:
                 await trio.sleep(RETRY_S)
                 continue
@@ -128,12 +137,11 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         origin = headers.get("origin")
-        # Set for each request, because the requests of a connection share a task.
-        grants.current.set(None)
-        current_peer.set(scope["client"][0] if scope.get("client") else "")
+        peer = scope["client"][0] if scope.get("client") else ""
         # The draft standard writes it as a quoted string; most clients send it bare.
         key = headers.get(HEADER)
-        current_idempotency_key.set(None if key is None else key.removeprefix('"').removesuffix('"'))
+        key = "" if key is None else keys.given(key.removeprefix('"').removesuffix('"'))
+        scope[ORIGIN] = Origin(CLIENT, "", peer, None, key)
         app: ASGIApp | None = self._refusal(scope, headers, origin)
         if app is None:
             # A page of an allowed origin may read every answer, including errors.
@@ -150,8 +158,9 @@ class Guard:
                 app = self._connection_refusal(client, scope)
             except Unauthorized as error:
                 app = self._unauthorized(error, scope, headers)
-        current_key.set(client.key)
-        grants.current.set(client.grant)
+        scope[TOKEN_KEY] = client.key
+        if client.grant is not None:
+            scope[ORIGIN] = structs.replace(scope[ORIGIN], grant=client.grant)
         app = app or self._rate_refusal(client, scope)
         if client.grant is not None:
             send = self._with_challenge(send, scope, headers)
@@ -287,7 +296,7 @@ class Guard:
 
 def _note(scope: Scope, outcome: str, why: str) -> None:
     """Report to the audit log that a request was refused."""
-    refusals.note("http", outcome, why, target=f"{scope['method']} {scope['path']}")
+    refusals.note(scope[ORIGIN], "http", outcome, why, target=f"{scope['method']} {scope['path']}")
 
 
 def _preflight(headers: Headers, origin: str | None) -> Response:

@@ -17,14 +17,15 @@ from mcp.shared.inbound import (
     unsupported_protocol_version_rejection,
 )
 from mcp_types import DEFAULT_NEGOTIATED_VERSION, HEADER_MISMATCH
+from msgspec import structs
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from proto import grants
 from proto.errors import MaybeExecuted, Unavailable
+from proto.origin import Origin
 from services.front import scratchpad
 from services.front.protocol import batch
 from services.front.protocol.batch import BATCH_VERSIONS, Part
@@ -44,6 +45,7 @@ from services.front.protocol.messages import (
 )
 from services.front.protocol.server import SurfaceServer
 from services.front.protocol.session import Channel, McpSession, Request
+from services.front.transport.access import ORIGIN, TOKEN_KEY
 from services.front.transport.exchange import Exchange, send_whole
 from services.front.transport.fair_limits import LARGE_BYTES, FairLimits
 from services.front.transport.http_batch import serve_batch
@@ -94,7 +96,7 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = McpRequest(scope, receive, send)
-        grant, surface = grants.current.get(), self._server.surface.name
+        grant, surface = scope[ORIGIN].grant, self._server.surface.name
         if grant is not None and grant.surfaces and surface not in grant.surfaces:
             allowed = ", ".join(grant.surfaces)
             refusal = f"the token {grant.name} does not allow the surface {surface}; it allows: {allowed}"
@@ -102,7 +104,7 @@ class Endpoint:
             return
         session_id = request.headers.get(b"mcp-session-id")
         if session_id is not None and self._sessions is not None and not request.is_modern:
-            request.session = await self._sessions.find(session_id.decode("latin-1"), self._server)
+            request.session = await self._sessions.find(session_id.decode("latin-1"), scope[TOKEN_KEY], self._server)
             if request.session is None:
                 await _refuse(request, 404, "Session not found")
                 return
@@ -206,7 +208,7 @@ class Endpoint:
             await _refuse(request, 400, "Bad Request: Missing session ID")
 
     async def _serve_request(self, request: McpRequest, body: bytes, envelope: Envelope) -> None:
-        session = self._enter(request)
+        session, origin = self._enter(request)
         headers = request.text_headers if request.is_modern else None
         if headers is not None and (rejection := _routing_fault(request, headers)) is not None:
             await _reject(request, rejection, envelope)
@@ -217,20 +219,21 @@ class Endpoint:
         exchange = Exchange(request.receive, request.send, request.own_headers, modern=request.is_modern)
 
         async def answer(nursery: trio.Nursery) -> Answer | None:
-            return await self._answer(Request(envelope, session, exchange, nursery, headers))
+            return await self._answer(Request(envelope, session, exchange, nursery, origin, headers))
 
         await exchange.run(answer)
 
-    def _enter(self, request: McpRequest) -> McpSession:
-        """Return the session of a request, or a new one for it, and make it this task's session."""
+    def _enter(self, request: McpRequest) -> tuple[McpSession, Origin]:
+        """Return the session of a request, or a new one for it, and who calls in it; set this task's scratchpad."""
+        session: McpSession
         if request.session is not None:
-            scratchpad.enter(request.session.scratchpad)
-            return request.session
-        scratchpad.enter(self._server.scratchpads.for_request(name_of(request.scope)))
-        session = McpSession(reachable=False)
-        session.modern = request.is_modern
-        session.version = request.version or DEFAULT_NEGOTIATED_VERSION
-        return session
+            session, pad = request.session, request.session.scratchpad
+        else:
+            session, pad = McpSession(reachable=False), self._server.scratchpads.for_request(name_of(request.scope))
+            session.modern = request.is_modern
+            session.version = request.version or DEFAULT_NEGOTIATED_VERSION
+        scratchpad.current.set(pad)
+        return session, structs.replace(request.scope[ORIGIN], session=pad.session)
 
     def _greet(self, body: bytes, envelope: Envelope, session: McpSession) -> Answer | None:
         if session.modern or envelope.method not in GREETINGS:
@@ -239,7 +242,7 @@ class Endpoint:
         return None if answer is None else Answer(answer)
 
     async def _serve_batch(self, request: McpRequest, body: bytes) -> None:
-        session = self._enter(request)
+        session, origin = self._enter(request)
 
         async def serve(part: Part, channel: Channel, nursery: trio.Nursery) -> Answer | None:
             assert part.envelope is not None
@@ -247,7 +250,7 @@ class Endpoint:
                 self._receive(request, part.data, part.envelope)
                 return None
             greeting = self._greet(part.data, part.envelope, session)
-            return greeting or await self._answer(Request(part.envelope, session, channel, nursery))
+            return greeting or await self._answer(Request(part.envelope, session, channel, nursery, origin))
 
         await serve_batch(body, serve, request.receive, request.send, request.own_headers)
 
@@ -297,12 +300,12 @@ class Endpoint:
         if answer is None:
             session.modern = False
             async with trio.open_nursery() as nursery:
-                answer = await self._answer(Request(envelope, session, exchange, nursery))
+                answer = await self._answer(Request(envelope, session, exchange, nursery, request.scope[ORIGIN]))
         headers = []
         if session.version is not None:
             client = session.client["clientInfo"]
             session_id = self._sessions.ids.issue(
-                self._server.surface.name, session.version, session.capabilities, client
+                self._server.surface.name, session.version, session.capabilities, client, request.scope[TOKEN_KEY]
             )
             headers = [(b"mcp-session-id", session_id.encode())]
         await send_whole(request.send, 200, b"" if answer is None else answer.message, headers)

@@ -19,7 +19,6 @@ from typing import TypeAlias
 import msgspec
 import trio
 
-from proto import grants
 from proto.errors import LinckiaError
 from proto.json_types import JsonObject
 from proto.operation import Params, operation_of
@@ -27,9 +26,8 @@ from proto.ops.kernel import KernelKeepSession, KernelKeptSession
 from proto.wire import frames
 from proto.wire.dispatch import Dispatcher
 from proto.wire.frames import Event
-from proto.wire.front import SERVICE
 from proto.wire.front import TO_FRONTS as PREFIX
-from services.front.dispatcher import Events
+from services.front.dispatcher import OWN, Events
 from services.front.protocol.messages import NotJson, read_envelope
 from services.front.protocol.server import SurfaceServer
 from services.front.protocol.session import McpSession, SessionState, read_state
@@ -86,8 +84,7 @@ class Peers:
         self._events = events
 
     async def _ask_kernel(self, params: Params[object]) -> object:
-        with grants.lifted():
-            return await self._dispatcher.call(operation_of(params), params, caller=SERVICE)
+        return await self._dispatcher.call(operation_of(params), params, origin=OWN)
 
     async def save(self, name: str, state: SessionState) -> None:
         """Store the state of a session in the kernel and send it to the other fronts."""
@@ -200,9 +197,9 @@ class Sessions:
             await trio.sleep(min(_SWEEP_S, self._idle_s))
             self._drop_idle(trio.current_time() - self._idle_s)
 
-    async def find(self, session_id: str, server: SurfaceServer) -> HttpSession | None:
+    async def find(self, session_id: str, token_key: str, server: SurfaceServer) -> HttpSession | None:
         """The session with this id; None if it was not issued for this surface, or has ended."""
-        claims = self.ids.verify(session_id, self._by_name)
+        claims = self.ids.verify(session_id, token_key, self._by_name)
         if claims is None or claims.surface != server.surface.name or claims.name in self._ended:
             return None
         if claims.name not in self._by_name:

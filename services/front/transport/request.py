@@ -13,8 +13,8 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from proto import grants
 from services.front.long_messages import turn
+from services.front.transport.access import ORIGIN
 from services.front.transport.fair_limits import LARGE_BYTES, FairLimiter, FairLimits
 from services.front.transport.http_sessions import HttpSession
 
@@ -88,14 +88,14 @@ class Body:
 
 def client_of(scope: Scope) -> Hashable:
     """Return a key for the client of a request without a session: its grant's owner, or its address."""
-    grant = grants.current.get()
+    grant = scope[ORIGIN].grant
     return (scope.get("client") or ("",))[0] if grant is None else ("grant", grant.owner)
 
 
 def name_of(scope: Scope) -> str:
     """Return the name by which services know the client of a request without a session."""
     # As long as the names of HTTP sessions, which local clients cannot use.
-    grant = grants.current.get()
+    grant = scope[ORIGIN].grant
     # What is kept for a session must not reach the same client with narrower limits.
     client = client_of(scope) if grant is None else ("grant", grant.identity())
     return hashlib.sha256(repr(client).encode()).hexdigest()[:24]

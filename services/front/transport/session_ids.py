@@ -18,8 +18,6 @@ from typing import Any
 
 import msgspec
 
-from services.front.protocol.session import current_key
-
 MAX_CHARACTERS = 768
 """Longest id; clients send it with each request."""
 
@@ -53,8 +51,10 @@ class SessionIds:
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def issue(self, surface: str, version: str, capabilities: Mapping[str, Any], client: Mapping[str, Any]) -> str:
-        """Issue an id for a new session.
+    def issue(
+        self, surface: str, version: str, capabilities: Mapping[str, Any], client: Mapping[str, Any], token_key: str
+    ) -> str:
+        """Issue an id for a new session of the client with this token.
 
         If the capabilities are too long, those not in the protocol are dropped, then all but the names.
         """
@@ -62,7 +62,7 @@ class SessionIds:
         known = {name: capabilities[name] for name in _KNOWN if name in capabilities}
         forms: tuple[dict[str, Any], ...] = (dict(capabilities), known, {name: {} for name in known})
         for shortened in forms:
-            claims = Claims(secrets.token_hex(12), surface, version, int(now()), shortened, who, _owner())
+            claims = Claims(secrets.token_hex(12), surface, version, int(now()), shortened, who, _owner(token_key))
             text = _text(msgspec.json.encode(claims))
             session_id = f"{text}.{self._signature(text)}"
             if len(session_id) <= MAX_CHARACTERS:
@@ -70,7 +70,7 @@ class SessionIds:
             who = {name: value if value.isascii() else "" for name, value in who.items()}
         return session_id
 
-    def verify(self, session_id: str, held: Container[str] = ()) -> Claims | None:
+    def verify(self, session_id: str, token_key: str, held: Container[str] = ()) -> Claims | None:
         """Return the claims of an id; None if it is forged, belongs to another client's token, or has expired.
 
         Sessions whose names are in `held` do not expire.
@@ -85,14 +85,13 @@ class SessionIds:
         except (binascii.Error, msgspec.DecodeError):
             return None
         is_fresh = now() - claims.issued < LIFETIME_S or claims.name in held
-        return claims if is_fresh and claims.owner == _owner() else None
+        return claims if is_fresh and claims.owner == _owner(token_key) else None
 
     def _signature(self, text: str) -> str:
         return _text(hashlib.blake2b(text.encode(), key=self._key, digest_size=18, person=b"linckia-session").digest())
 
 
-def _owner() -> str:
-    key = current_key.get()
+def _owner(key: str) -> str:
     return key and hashlib.blake2b(key.encode(), digest_size=9).hexdigest()
 
 

@@ -16,6 +16,9 @@ from functools import partial
 import trio
 
 from proto.errors import MaybeExecuted, Unavailable
+from proto.grants import STDIO
+from proto.operation import CLIENT
+from proto.origin import Origin
 from services.front import scratchpad
 from services.front.gateway import Gateway
 from services.front.long_messages import LONG_BYTES
@@ -42,7 +45,7 @@ from services.front.protocol.messages import (
     request_key,
 )
 from services.front.protocol.notifier import list_changed
-from services.front.protocol.session import STDIO, McpSession, Request, current_peer
+from services.front.protocol.session import McpSession, Request
 from services.front.transport.descriptors import Input, Output, non_blocking
 from services.front.transport.json_lines import LOST, Line, SkippedLine, lines
 from services.front.transport.session_memory import SessionMemory, SessionRecord, id_of
@@ -147,9 +150,10 @@ class StdioSession(McpSession):
 
         Returns True if the client has left, False if `ending` was set and another front resumes the session.
         """
-        # All tasks that serve this client inherit this context.
-        scratchpad.enter(self._gateway.scratchpads.open(self._memory.name, self.state))
-        current_peer.set(STDIO)
+        # All tasks that serve this client inherit its scratchpad.
+        pad = self._gateway.scratchpads.open(self._memory.name, self.state)
+        scratchpad.current.set(pad)
+        self._origin = Origin(CLIENT, pad.session, STDIO)
         with non_blocking(*self._descriptors), self._gateway.notifier.follow(self, self._surface.name, self._lists):
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._output.run)
@@ -295,7 +299,7 @@ class StdioSession(McpSession):
         await self._start(envelope)
 
     async def _start(self, envelope: Envelope) -> None:
-        request = Request(envelope, self, self, self._nursery)
+        request = Request(envelope, self, self, self._nursery, self._origin)
         (self._streams.add if request.method == _LISTEN else self._streams.discard)(request.key)
         if request.method == "initialize":
             # The client's next messages require an open session.

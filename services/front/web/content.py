@@ -21,7 +21,9 @@ from starlette.responses import Response, StreamingResponse
 from proto.errors import LinckiaError
 from proto.http import FILE_CHUNK_BYTES, FileChunk
 from proto.operation import Operation
+from proto.origin import Origin
 from proto.wire.dispatch import Dispatcher
+from services.front.transport.access import ORIGIN
 
 _INLINE_TYPES = ("image/", "video/", "audio/", "application/pdf", "text/plain", "text/markdown", "text/csv")
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
@@ -37,9 +39,9 @@ class Content:
 
     async def answer(self, request: Request) -> Response:
         """Answer with 200, 206, 304 or 416; 403 outside the roots, 404 if there is no such file."""
-        path = request.query_params.get("path", "")
+        path, origin = request.query_params.get("path", ""), request.scope[ORIGIN]
         try:
-            first = await self._chunk(path, 0, 0)
+            first = await self._chunk(origin, path, 0, 0)
         except LinckiaError as error:
             return self.failed(error)
         headers = _headers(path, first)
@@ -58,21 +60,21 @@ class Content:
         headers["Content-Length"] = str(end - start)
         if request.method == "HEAD":
             return Response(status_code=status, headers=headers, media_type=first.mime_type)
-        body = self._body(path, first.version, start, end)
+        body = self._body(origin, path, first.version, start, end)
         return StreamingResponse(body, status_code=status, headers=headers, media_type=first.mime_type)
 
-    async def _body(self, path: str, version: str, start: int, end: int) -> AsyncIterator[bytes]:
+    async def _body(self, origin: Origin, path: str, version: str, start: int, end: int) -> AsyncIterator[bytes]:
         while start < end:
-            chunk = await self._chunk(path, start, min(FILE_CHUNK_BYTES, end - start))
+            chunk = await self._chunk(origin, path, start, min(FILE_CHUNK_BYTES, end - start))
             if chunk.version != version or not chunk.data:
                 # The sent bytes cannot be taken back; the client sees from the length that the rest is missing.
                 raise ConnectionAbortedError(f"{path} changed while it was being sent")
             start += len(chunk.data)
             yield chunk.data
 
-    async def _chunk(self, path: str, offset: int, limit: int) -> FileChunk:
+    async def _chunk(self, origin: Origin, path: str, offset: int, limit: int) -> FileChunk:
         params = self.operation.parse({"path": path, "offset": offset, "limit": limit})
-        return msgspec.convert(await self.dispatcher.call(self.operation, params), FileChunk)
+        return msgspec.convert(await self.dispatcher.call(self.operation, params, origin=origin), FileChunk)
 
 
 def _headers(path: str, chunk: FileChunk) -> dict[str, str]:

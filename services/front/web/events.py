@@ -19,7 +19,9 @@ from starlette.responses import Response, StreamingResponse
 from proto.errors import InvalidParams, Kind, LinckiaError
 from proto.operation import Route, operation_of
 from proto.ops.events import MAX_LIMIT, STREAM, EventPage, EventsRead
+from proto.origin import Origin
 from proto.wire.dispatch import Dispatcher
+from services.front.transport.access import ORIGIN
 from services.front.web.routes import failed
 
 KEEP_ALIVE_S: Final = 25.0
@@ -52,22 +54,23 @@ class EventStreams:
         try:
             params = _params_of(request)
             # Asked before the stream begins, so that a wrong cursor is an ordinary error.
-            first = await self._read(msgspec.structs.replace(params, wait_s=0.0))
+            first = await self._read(msgspec.structs.replace(params, wait_s=0.0), request.scope[ORIGIN])
         except Exception as error:  # noqa: BLE001  # the edge: a defect is this request's answer, and is logged
             return failed(Route("GET", STREAM), error)
         headers = {"cache-control": "no-store", "x-content-type-options": "nosniff", "x-accel-buffering": "no"}
-        return StreamingResponse(self._events(params, first), headers=headers, media_type="text/event-stream")
+        events = self._events(params, first, request.scope[ORIGIN])
+        return StreamingResponse(events, headers=headers, media_type="text/event-stream")
 
-    async def _read(self, params: EventsRead) -> EventPage:
-        return msgspec.convert(await self._dispatcher.call(operation_of(EventsRead), params), EventPage)
+    async def _read(self, params: EventsRead, origin: Origin) -> EventPage:
+        return msgspec.convert(await self._dispatcher.call(operation_of(EventsRead), params, origin=origin), EventPage)
 
-    async def _events(self, params: EventsRead, page: EventPage) -> AsyncIterator[bytes]:
+    async def _events(self, params: EventsRead, page: EventPage, origin: Origin) -> AsyncIterator[bytes]:
         yield b"retry: 1000\n\n"
         after = page.next
         yield _written(page, params.after)
         while not self._closing.is_set():
             following = msgspec.structs.replace(params, after=after, since=None, wait_s=KEEP_ALIVE_S)
-            found = await self._next(following)
+            found = await self._next(following, origin)
             if isinstance(found, EventPage):
                 yield _written(found, after) or b": nothing happened\n\n"
                 after = found.next
@@ -75,7 +78,7 @@ class EventStreams:
                 yield b"event: failure\ndata: %b\n\n" % msgspec.json.encode({"error": str(found)})
                 return
 
-    async def _next(self, params: EventsRead) -> EventPage | LinckiaError | None:
+    async def _next(self, params: EventsRead, origin: Origin) -> EventPage | LinckiaError | None:
         """Return what follows, a failure that lasts, or None if the streams end; waits while the service is away."""
         outcome: EventPage | LinckiaError | None = None
         async with trio.open_nursery() as nursery:
@@ -87,7 +90,7 @@ class EventStreams:
             nursery.start_soon(closing)
             while outcome is None:
                 try:
-                    outcome = await self._read(params)
+                    outcome = await self._read(params, origin)
                 except LinckiaError as error:
                     if error.kind in _PASSING:
                         await trio.sleep(max(RETRY_S, (error.failure.retry_after_ms or 0) / 1000))

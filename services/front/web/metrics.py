@@ -34,7 +34,7 @@ from proto.ops.kernel import (
 )
 from proto.wire.dispatch import Dispatcher
 from proto.wire.frames import Backlog
-from proto.wire.front import SERVICE
+from services.front.dispatcher import OWN
 from services.front.web.routes import failed
 
 _ROUTE: Final = Route("GET", "/metrics")
@@ -94,7 +94,7 @@ def routes(dispatcher: Dispatcher) -> list[BaseRoute]:
 
     async def metrics(request: Request) -> Response:
         try:
-            answer = await dispatcher.call(operation_of(KernelFiguresParams), KernelFiguresParams(), caller=SERVICE)
+            answer = await dispatcher.call(operation_of(KernelFiguresParams), KernelFiguresParams(), origin=OWN)
         except LinckiaError as error:
             return failed(_ROUTE, error)
         text = exposition(msgspec.convert(answer, KernelFigures))

@@ -18,21 +18,23 @@ from typing import Final, NamedTuple
 
 import msgspec
 import trio
+from msgspec import structs
 from starlette import routing
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
-from proto import grants
 from proto.errors import Forbidden, Kind, LinckiaError
 from proto.json_types import JsonObject
 from proto.operation import ALL, CLIENT, SURFACES, Operation, Role, Route, operation_of
 from proto.ops.observation import KernelOverview, KernelPageCall
+from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.dispatch import Dispatcher
 from proto.wire.front import SERVICE
 from services.front.composite.run import Composites
+from services.front.dispatcher import OWN
 from services.front.gateway import Gateway
-from services.front.transport.access import OPEN_FOLDER
+from services.front.transport.access import OPEN_FOLDER, ORIGIN
 from services.front.transport.fair_limits import FairLimits
 from services.front.web.routes import failed, json_object, json_response, read_body
 
@@ -106,16 +108,15 @@ class Live:
 
     async def _event(self) -> bytes:
         try:
-            with grants.lifted():
-                found = await self.ask(self._key)
+            found = await self.ask(self._key, OWN)
         except LinckiaError as error:
             return b"event: failure\ndata: %b\n\n" % msgspec.json.encode({"error": str(error)})
         return b"event: overview\ndata: %b\n\n" % msgspec.json.encode(found)
 
-    async def ask(self, key: str) -> object:
+    async def ask(self, key: str, origin: Origin) -> object:
         """Return the current figures. Raises Forbidden: the key is wrong."""
         call = KernelPageCall(operation=operation_of(KernelOverview).name, key=key)
-        return await self._dispatcher.call(operation_of(KernelPageCall), call, caller=SERVICE)
+        return await self._dispatcher.call(operation_of(KernelPageCall), call, origin=origin)
 
     async def events(self, key: str) -> AsyncIterator[bytes]:
         """Yield server-sent events until the front ends. The caller has checked the key."""
@@ -182,7 +183,7 @@ class Page:
         self._gateway.wanted.set()
         await self._gateway.loaded.wait()
         await self._gateway.mounted.complete()
-        grant = grants.current.get()
+        grant = request.scope[ORIGIN].grant
         found = [
             _described(op)
             for op in self._callable().values()
@@ -214,7 +215,8 @@ class Page:
             steps = self._gateway.surface(ALL).steps
             composites = Composites(self._dispatcher, steps, self._gateway.searches, plain=True)
             params = op.parse(arguments)
-            answer = await composites.call(op, params, caller=CLIENT, trace=trace, written=not op.is_foreign)
+            origin = structs.replace(request.scope[ORIGIN], trace=trace)
+            answer = await composites.call(op, params, origin=origin, written=not op.is_foreign)
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception as error:  # noqa: BLE001  # the edge: a defect is this request's answer, and is logged
@@ -231,7 +233,7 @@ class Page:
             arguments = await self._arguments(request)
             key = request.headers.get(KEY_HEADER, "")
             params = KernelPageCall(operation=request.path_params["name"], arguments=arguments, key=key)
-            answer = await self._dispatcher.call(operation_of(KernelPageCall), params, caller=SERVICE)
+            answer = await self._dispatcher.call(operation_of(KernelPageCall), params, origin=_of_page(request))
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception as error:  # noqa: BLE001  # as above
@@ -243,7 +245,7 @@ class Page:
         try:
             self._check_origin(request)
             key = request.headers.get(KEY_HEADER, "")
-            await self._live.ask(key)
+            await self._live.ask(key, _of_page(request))
         except LinckiaError as error:
             return failed(_route("live"), error)
         headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
@@ -265,6 +267,12 @@ class Page:
     async def _arguments(self, request: Request) -> JsonObject:
         async with read_body(request, self._limits, self._max_body_bytes) as data:
             return json_object(data) if data else {}
+
+
+def _of_page(request: Request) -> Origin:
+    """Return the origin of a call that the front makes for the page, which has no more rights than its client."""
+    origin: Origin = request.scope[ORIGIN]
+    return structs.replace(origin, caller=SERVICE, key="")
 
 
 def _route(name: str) -> Route:

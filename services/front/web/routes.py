@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import trio
+from msgspec import structs
 from starlette import routing
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -22,14 +23,15 @@ from starlette.responses import Response
 from proto import keys
 from proto.bounds import exceeded
 from proto.errors import InvalidParams, Kind, Unavailable
-from proto.http import Answer, Call, Endpoint, HttpError
+from proto.http import Answer, Endpoint, HttpError
 from proto.json_types import JsonObject
 from proto.operation import Operation, Params, Route, operation_of
 from proto.ops import Table
+from proto.origin import Origin
 from proto.validation import validate
 from proto.wire.dispatch import Dispatcher
 from services.front.protocol.failures import as_failure, message_of
-from services.front.protocol.session import current_idempotency_key, using_idempotency_key
+from services.front.transport.access import ORIGIN
 from services.front.transport.fair_limits import FairLimits
 from services.front.transport.request import Body, Refused, client_of
 from services.front.web import openapi
@@ -80,7 +82,7 @@ def routes(
     Args:
         limits: shared by everything that reads request bodies.
     """
-    call, limits = _Call(dispatcher), limits or FairLimits()
+    limits = limits or FairLimits()
     found = [routing.Route("/ping", _ping, methods=["GET"])]
 
     def add(route: Route, service: str, params: type[Params[object]], answer: _Answering) -> None:
@@ -89,7 +91,7 @@ def routes(
         found.append(routing.Route(route.path, served.serve, methods=[route.method]))
 
     for endpoint in table.endpoints:
-        add(endpoint.route, endpoint.service, endpoint, partial(_by_endpoint, endpoint, call))
+        add(endpoint.route, endpoint.service, endpoint, partial(_by_endpoint, endpoint, dispatcher))
     for op in table.values():
         if op.http is not None and op.http.file:
             content = Content(dispatcher, op, partial(failed, op.http))
@@ -118,22 +120,26 @@ async def _ping(request: Request) -> Response:
     return json_response("pong")
 
 
-async def _switched_off(service: str, arguments: JsonObject, strict: bool) -> object:
+async def _switched_off(service: str, origin: Origin, arguments: JsonObject, strict: bool) -> object:
     raise Unavailable(f"{service} is switched off: {service}.enabled is false")
 
 
-async def _by_operation(op: Operation[object], dispatcher: Dispatcher, arguments: JsonObject, strict: bool) -> object:
-    return await dispatcher.call(op, op.parse(arguments, strict=strict), written=True)
+async def _by_operation(
+    op: Operation[object], dispatcher: Dispatcher, origin: Origin, arguments: JsonObject, strict: bool
+) -> object:
+    return await dispatcher.call(op, op.parse(arguments, strict=strict), origin=origin, written=True)
 
 
-async def _by_endpoint(tp: type[Endpoint], call: Call, arguments: JsonObject, strict: bool) -> object:
+async def _by_endpoint(
+    tp: type[Endpoint], dispatcher: Dispatcher, origin: Origin, arguments: JsonObject, strict: bool
+) -> object:
     request = validate(tp, arguments, strict=strict)
     request.check()
-    return await request.answer(call)
+    return await request.answer(_Call(dispatcher, origin))
 
 
-_Answering = Callable[[JsonObject, bool], Awaitable[object]]
-"""Answers a request's arguments; the flag says whether numbers must be JSON numbers, not text."""
+_Answering = Callable[[Origin, JsonObject, bool], Awaitable[object]]
+"""Answers who calls with these arguments; the flag says whether numbers must be JSON numbers, not text."""
 
 
 @dataclass
@@ -149,7 +155,7 @@ class _Served:
     async def serve(self, request: Request) -> Response:
         try:
             arguments = await self._arguments(request)
-            answering = partial(self.answer, arguments, request.method == "POST")
+            answering = partial(self.answer, request.scope[ORIGIN], arguments, request.method == "POST")
             answer = await (answering() if self.route.detached else _unless_gone(request, answering))
         except (ClientGone, ClientDisconnect):
             # No client gets this status; other servers log 499 in this case.
@@ -198,24 +204,22 @@ class _Call:
     """Implements `proto.http.Call` on behalf of a client."""
 
     dispatcher: Dispatcher
+    origin: Origin
 
     async def __call__(self, params: Params[R], /) -> R:
         op = operation_of(params)
-        with using_idempotency_key(_own_key(op)):
-            result: R = msgspec.convert(await self.dispatcher.call(op, params), op.result)
+        result: R = msgspec.convert(await self.dispatcher.call(op, params, origin=self._of(op)), op.result)
         return result
 
     async def json(self, params: Params[object], /) -> msgspec.Raw:
         op = operation_of(params)
-        with using_idempotency_key(_own_key(op)):
-            answer = await self.dispatcher.call(op, params, written=True)
+        answer = await self.dispatcher.call(op, params, origin=self._of(op), written=True)
         return answer if isinstance(answer, msgspec.Raw) else msgspec.Raw(msgspec.json.encode(answer))
 
-
-def _own_key(op: Operation[Any]) -> str | None:
-    """Return the idempotency key of one of the calls that a request makes."""
-    key = current_idempotency_key.get()
-    return None if key is None else keys.derived(keys.checked(key), op.name)
+    def _of(self, op: Operation[Any]) -> Origin:
+        """Return the origin of one of the calls that a request makes, each of which has its own idempotency key."""
+        key = self.origin.key
+        return structs.replace(self.origin, key=keys.derived(keys.checked(key), op.name)) if key else self.origin
 
 
 async def _unless_gone(request: Request, answer: Callable[[], Awaitable[object]]) -> object:

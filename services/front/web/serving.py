@@ -20,14 +20,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from proto import grants
 from proto.errors import LinckiaError
 from proto.operation import ALL, SURFACES, operation_of
 from proto.ops import Table
 from proto.ops.fetch import IssuerKeys, IssuerKeySet
 from proto.ops.kernel import KernelReady
-from proto.wire.front import SERVICE, FrontSettings, Http
-from services.front.dispatcher import LinkDispatcher
+from proto.wire.front import FrontSettings, Http
+from services.front.dispatcher import OWN, LinkDispatcher
 from services.front.gateway import Gateway
 from services.front.transport import http_server
 from services.front.transport.access import Guard, Tokens
@@ -65,14 +64,12 @@ async def serve(
 
     async def ready() -> bool:
         try:
-            return await dispatcher.call(operation_of(KernelReady), KernelReady(), caller=SERVICE) is True
+            return await dispatcher.call(operation_of(KernelReady), KernelReady(), origin=OWN) is True
         except LinckiaError:
             return False
 
     async def read_keys() -> list[dict[str, Any]]:
-        # The grant of the client being served does not apply to this call.
-        with grants.lifted():
-            answer = await dispatcher.call(operation_of(IssuerKeys), IssuerKeys(), caller=SERVICE)
+        answer = await dispatcher.call(operation_of(IssuerKeys), IssuerKeys(), origin=OWN)
         return msgspec.convert(answer, IssuerKeySet).keys
 
     limits = FairLimits()

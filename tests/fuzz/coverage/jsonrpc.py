@@ -8,6 +8,7 @@ import json
 
 from proto import ops
 from proto.errors import InvalidParams
+from proto.origin import Origin
 from services.front.composite.run import Composites
 from services.front.mounted.mounted import Mounted
 from services.front.prompts import FilePrompts
@@ -100,7 +101,7 @@ def _message(message: bytes) -> None:
     if not is_call(envelope):
         return
     for modern in (False, True):
-        call = _fast().recognise(envelope, modern=modern)
+        call = _fast().recognise(envelope, Origin("client"), modern=modern)
         if call is None:
             continue
         try:

@@ -91,7 +91,7 @@ async def test_parameters_that_cannot_be_read_are_the_callers_failure(
     async with kernel() as k:
         k.acted.holds = True
         relay = k.acted.stage.actor("relay")
-        await send(relay, message(3, 1, "test.put", params, 1000, "", "", 1, None, False))
+        await send(relay, message(3, 1, "test.put", params, 1000, ("",), 1, None, False))
         for speaker in ("speaker", "speaker-2"):
             k.acted.stage.actor(speaker).die(number=11)
         await k.ready(["speaker", "speaker-2"], after=1)

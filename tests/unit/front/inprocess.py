@@ -20,7 +20,6 @@ from proto.ops.kernel import KernelKeepSession, KernelKeptSession
 from proto.origin import Origin
 from proto.wire.dispatch import ClientRequests, Outlasting
 from proto.wire.frames import Event, Level, pack_body
-from services.front.protocol.session import current_session
 from services.runtime.handlers import Context, Environment, GiveBack, Handlers, OpenService
 from services.runtime.roots import Roots
 
@@ -45,9 +44,8 @@ class InProcess:
         operation: Operation[Any],
         params: Params[Any],
         *,
-        caller: str = "client",
+        origin: Origin,
         timeout_s: float | None = None,
-        trace: str | None = None,
         client_requests: ClientRequests | None = None,
         written: bool = False,
         outlasting: Outlasting | None = None,
@@ -68,7 +66,7 @@ class InProcess:
         try:
             self.started.set()
             with trio.fail_after(operation.deadline_ms / 1000):
-                result = await handler(received, _Context(self, caller, client_requests))
+                result = await handler(received, _Context(self, origin, client_requests))
         except trio.Cancelled:
             self.cancelled.append(operation.name)
             self.withdrawn.set()
@@ -88,8 +86,8 @@ class InProcess:
 class _Context(Context):
     deadline = float("inf")
 
-    def __init__(self, dispatcher: InProcess, caller: str, client_requests: ClientRequests | None) -> None:
-        self.origin = Origin(caller, current_session.get())
+    def __init__(self, dispatcher: InProcess, origin: Origin, client_requests: ClientRequests | None) -> None:
+        self.origin = origin
         self._dispatcher = dispatcher
         self._client_requests = client_requests
 

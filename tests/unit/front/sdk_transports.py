@@ -17,10 +17,12 @@ from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 from starlette.types import ASGIApp, Message, Scope
 
+from proto.origin import Origin
 from services.front.protocol.messages import Envelope
 from services.front.protocol.sdk import Context
 from services.front.protocol.server import SurfaceServer
 from services.front.protocol.session import McpSession, Request
+from services.front.transport.access import ORIGIN, TOKEN_KEY
 from services.front.transport.endpoint import Endpoint
 from services.front.transport.fair_limits import FairLimits
 from services.front.transport.http_sessions import Peers, Sessions
@@ -58,7 +60,7 @@ def adapted(server: SurfaceServer, nursery: trio.Nursery) -> None:
         channel = Gathered()
         if ctx.request_id is None:
             return await call_next(ctx)
-        request = Request(Envelope("2.0", ctx.request_id, ctx.method), session, channel, nursery)
+        request = Request(Envelope("2.0", ctx.request_id, ctx.method), session, channel, nursery, Origin("client"))
         try:
             return await call_next(dataclasses.replace(ctx, request=request))
         finally:
@@ -126,6 +128,7 @@ async def ask(app: ASGIApp, method: str, headers: list[tuple[str, str]], body: b
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": "/mcp",
         "raw_path": b"/mcp", "query_string": b"", "root_path": "", "scheme": "http", "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 2), "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers],
+        ORIGIN: Origin("client", peer="127.0.0.1"), TOKEN_KEY: "",
     }  # fmt: skip
     found = Response(0, {}, b"")
     pending = [{"type": "http.request", "body": body, "more_body": False}]

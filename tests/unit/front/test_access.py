@@ -10,11 +10,9 @@ import trio
 import trio.testing
 from starlette.types import Message, Receive, Scope, Send
 
-from proto import grants
 from proto.grants import Grant, Token
 from proto.wire.front import Http
-from services.front.protocol.session import current_key
-from services.front.transport.access import Guard, Tokens
+from services.front.transport.access import ORIGIN, TOKEN_KEY, Guard, Tokens
 
 OWN = "the-kernels-own-token"
 SECRET = "linckia_secret"
@@ -37,7 +35,7 @@ class Asked:
         self.hold: trio.Event | None = None
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.served.append((grants.current.get(), current_key.get()))
+        self.served.append((scope[ORIGIN].grant, scope[TOKEN_KEY]))
         if self.hold is not None:
             await self.hold.wait()
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from proto import ops
 from proto.ops.documents.reading import DocumentsGet
+from proto.origin import Origin
 from services.front import scratchpad
 from services.front.excerpt import Excerpt, excerpt
 from services.front.operations.steps import ScratchpadRead
@@ -26,7 +27,7 @@ QUERY = SEARCH.parse({"query": "x"})
 @pytest.fixture
 def pad() -> Scratchpad:
     made = Scratchpads().open()
-    scratchpad.enter(made)
+    scratchpad.current.set(made)
     return made
 
 
@@ -113,7 +114,7 @@ async def test_kept_results_are_read_to_their_end_in_bounded_parts(pad: Scratchp
     op, read, offset = TABLE["scratchpad_read"], "", 0
     while True:
         params = ScratchpadRead(id=entry, offset=offset)
-        part = excerpt(op, params, msgspec.to_builtins(await _read(params, "client")), None)
+        part = excerpt(op, params, msgspec.to_builtins(await _read(params, Origin("client"))), None)
         assert isinstance(part, dict)
         read += part["text"]
         if not isinstance(part, Excerpt):
@@ -121,12 +122,12 @@ async def test_kept_results_are_read_to_their_end_in_bounded_parts(pad: Scratchp
         offset = part["more"]["go_on"]["offset"]
     assert msgspec.json.decode(read) == value
     params = ScratchpadRead(id=entry, offset=10, length=20)
-    part = msgspec.to_builtins(await _read(params, "client"))
+    part = msgspec.to_builtins(await _read(params, Origin("client")))
     assert (part["text"], part["next_offset"]) == (read[10:30], 30)
 
 
 def test_without_a_session_nothing_is_cut_unasked() -> None:
-    scratchpad.enter(None)
+    scratchpad.current.set(None)
     value = hits(5_000, 10)
     assert excerpt(SEARCH, QUERY, value, None) is value
     short = excerpt(SEARCH, QUERY, value, 100)
@@ -150,7 +151,7 @@ _entries = st.fixed_dictionaries(
 @given(entries=st.lists(_entries, min_size=1, max_size=60), tokens=st.sampled_from([100, 300, 1000, 2000]))
 def test_entries_keep_what_identifies_them_and_lose_empty_values_first(entries: list[Any], tokens: int) -> None:
     pad = Scratchpads().open()
-    scratchpad.enter(pad)
+    scratchpad.current.set(pad)
     value = {"version": "1", "services": entries}
     short = excerpt(SEARCH, QUERY, value, tokens)
     if not isinstance(short, Excerpt):

@@ -7,13 +7,13 @@ from typing import Any, Unpack
 import msgspec
 import pytest
 
-from proto import grants
 from proto.approvals import ApprovalSettings, Rules
 from proto.errors import Executed, InvalidParams, LinckiaError, OperationError, Overloaded, Unavailable
 from proto.grants import Grant
 from proto.operation import Operation, Params, operation_of
 from proto.ops.kernel import KernelNameCall
 from proto.ops.tasks import Task, TaskAdopt, TaskStart
+from proto.origin import Origin
 from proto.wire.dispatch import CallOptions
 from services.echo.operations import EchoParams
 from services.files.operations.changes import DeleteFiles
@@ -64,9 +64,12 @@ def long_calls(services: Services, *, waits: bool = True, require: tuple[str, ..
     return LongCalls(services, lambda name, arguments: None, rules, waits=waits, after_s=50)
 
 
-async def made(services: Services, params: Params[Any], wants: Wanted = Wanted.RESULT, **options: Any) -> object:
+async def made(
+    services: Services, params: Params[Any], wants: Wanted = Wanted.RESULT, grant: Grant | None = None, **options: Any
+) -> object:
+    origin = Origin("client", grant=grant)
     with wanting(wants, operation_of(params)):
-        return await long_calls(services, **options).call(operation_of(params), params)
+        return await long_calls(services, **options).call(operation_of(params), params, origin=origin)
 
 
 async def test_a_call_that_ends_in_time_does_not_become_a_task() -> None:
@@ -90,12 +93,8 @@ async def test_a_call_that_outlasts_its_client_is_adopted_for_the_owner_of_its_t
     services = Services(outlasts=True)
     services.answers[DeleteFiles] = BECAME_TASK
     grant = Grant("ci", surfaces=("core",), id="0123")
-    token = grants.current.set(grant)
-    try:
-        with pytest.raises(OperationError, match="still running"):
-            await made(services, LONG)
-    finally:
-        grants.current.reset(token)
+    with pytest.raises(OperationError, match="still running"):
+        await made(services, LONG, grant=grant)
     assert services.made[1:] == [
         KernelNameCall(call=NUMBER), TaskAdopt(operation="delete-files", call="name", grant=grant)
     ]  # fmt: skip

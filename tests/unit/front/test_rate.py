@@ -8,8 +8,15 @@ import trio.testing
 
 from proto.errors import Overloaded
 from proto.grants import Rate, parse_rate
-from services.front import rate
+from proto.operation import operation_of
+from proto.origin import Origin
+from proto.wire.channel import Channel
+from services.front import rate, scratchpad
+from services.front.dispatcher import LinkDispatcher
+from services.front.operations.steps import ScratchpadList
 from services.front.rate import MAX_CLIENTS, Limits
+from services.runtime.calls import Outgoing
+from tests.memory_link import memory_link
 
 
 @pytest.mark.parametrize(
@@ -40,7 +47,7 @@ def calls(limits: Limits, key: str, count: int, allowed: Rate) -> int:
     done = 0
     for _ in range(count):
         try:
-            limit.call("x")
+            limit.call("x", Origin("client"))
             done += 1
         except Overloaded:
             pass
@@ -62,10 +69,10 @@ async def test_a_client_that_waits_for_the_announced_time_is_admitted(autojump_c
     limit = limits.of("a", "ci", allowed)
     assert limit is not None
     with pytest.raises(Overloaded, match=r"a may make 7 calls a minute, 1 at once; try again in 8.6 s") as caught:
-        limit.call("x")
+        limit.call("x", Origin("client"))
     assert caught.value.failure.retry_after_ms is not None
     await trio.sleep(caught.value.failure.retry_after_ms / 1000)
-    limit.call("x")
+    limit.call("x", Origin("client"))
 
 
 async def test_the_flood_of_one_client_does_not_affect_others(autojump_clock: trio.testing.MockClock) -> None:
@@ -96,13 +103,18 @@ async def test_another_rate_is_in_force_at_once_and_memory_is_bounded(autojump_c
 
 
 async def test_a_limit_counts_the_calls_of_its_own_task_alone(autojump_clock: trio.testing.MockClock) -> None:
+    dispatcher = LinkDispatcher(Outgoing(Channel(memory_link()[0]), "front", 1), scratchpad.HANDLERS)
+
+    async def call() -> None:
+        await dispatcher.call(operation_of(ScratchpadList), ScratchpadList(), origin=Origin("client"))
+
     async def limited() -> None:
         rate.current.set(Limits().of("a", "", Rate(1, 1)))
-        rate.count("x")
+        await call()
         with pytest.raises(Overloaded):
-            rate.count("x")
+            await call()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(limited)
     for _ in range(10):
-        rate.count("x")
+        await call()

@@ -13,15 +13,16 @@ import msgspec
 import pytest
 
 from kernel.configure.config import Http
-from proto import grants
 from proto.grants import Grant
 from proto.operation import Access, Params, operation, operation_of
 from proto.ops import Table
+from proto.origin import Origin
 from services.front import scratchpad
 from services.front.gateway import Gateway
 from services.front.operations.steps import ScratchpadContent, ScratchpadList, ScratchpadListing, ScratchpadRead
 from services.front.protocol.fast_path import FastPath
 from services.front.scratchpad import Scratchpads
+from services.front.transport.access import ORIGIN
 from services.front.transport.request import name_of
 from services.runtime.handlers import Context, Environment, Handlers
 from tests.unit.front import httpwire
@@ -80,7 +81,7 @@ TABLE = Table(operation_of(each) for each in (Search, Read, Other, ScratchpadRea
 @asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     handlers = Handlers()
-    kernel: dict[str, Callable[[Any, str], Awaitable[Any]]] = {**scratchpad.HANDLERS}
+    kernel: dict[str, Callable[[Any, Origin], Awaitable[Any]]] = {**scratchpad.HANDLERS}
 
     @handlers.handle(Search)
     async def search(params: Search, ctx: Context) -> Results:
@@ -98,12 +99,12 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
     @handlers.handle(ScratchpadRead)
     async def scratchpad_read(params: ScratchpadRead, ctx: Context) -> ScratchpadContent:
-        found: ScratchpadContent = await kernel["scratchpad_read"](params, ctx.caller)
+        found: ScratchpadContent = await kernel["scratchpad_read"](params, ctx.origin)
         return found
 
     @handlers.handle(ScratchpadList)
     async def scratchpad_list(params: ScratchpadList, ctx: Context) -> ScratchpadListing:
-        listing: ScratchpadListing = await kernel["scratchpad_list"](params, ctx.caller)
+        listing: ScratchpadListing = await kernel["scratchpad_list"](params, ctx.origin)
         return listing
 
     yield handlers
@@ -283,15 +284,14 @@ def test_preview_of_a_text_is_its_beginning_and_its_headings() -> None:
 
 
 def test_clients_without_a_session_are_identified_by_token_or_else_by_address() -> None:
-    here, there = ({"type": "http", "client": (address, 1)} for address in ("127.0.0.1", "127.0.0.2"))
+    here, there = (
+        {"type": "http", "client": (address, 1), ORIGIN: Origin("client")} for address in ("127.0.0.1", "127.0.0.2")
+    )
     names = {name_of(here), name_of(there)}
     assert len(names) == 2
     for name in ("a", "b"):
-        before = grants.current.set(Grant(name))
-        try:
-            assert name_of(here) == name_of(there)
-            names.add(name_of(here))
-        finally:
-            grants.current.reset(before)
+        here, there = ({**each, ORIGIN: Origin("client", grant=Grant(name))} for each in (here, there))
+        assert name_of(here) == name_of(there)
+        names.add(name_of(here))
     assert len(names) == 4
     assert {len(name) for name in names} == {24}

@@ -16,7 +16,7 @@ import trio.testing
 from kernel.control.handoff import SessionStates
 from proto import mcp
 from proto.wire.frames import Event, pack_body
-from services.front.protocol.session import MAX_SUBSCRIPTIONS, SessionState, current_key, read_state
+from services.front.protocol.session import MAX_SUBSCRIPTIONS, SessionState, read_state
 from services.front.scratchpad import Scratchpads
 from services.front.transport import session_ids
 from services.front.transport.http_sessions import HttpSession, Peers, Sessions
@@ -29,15 +29,15 @@ STRING = {"name": "t_string", "arguments": {}}
 CLIENT = {"name": "test", "version": "1"}
 
 
-def given(**capabilities: Any) -> str:
-    return SessionIds(b"k" * 32).issue("all", "2025-11-25", capabilities, CLIENT)
+def given(token_key: str = "", **capabilities: Any) -> str:
+    return SessionIds(b"k" * 32).issue("all", "2025-11-25", capabilities, CLIENT, token_key)
 
 
 # ---- ids ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_session_id_contains_the_result_of_the_handshake() -> None:
-    claims = SessionIds(b"k" * 32).verify(given(sampling={}, roots={"listChanged": True}))
+    claims = SessionIds(b"k" * 32).verify(given(sampling={}, roots={"listChanged": True}), "")
     assert claims is not None
     assert (claims.surface, claims.version, claims.client) == ("all", "2025-11-25", CLIENT)
     assert claims.capabilities == {"sampling": {}, "roots": {"listChanged": True}}
@@ -46,34 +46,30 @@ def test_a_session_id_contains_the_result_of_the_handshake() -> None:
 
 def test_an_altered_session_id_is_invalid() -> None:
     ids, good = SessionIds(b"k" * 32), given()
-    assert ids.verify(good) is not None
-    assert SessionIds(b"l" * 32).verify(good) is None
+    assert ids.verify(good, "") is not None
+    assert SessionIds(b"l" * 32).verify(good, "") is None
     letters = string.ascii_letters + string.digits + "-_."
     for at, old in enumerate(good):
         for new in {letters[at % len(letters)], letters[(at * 7 + 3) % len(letters)], ""} - {old}:
-            assert ids.verify(good[:at] + new + good[at + 1 :]) is None, at
+            assert ids.verify(good[:at] + new + good[at + 1 :], "") is None, at
     for bad in ("", ".", "0" * 32, good + "=", good + ".", f"{good}\n", good.partition(".")[0], "é", "x" * 100_000):
-        assert ids.verify(bad) is None
+        assert ids.verify(bad, "") is None
 
 
 def test_a_session_id_is_valid_for_the_opening_token_only() -> None:
-    ids, anyones = SessionIds(b"k" * 32), given()
-    with contextlib.ExitStack() as stack:
-        stack.callback(current_key.reset, current_key.set("of ada"))
-        adas = given()
-        assert ids.verify(adas) is not None
-        assert ids.verify(anyones) is None
-        current_key.set("of bob")
-        assert ids.verify(adas) is None
-    assert ids.verify(adas) is None
-    assert ids.verify(anyones) is not None
+    ids, anyones, adas = SessionIds(b"k" * 32), given(), given("of ada")
+    assert ids.verify(adas, "of ada") is not None
+    assert ids.verify(anyones, "of ada") is None
+    assert ids.verify(adas, "of bob") is None
+    assert ids.verify(adas, "") is None
+    assert ids.verify(anyones, "") is not None
 
 
 def test_a_session_id_is_valid_for_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
     good = given()
     later = time.time() + session_ids.LIFETIME_S + 1
     monkeypatch.setattr(session_ids, "now", lambda: later)
-    assert SessionIds(b"k" * 32).verify(good) is None
+    assert SessionIds(b"k" * 32).verify(good, "") is None
 
 
 @pytest.mark.parametrize(
@@ -86,9 +82,9 @@ def test_a_session_id_is_valid_for_a_month(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_a_session_id_is_short_for_any_client_info(capabilities: dict[str, Any]) -> None:
     talkative = {"name": "💥" * 5000, "version": "é" * 5000, "title": "t" * 5000}
-    session_id = SessionIds(b"k" * 32).issue("transcripts", "2025-11-25", capabilities, talkative)
+    session_id = SessionIds(b"k" * 32).issue("transcripts", "2025-11-25", capabilities, talkative, "")
     assert len(session_id) <= session_ids.MAX_CHARACTERS
-    claims = SessionIds(b"k" * 32).verify(session_id)
+    claims = SessionIds(b"k" * 32).verify(session_id, "")
     assert claims is not None
     assert claims.capabilities.keys() == capabilities.keys() & {"roots", "sampling", "elicitation"}
 
@@ -125,7 +121,7 @@ async def sessions(**limits: Any) -> AsyncIterator[tuple[Sessions, Any]]:
 
 
 async def used(sessions: Sessions, server: Any, session_id: str) -> HttpSession:
-    session = await sessions.find(session_id, server)
+    session = await sessions.find(session_id, "", server)
     assert session is not None
     return session
 
@@ -141,7 +137,7 @@ async def test_the_longest_idle_session_is_dropped_and_recreated_on_use(autojump
             with session:
                 await used(made, server, other)
         assert len(made) == 3
-        assert await made.find(first, server) is session, "it was in use"
+        assert await made.find(first, "", server) is session, "it was in use"
         for other in others:
             await trio.sleep(1)
             await used(made, server, other)
@@ -157,7 +153,7 @@ async def test_sessions_with_scratchpads_are_kept_before_those_without(autojump_
         for _ in range(5):
             await trio.sleep(1)
             await used(made, server, given())
-        assert await made.find(session.id, server) is session
+        assert await made.find(session.id, "", server) is session
 
 
 async def test_unused_sessions_are_dropped(autojump_clock: trio.testing.MockClock) -> None:
@@ -168,7 +164,7 @@ async def test_unused_sessions_are_dropped(autojump_clock: trio.testing.MockCloc
             assert len(made) == 1
         await trio.sleep(21)
         assert len(made) == 0
-        assert await made.find(session.id, server) is not None
+        assert await made.find(session.id, "", server) is not None
 
 
 # ---- over HTTP ----------------------------------------------------------------------------------------------------

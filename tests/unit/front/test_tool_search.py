@@ -19,6 +19,7 @@ from proto.errors import Unavailable
 from proto.mounts import Mount, Offered
 from proto.operation import Operation, operation_of
 from proto.ops.embed import Array, EmbedResult, EmbedTexts, TextKind
+from proto.origin import Origin
 from services.embed.main import open_service as open_embed
 from services.front import tool_search
 from services.front.composite.run import Composites
@@ -221,7 +222,7 @@ class EmbedOnly:
         self.embed = embed
 
     async def call(self, operation: Operation[Any], params: Any, **options: Any) -> object:
-        assert (operation.name, options["caller"]) == ("embed_texts", "front")
+        assert (operation.name, options["origin"].caller) == ("embed_texts", "front")
         return msgspec.msgpack.decode(msgspec.msgpack.encode(await self.embed(params)))
 
 
@@ -234,7 +235,9 @@ async def test_describe_finds_mounted_tools_by_meaning_and_follows_their_changes
     composites = Composites(EmbedOnly(embed), steps, searches)
 
     async def first(words: str) -> str:
-        answer = msgspec.to_builtins(await composites.call(operation_of(Describe), Describe(words=words)))
+        answer = msgspec.to_builtins(
+            await composites.call(operation_of(Describe), Describe(words=words), origin=Origin("client"))
+        )
         return str(answer["ops"][0]["op"]) if answer["ops"] else ""
 
     async with trio.open_nursery() as nursery:

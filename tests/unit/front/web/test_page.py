@@ -13,6 +13,7 @@ import pytest
 
 from proto.errors import Forbidden, UnknownOperation
 from proto.ops.observation import KernelPageCall
+from proto.origin import Origin
 from proto.wire.front import SERVICE, Http
 from services.front.gateway import Gateway
 from services.front.transport.fair_limits import FairLimits
@@ -30,13 +31,13 @@ class Dispatcher:
     def __init__(self) -> None:
         self.called: list[tuple[str, Any, str]] = []
 
-    async def call(self, operation: Any, params: Any, *, caller: str = "client", **_: Any) -> object:
+    async def call(self, operation: Any, params: Any, *, origin: Origin, **_: Any) -> object:
         assert isinstance(params, KernelPageCall)
         if params.key != KEY:
             raise Forbidden("the key is not this kernel's")
         if params.operation.startswith("no_"):
             raise UnknownOperation(f"unknown operation {params.operation!r}")
-        self.called.append((params.operation, params.arguments, caller))
+        self.called.append((params.operation, params.arguments, origin.caller))
         return {"message": "done"}
 
 

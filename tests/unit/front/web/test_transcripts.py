@@ -44,9 +44,8 @@ class OverBench:
         operation: Operation[Any],
         params: Params[Any],
         *,
-        caller: str = "client",
+        origin: Origin,
         timeout_s: float | None = None,
-        trace: str | None = None,
         client_requests: ClientRequests | None = None,
         written: bool = False,
         outlasting: Outlasting | None = None,
@@ -54,9 +53,7 @@ class OverBench:
         if self.failing is not None:
             raise self.failing
         service = self._bench.running[operation.service].outgoing
-        body = await service.raw(
-            operation.name, pack_body(params), Origin("client"), limit_s=operation.deadline_ms / 1000
-        )
+        body = await service.raw(operation.name, pack_body(params), origin, limit_s=operation.deadline_ms / 1000)
         json = frames.written(body) if written else None
         return frames.read_body(body) if json is None else json
 
