@@ -38,8 +38,13 @@ class isolated:
         try:
             raise error
         except* Exception as defects:  # noqa: BLE001  # any defect is logged
-            _log.error("%s failed because of a defect", " ".join(self._words), exc_info=defects)
+            report(defects, *self._words)
         return True
+
+
+def report(defect: Exception, *words: str) -> None:
+    """Log a defect; the words name what failed."""
+    _log.error("%s failed because of a defect", " ".join(words), exc_info=defect)
 
 
 async def run_isolated(what: str, task: Callable[P, Awaitable[None]], *args: P.args, **kwargs: P.kwargs) -> None:

@@ -19,7 +19,7 @@ from kernel.configure import catalog, manifests
 from kernel.configure.catalog import ServiceEntry
 from kernel.configure.config import Config, load
 from kernel.configure.settings import ConfigError
-from kernel.router.instance import Limits
+from kernel.router.generation import Limits
 from kernel.router.router import Router
 from kernel.supervisor.supervisor import Supervisor
 from proto.mounts import TABLE, Mount, MountTable, ToolChoice, service_of

@@ -13,11 +13,12 @@ import msgspec
 import trio
 from msgspec import structs
 
-from kernel.router.generation import MAX_SEARCHED_BYTES, RoutedCall
+from kernel.chronicle.isolation import isolated
 from kernel.router.record import KERNEL, who
+from kernel.router.routed import MAX_SEARCHED_BYTES, RoutedCall
 from proto import errors
 from proto.approvals import Rules, tool_of
-from proto.errors import Executed, Forbidden, LinckiaError
+from proto.errors import Executed, Forbidden, Internal, LinckiaError
 from proto.mounts import MountRequest
 from proto.operation import CLIENT, operation_of
 from proto.ops.approvals import ApprovalWait, Decision
@@ -84,6 +85,26 @@ class Gate:
             why = f": {decision.reason}" if decision.reason else ""
             raise Forbidden(f"{call.op.name} was denied by {decision.by}{why}")
         call.deadline = now + call.limit_s
+
+    async def submit(self, call: RoutedCall, holding: trio.CancelScope, submit: Callable[[RoutedCall], None]) -> None:
+        """Submit a call once it is approved."""
+        text = f"{call.op.name} failed in the kernel; its log has the details"
+        failure: LinckiaError | None = Internal(text, executed=Executed.NO)
+        with holding, isolated(f"the approval of {call.op.name}"):
+            try:
+                await self.approved(call)
+                failure = None
+            except LinckiaError as error:
+                failure = error
+            if failure is None and not call.withdrawn:
+                call.holding = None
+                try:
+                    submit(call)
+                except LinckiaError as error:
+                    failure = error
+        if failure is not None and not call.withdrawn:
+            call.withdrawn, call.holding = True, None
+            call.done(call.op.failure(failure))
 
     async def _asked(self, call: RoutedCall) -> ApprovalWait:
         settings, params, digest, origin = self._rules.settings, bytes(call.params), "", call.origin

@@ -21,15 +21,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import trio
-from msgspec.structs import replace
 
-from kernel.chronicle.isolation import isolated
-from kernel.router.generation import Generation, RoutedCall
-from kernel.router.instance import Instance, Limits
+from kernel.chronicle.isolation import isolated, report
+from kernel.router.generation import Generation, Instance, Limits, Loads
 from kernel.router.leaving import NEXT_S, Leaving
-from kernel.router.loads import Loads
 from kernel.router.ports import Cause, ServiceState
 from kernel.router.quarantine import QUARANTINE_S, Quarantine
+from kernel.router.routed import RoutedCall
 from proto import errors
 from proto.errors import Executed, Failure, LinckiaError
 from proto.operation import Access
@@ -148,7 +146,7 @@ class Lane:
             self.failures[error.kind.value] += 1
             raise call.op.failure(error)
         self.calls += 1
-        if before := self._leaving.before(call):
+        if self._leaving.calls and (before := self._leaving.before(call)):
             self._start(partial(self._queue_after, before, call))
             return
         self._queue_now(call)
@@ -180,7 +178,7 @@ class Lane:
                 self._start_resting(name)
 
     def _refusal(self, call: RoutedCall) -> LinckiaError | None:
-        if left_s := self._quarantine.left_s(call):
+        if self._quarantine.kept and (left_s := self._quarantine.left_s(call)):
             return errors.Quarantined(
                 f"this {call.op.name} request was in flight when two generations of service {self.service} crashed; "
                 f"it is refused for another {left_s:.0f} s",
@@ -209,10 +207,10 @@ class Lane:
             self._post(call.generation, Cancel(call.frame_id, reason))
             self._leaving.add(call)
             return Executed.MAYBE
-        for waiting in (self._queue, self._suspects):
-            if call in waiting:
-                waiting.remove(call)
-        return _executed(call)
+        waiting = self._suspects if call in self._suspects else self._queue
+        if call in waiting:
+            waiting.remove(call)
+        return call.executed
 
     def up(self, generation: Generation) -> None:
         generation.takes_calls = True
@@ -283,7 +281,7 @@ class Lane:
             call.suspect = True
         if call.deaths > (REPLAYS_AFTER_CRASH if cause.accuses else REPLAYS_AFTER_KILL):
             return errors.Unavailable(
-                f"{text}, for the {call.deaths}th time; it was not sent again", executed=_executed(call)
+                f"{text}, for the {call.deaths}th time; it was not sent again", executed=call.executed
             )
         self.replays += 1
         return None
@@ -301,7 +299,7 @@ class Lane:
                 self._finish(call, body)
             case Fault(failure=failure):
                 self._release(generation, call)
-                self._finish(call, errors.from_failure(_of_all_times(call, failure)))
+                self._finish(call, errors.from_failure(call.of_all_times(failure)))
             case Unfinished(begun=begun, failure=failure):
                 # The service is ending by itself.
                 self.draining(generation)
@@ -316,7 +314,7 @@ class Lane:
     def _not_done(self, call: RoutedCall, *, begun: bool, failure: Failure) -> None:
         """Handle a call that an ending generation did not finish: send it again if it was not begun or is
         repeatable."""
-        failure = _of_all_times(call, failure)
+        failure = call.of_all_times(failure)
         call.deaths += begun
         if begun and not (call.is_repeatable() and call.deaths <= REPLAYS_AFTER_KILL):
             self._finish(call, errors.from_failure(failure))
@@ -331,7 +329,8 @@ class Lane:
 
     def _release(self, generation: Generation, call: RoutedCall) -> None:
         del generation.calls[call.frame_id]
-        self._leaving.ended(call)
+        if self._leaving.calls:
+            self._leaving.ended(call)
         self.in_flight -= 1
         call.frame_id = 0
         instance = self.instances[generation.service]
@@ -348,8 +347,10 @@ class Lane:
             outcome = call.op.failure(outcome)
         if not call.withdrawn:
             call.withdrawn = True
-            with isolated("the reply to", call.op.name):
+            try:
                 call.done(outcome)
+            except Exception as defect:  # noqa: BLE001  # a defect in one reply must not end the kernel
+                report(defect, "the reply to", call.op.name)
 
     def _pump(self) -> None:
         now = trio.current_time()
@@ -365,7 +366,7 @@ class Lane:
                 return
             if call.deadline <= now:
                 late = f"{call.op.name}: the deadline passed before service {self.service} took it"
-                self._finish(call, errors.Timeout(late, executed=_executed(call)))
+                self._finish(call, errors.Timeout(late, executed=call.executed))
                 continue
             instance.used = instance.used or call.for_client
             self._send(call, generation, now)
@@ -393,7 +394,7 @@ class Lane:
         first = next(iter(self.instances.values()))
         why = f" ({first.state}: {first.reason})" if first.reason else ""
         text = f"service {self.service} was not ready within {wait_s:g} s{why}"
-        self._finish(call, errors.Unavailable(text, executed=_executed(call)))
+        self._finish(call, errors.Unavailable(text, executed=call.executed))
 
     def _is_up(self) -> bool:
         return self._loads.accepting > 0
@@ -479,7 +480,7 @@ class Lane:
     def _unavailable(self, call: RoutedCall) -> errors.Unavailable | None:
         """Return why waiting would be in vain, or None if it would not."""
         if self._removed:
-            return errors.Unavailable(self._removed, executed=_executed(call))
+            return errors.Unavailable(self._removed, executed=call.executed)
         if not all(each.is_hopeless(call.deadline) for each in self.instances.values()):
             return None
         first = min(self.instances.values(), key=lambda each: math.inf if each.retry_at is None else each.retry_at)
@@ -488,7 +489,7 @@ class Lane:
         return errors.Unavailable(
             f"service {first.name} is {first.state}: {first.reason}{when}",
             retry_after_ms=None if wait is None else int(wait * 1000),
-            executed=_executed(call),
+            executed=call.executed,
         )
 
     def _fail_waiting(self) -> None:
@@ -497,15 +498,3 @@ class Lane:
                 if (error := self._unavailable(call)) is not None:
                     waiting.remove(call)
                     self._finish(call, error)
-
-
-def _of_all_times(call: RoutedCall, failure: Failure) -> Failure:
-    """Do not report a repeated write as not executed just because its last attempt did nothing."""
-    if call.deaths and call.op.access is not Access.READ and failure.executed is Executed.NO:
-        return replace(failure, executed=Executed.MAYBE)
-    return failure
-
-
-def _executed(call: RoutedCall) -> Executed:
-    """Return NO for a call that was never delivered, otherwise MAYBE."""
-    return Executed.MAYBE if call.deaths else Executed.NO

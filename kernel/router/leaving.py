@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import trio
 
-from kernel.router.generation import RoutedCall
 from kernel.router.record import who
+from kernel.router.routed import RoutedCall
 from proto.operation import Access
 
 OVER_S = 10.0
@@ -34,33 +34,33 @@ class Leaving:
     """The withdrawn calls of all services whose handlers have not ended."""
 
     def __init__(self) -> None:
-        self._calls: dict[RoutedCall, _Withdrawn] = {}
+        self.calls: dict[RoutedCall, _Withdrawn] = {}
 
     def __contains__(self, call: RoutedCall) -> bool:
-        return call in self._calls
+        return call in self.calls
 
     def add(self, call: RoutedCall) -> None:
         """Note that a call in flight was withdrawn."""
         if call.op.access is not Access.READ:
-            self._calls[call] = _Withdrawn()
+            self.calls[call] = _Withdrawn()
 
     def ended(self, call: RoutedCall) -> None:
         """Note that the handler of a call has ended, or its process."""
-        if self._calls and (withdrawn := self._calls.pop(call, None)) is not None:
+        if (withdrawn := self.calls.pop(call, None)) is not None:
             withdrawn.ended.set()
 
     def before(self, call: RoutedCall) -> Sequence[RoutedCall]:
         """Return the calls whose end this one waits for."""
-        if not self._calls or not call.for_client:
+        if not call.for_client:
             return ()
         name, since = who(call.origin), trio.current_time() - NEXT_S
         return [
-            each for each, withdrawn in self._calls.items()
+            each for each, withdrawn in self.calls.items()
             if withdrawn.at > since and each.for_client and who(each.origin) == name
         ]  # fmt: skip
 
     async def over(self, call: RoutedCall, *, within_s: float = OVER_S) -> None:
         """Wait until nothing of a withdrawn call happens any more, or `within_s` after its withdrawal."""
-        if (withdrawn := self._calls.get(call)) is not None:
+        if (withdrawn := self.calls.get(call)) is not None:
             with trio.move_on_at(withdrawn.at + within_s):
                 await withdrawn.ended.wait()

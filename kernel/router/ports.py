@@ -9,16 +9,19 @@ from __future__ import annotations
 import enum
 import signal
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from kernel.router.generation import Client, Generation
 from proto.operation import Operation, Params
 from proto.origin import Origin
 from proto.wire.channel import Channel
 from proto.wire.frames import AnyFrame
 from proto.wire.link import Link
+
+if TYPE_CHECKING:
+    from kernel.router.generation import Generation
+    from kernel.router.routed import Client
 
 ROUTINE = {"routine": True}
 """`extra` for routine log lines: they are written to the log file but not shown on a terminal."""

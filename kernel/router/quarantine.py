@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import trio
 
-from kernel.router.generation import RoutedCall
+from kernel.router.routed import RoutedCall
 from proto.wire import frames
 
 QUARANTINE_S = 600.0
@@ -33,22 +33,22 @@ class Quarantine:
     """The convictions of one service."""
 
     def __init__(self) -> None:
-        self._kept: collections.deque[_Conviction] = collections.deque()
+        self.kept: collections.deque[_Conviction] = collections.deque()
 
     def convict(self, call: RoutedCall) -> None:
         """Refuse equal requests from now on."""
         if len(call.params) <= MAX_BYTES:
             until = trio.current_time() + QUARANTINE_S
-            self._kept.append(_Conviction(call.op.name, len(call.params), _digest(call), until))
-        if len(self._kept) > ENTRIES:
-            self._kept.popleft()
+            self.kept.append(_Conviction(call.op.name, len(call.params), _digest(call), until))
+        if len(self.kept) > ENTRIES:
+            self.kept.popleft()
 
     def left_s(self, call: RoutedCall) -> float:
         """Return for how long equal requests are still refused; 0 if they are not."""
         now = trio.current_time()
-        while self._kept and self._kept[0].until <= now:
-            self._kept.popleft()
-        alike = [each for each in self._kept if (each.operation, each.size) == (call.op.name, len(call.params))]
+        while self.kept and self.kept[0].until <= now:
+            self.kept.popleft()
+        alike = [each for each in self.kept if (each.operation, each.size) == (call.op.name, len(call.params))]
         digest = _digest(call) if alike else b""
         return next((each.until - now for each in alike if each.digest == digest), 0.0)
 

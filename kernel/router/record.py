@@ -1,4 +1,10 @@
-"""Decides which calls are recorded in the audit log: changes, attempted changes, refusals and, if set, reads.
+"""Records the outcome of each call: for the operator, and in the audit log if it concerns it.
+
+For the operator: the latest, the slow and the failed calls, and figures about each operation. Every call of a client or
+service passes through the router, so a trace's calls are found here as a tree of spans. Everything is in memory and
+bounded; it ends with the kernel.
+
+In the audit log: changes, attempted changes, refusals and, if set, reads.
 
 For clients and the operator, every change is recorded, including steps of composite tools, and every forbidden call.
 Calls that a service makes in its own name are recorded only if they are refused, or change something that clients may
@@ -10,16 +16,28 @@ operations, and every request to a mounted server.
 
 from __future__ import annotations
 
+import bisect
+import collections
 import datetime
+import itertools
+import math
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import trio
+from msgspec import structs
 
 from kernel.chronicle.audit import AuditEntry, now
-from kernel.router.generation import RoutedCall
-from proto.errors import Executed, Kind, LinckiaError
+from kernel.router.routed import RoutedCall
+from proto import keys
+from proto.errors import Executed, InvalidParams, Kind, LinckiaError
 from proto.grants import HTTP, STDIO
-from proto.operation import CLIENT, OPERATOR, Access, Operation
+from proto.operation import CLIENT, OPERATOR, Access, Operation, Role
+from proto.ops.kernel import BUCKETS_S, OperationFigures
+from proto.ops.observation import CallRecord, KernelCalls
 from proto.origin import Origin
 from proto.wire import frames
 
@@ -96,3 +114,157 @@ def who(origin: Origin) -> str:
     if origin.peer == STDIO:
         return STDIO
     return HTTP if origin.peer else CLIENT
+
+
+def take_key(call: RoutedCall, key: str) -> None:
+    """Give the call its idempotency key, which counts for its caller only. Raises InvalidParams."""
+    if call.op.access is Access.READ:
+        return
+    if call.op.service == KERNEL:
+        raise InvalidParams(f"{call.op.name} takes no idempotency key: the kernel keeps no answers")
+    origin = call.origin
+    if origin.caller == CLIENT and origin.grant is not None and origin.mandate is None:
+        # Its name may have been that of another token, whose answers it must not get.
+        caller = f"client {origin.grant.identity()}"
+    else:
+        caller = who(origin) if origin.caller in (CLIENT, OPERATOR) else f"service {origin.caller}"
+    scoped = keys.scoped(caller if origin.mandate is None else f"{caller}, later", key)
+    call.origin = structs.replace(origin, key=scoped)
+
+
+RECENT, RARE = 5_000, 1_000
+"""How many recent calls are kept, and how many slow and how many failed ones: 500 bytes each."""
+
+SLOW_S = 0.5
+"""A call of a client that takes longer is kept as slow: people notice such a wait."""
+
+WINDOW_S, WINDOW_CALLS = 60.0, 512
+"""Quantiles cover the calls of the last minute, at most this many."""
+
+
+@dataclass
+class ServiceCalls:
+    """Calls of one service since the kernel started."""
+
+    ended: int = 0
+    failed: int = 0
+    _latest: collections.deque[tuple[float, float]] = field(
+        default_factory=lambda: collections.deque(maxlen=WINDOW_CALLS)
+    )
+
+    def add(self, now: float, duration_s: float, *, failed: bool) -> None:
+        self.ended += 1
+        self.failed += failed
+        self._latest.append((now, duration_s))
+
+    def quantiles_ms(self, now: float) -> tuple[float | None, float | None]:
+        """Return the median and the 99th percentile of the last minute, in ms; None if there were no calls."""
+        found = sorted(duration for at, duration in self._latest if at >= now - WINDOW_S)
+        if not found:
+            return None, None
+        return found[(len(found) - 1) // 2] * 1000, found[math.ceil(0.99 * len(found)) - 1] * 1000
+
+
+class CallLog:
+    """Records calls; only the router writes to it."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.services: collections.defaultdict[str, ServiceCalls] = collections.defaultdict(ServiceCalls)
+        self.operations: dict[str, OperationFigures] = {}
+        self._recent: collections.deque[CallRecord] = collections.deque(maxlen=RECENT)
+        self._slow: collections.deque[CallRecord] = collections.deque(maxlen=RARE)
+        self._failed: collections.deque[CallRecord] = collections.deque(maxlen=RARE)
+        self.run = os.urandom(4).hex()
+        """Names this run of the kernel; its spans begin with it."""
+        self._spans = 0
+
+    def new_span(self) -> str:
+        """Return an unused span id."""
+        self._spans += 1
+        return f"{self.run}{self._spans & 0xFFFFFFFF:08x}"
+
+    def note(self, call: RoutedCall, outcome: object) -> None:
+        """Record the outcome of a call, which is a LinckiaError if it failed."""
+        op = call.op
+        if op.service == KERNEL and (op.role is Role.INTERNAL or op.access is Access.READ):
+            # Fronts wait in such calls for changes, and operators watch the system with them.
+            return
+        now = trio.current_time()
+        began = call.deadline - call.limit_s
+        duration_s = max(0.0, now - began)
+        queued_s = None if call.sent_at is None else max(0.0, call.sent_at - began)
+        failure = outcome.failure if isinstance(outcome, LinckiaError) else None
+        self.services[op.service].add(now, duration_s, failed=failure is not None)
+        self._count(call, duration_s, queued_s, failed=failure is not None)
+        self.last += 1
+        entry = CallRecord(
+            number=self.last,
+            at=time.time() - duration_s,
+            trace=frames.trace_id(call.origin.trace),
+            span=call.span,
+            parent=call.parent_span,
+            operation=op.name,
+            service=op.service,
+            process="" if call.generation is None else call.generation.service,
+            generation=0 if call.generation is None else call.generation.number,
+            who=who(call.origin),
+            target=call.target,
+            queued_ms=None if queued_s is None else queued_s * 1000,
+            duration_ms=duration_s * 1000,
+            outcome="ok" if failure is None else failure.kind.value,
+            message="" if failure is None else failure.message[:MESSAGE_CHARS],
+            deaths=call.deaths,
+        )
+        self._recent.append(entry)
+        if failure is not None:
+            self._failed.append(entry)
+        if duration_s >= SLOW_S and call.for_client:
+            self._slow.append(entry)
+
+    def _count(self, call: RoutedCall, duration_s: float, queued_s: float | None, *, failed: bool) -> None:
+        figures = self.operations.get(call.op.name)
+        if figures is None:
+            none = [0] * (len(BUCKETS_S) + 1)
+            figures = OperationFigures(
+                service=call.op.service, failures=0, seconds=0, buckets=none, queued_seconds=0,
+                queued_buckets=none.copy(),
+            )  # fmt: skip
+            self.operations[call.op.name] = figures
+        figures.buckets[bisect.bisect_left(BUCKETS_S, duration_s)] += 1
+        figures.seconds += duration_s
+        figures.failures += failed
+        if queued_s is not None:
+            figures.queued_buckets[bisect.bisect_left(BUCKETS_S, queued_s)] += 1
+            figures.queued_seconds += queued_s
+
+    def find(self, asked: KernelCalls) -> list[CallRecord]:
+        """Return the calls asked for, latest first; those of a trace in the order in which they began."""
+        if asked.trace is not None:
+            found = {each.number: each for each in self._all() if each.trace == asked.trace}
+            return sorted(found.values(), key=lambda each: each.at)[: asked.limit]
+        calls = {"recent": self._recent, "slow": self._slow, "failed": self._failed}[asked.kind]
+        chosen: list[CallRecord] = []
+        for each in reversed(calls):
+            if each.number <= asked.after or len(chosen) == asked.limit:
+                break
+            if (
+                asked.operation in ("", each.operation)
+                and asked.service in ("", each.service)
+                and asked.who in ("", each.who)
+            ):
+                chosen.append(each)
+        return chosen
+
+    def since(self, after: int, limit: int) -> tuple[list[CallRecord], int]:
+        """Return calls recorded after this one, oldest first, and how many more are no longer kept."""
+        if not self._recent or self.last <= after:
+            return [], 0
+        first = self._recent[0].number
+        skipped = max(0, after + 1 - first)
+        return list(itertools.islice(self._recent, skipped, skipped + limit)), max(0, first - after - 1)
+
+    def _all(self) -> Iterator[CallRecord]:
+        yield from self._recent
+        yield from self._slow
+        yield from self._failed

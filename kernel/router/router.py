@@ -16,26 +16,23 @@ from msgspec import structs
 
 from kernel.chronicle.isolation import isolated, run_isolated
 from kernel.router.approvals import Gate
-from kernel.router.calls import CallLog
-from kernel.router.generation import (
+from kernel.router.generation import FrontClient, Generation, Limits
+from kernel.router.lane import Lane
+from kernel.router.leaving import Leaving
+from kernel.router.ports import Cause, LocalHandler, ServiceState
+from kernel.router.record import KERNEL, AuditLog, CallLog, record, take_key
+from kernel.router.routed import (
     MAX_DECODED_BYTES,
     MAX_QUESTION_BYTES,
     Client,
-    FrontClient,
-    Generation,
     RoutedCall,
     Undecoded,
     Waiting,
     answering,
     served,
 )
-from kernel.router.instance import Limits
-from kernel.router.lane import Lane
-from kernel.router.leaving import Leaving
-from kernel.router.ports import Cause, LocalHandler, ServiceState
-from kernel.router.record import KERNEL, AuditLog, record, who
 from kernel.router.take_over import TakenOver
-from proto import errors, keys, mcp
+from proto import errors, mcp
 from proto.approvals import Rules
 from proto.errors import Cancelled, Executed, Forbidden, Internal, LinckiaError
 from proto.grants import Grant
@@ -168,7 +165,8 @@ class Router:
 
         async def work() -> object:
             self._admit(call, origin.grant)
-            _take_key(call, origin.key)
+            if origin.key:
+                take_key(call, origin.key)
             if operation.service == KERNEL:
                 return await self._answer_own(call, params)
             call.params = frames.pack_body(params)
@@ -333,7 +331,7 @@ class Router:
     def _from_service(self, generation: Generation, frame: Call) -> None:
         if frame.id in generation.made or frame.id in generation.asks:
             raise ProtocolViolation(f"call number {frame.id} is already used by an unanswered call")
-        operation = self.table.get(frame.op)
+        operation = self.table.by_name.get(frame.op)
         call = None if operation is None else self._routed(generation, frame, operation)
         try:
             generation.admit(frame)
@@ -401,7 +399,8 @@ class Router:
             raise Forbidden(f"{generation.service} may not call as {frame.origin.caller}")
         # What a service calls to serve a client is its own business, within the grant that comes with the call.
         self._admit(call, call.origin.grant if generation.client is not None else None)
-        _take_key(call, frame.origin.key)
+        if frame.origin.key:
+            take_key(call, frame.origin.key)
         if call.op.service == KERNEL:
             own = partial(self._answer_own_for_service, call, generation.serving(frame.parent))
             self._answer_itself(generation, frame, partial(self._recorded, call, own))
@@ -413,32 +412,12 @@ class Router:
         try:
             if self._gate is not None and self._gate.holds(call):
                 call.holding = trio.CancelScope()
-                self._start(partial(self._submit_approved, self._gate, call, call.holding))
+                self._start(partial(self._gate.submit, call, call.holding, lane.submit))
             else:
                 lane.submit(call)
         except LinckiaError:
             del generation.made[frame.id]
             raise
-
-    async def _submit_approved(self, gate: Gate, call: RoutedCall, holding: trio.CancelScope) -> None:
-        """Submit a call once it is approved."""
-        text = f"{call.op.name} failed in the kernel; its log has the details"
-        failure: LinckiaError | None = Internal(text, executed=Executed.NO)
-        with holding, isolated(f"the approval of {call.op.name}"):
-            try:
-                await gate.approved(call)
-                failure = None
-            except LinckiaError as error:
-                failure = error
-            if failure is None and not call.withdrawn:
-                call.holding = None
-                try:
-                    self._lane_of(call.op).submit(call)
-                except LinckiaError as error:
-                    failure = error
-        if failure is not None and not call.withdrawn:
-            call.withdrawn, call.holding = True, None
-            call.done(call.op.failure(failure))
 
     def _admit(self, call: RoutedCall, grant: Grant | None) -> None:
         """Raise Forbidden if the caller, or a client with this grant, may not make the call."""
@@ -501,19 +480,3 @@ class Router:
         if self._nursery is None:
             raise errors.Unavailable("the kernel is ending")
         self._nursery.start_soon(run_isolated, "a task of the router", task)
-
-
-def _take_key(call: RoutedCall, key: str) -> None:
-    """Give the call its idempotency key, which counts for its caller only. Raises InvalidParams."""
-    if not key or call.op.access is Access.READ:
-        return
-    if call.op.service == KERNEL:
-        raise errors.InvalidParams(f"{call.op.name} takes no idempotency key: the kernel keeps no answers")
-    origin = call.origin
-    if origin.caller == CLIENT and origin.grant is not None and origin.mandate is None:
-        # Its name may have been that of another token, whose answers it must not get.
-        caller = f"client {origin.grant.identity()}"
-    else:
-        caller = who(origin) if origin.caller in (CLIENT, OPERATOR) else f"service {origin.caller}"
-    scoped = keys.scoped(caller if origin.mandate is None else f"{caller}, later", key)
-    call.origin = structs.replace(origin, key=scoped)

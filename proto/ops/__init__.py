@@ -24,41 +24,41 @@ class Table(Mapping[str, Operation[object]]):
 
     def __init__(self, operations: Iterable[Operation[object]], endpoints: Iterable[type[Endpoint]] = ()) -> None:
         self.endpoints = tuple(endpoints)
-        self._by_name: dict[str, Operation[object]] = {}
+        self.by_name: dict[str, Operation[object]] = {}
         for op in operations:
-            other = self._by_name.setdefault(op.name, op)
+            other = self.by_name.setdefault(op.name, op)
             if other is not op:
                 raise ValueError(f"operation {op.name!r} is declared twice: {other.params!r} and {op.params!r}")
-        self._by_former = {name: op for op in self._by_name.values() for name in op.former}
-        if taken := self._by_former.keys() & self._by_name.keys():
+        self._by_former = {name: op for op in self.by_name.values() for name in op.former}
+        if taken := self._by_former.keys() & self.by_name.keys():
             raise ValueError(f"a former name belongs to another operation: {', '.join(sorted(taken))}")
 
     def __getitem__(self, name: str) -> Operation[object]:
-        return self._by_name[name]
+        return self.by_name[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._by_name)
+        return iter(self.by_name)
 
     def __len__(self) -> int:
-        return len(self._by_name)
+        return len(self.by_name)
 
     def find(self, name: str) -> Operation[object]:
         """Return the operation with this current or former name.
 
         Raises UnknownOperation, which suggests similar names.
         """
-        if (op := self._by_name.get(name) or self._by_former.get(name)) is None:
-            raise UnknownOperation(f"unknown operation {name!r}{did_you_mean(name, self._by_name)}", field="name")
+        if (op := self.by_name.get(name) or self._by_former.get(name)) is None:
+            raise UnknownOperation(f"unknown operation {name!r}{did_you_mean(name, self.by_name)}", field="name")
         return op
 
     @cached_property
     def surfaces(self) -> tuple[str, ...]:
         """Names of all tool surfaces: Linckia's own, and those of mounted servers."""
-        named = (surface for op in self._by_name.values() for surface in op.surfaces)
+        named = (surface for op in self.by_name.values() for surface in op.surfaces)
         return tuple(dict.fromkeys((*SURFACES, *named)))
 
     def of_service(self, service: str) -> tuple[Operation[object], ...]:
-        return tuple(op for op in self._by_name.values() if op.service == service)
+        return tuple(op for op in self.by_name.values() if op.service == service)
 
 
 def load(extra: Iterable[str] = ()) -> Table:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernel.router.generation import RoutedCall
-from kernel.router.router import _take_key
+from kernel.router.record import take_key
+from kernel.router.routed import RoutedCall
 from proto.errors import Forbidden
 from proto.grants import Grant
 from proto.operation import Params, operation_of
@@ -69,7 +69,7 @@ def test_an_idempotency_key_counts_for_one_token_with_one_set_of_limits() -> Non
             op=operation_of(Put), params=b"", origin=Origin("client", grant=grant), deadline=0, limit_s=1,
             done=lambda outcome: None, span="0", parent_span="",
         )  # fmt: skip
-        _take_key(call, "k")
+        take_key(call, "k")
         seen.append(call.origin.key)
     assert len(set(seen[:5])) == 5
     assert seen[5] == seen[0]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from kernel.router.generation import Generation
-from kernel.router.instance import Instance
-from kernel.router.loads import Loads
+from kernel.router.generation import Generation, Instance, Loads
 from tests.bench._kernel_costs import router_cost_us
 from tests.bench.simulate import Scenario, simulate
 from tests.unit.router.ops import Say

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kernel.router.instance import Limits
+from kernel.router.generation import Limits
 from kernel.router.ports import ServiceState
 from proto.errors import Executed, LinckiaError, MaybeExecuted, Unavailable
 from proto.operation import Params
