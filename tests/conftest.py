@@ -61,6 +61,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(
         "timeout_grace", "seconds until a process whose test does not end at its limit is killed", default="90"
     )
+    parser.addini(
+        "timeout_again", "seconds until a test that was cancelled at its limit gets an exception", default="15"
+    )
     parser.addoption("--all", action="store_true", help=whole)
     parser.addoption("--seed", type=int, help="of the samples, as the report of another run says it")
 

@@ -28,9 +28,6 @@ import trio
 
 from tests import guard
 
-AGAIN_S = 15.0
-"""After this time, a test that was cancelled gets an exception as well."""
-
 WHOLE_SWEEPS = 10
 """With `--all`, limits are longer by this factor."""
 
@@ -40,6 +37,7 @@ class Limits:
 
     def __init__(self, config: pytest.Config) -> None:
         self._grace_s = float(config.getini("timeout_grace"))
+        self._again_s = float(config.getini("timeout_again"))
         self._factor = WHOLE_SWEEPS if config.option.all else 1
         # What a nested run of pytest starts belongs to the outer one too.
         self._outer = os.environ.get(guard.RUN, "")
@@ -110,7 +108,7 @@ class Limits:
         item.cancel_timeout = cancel  # type: ignore[attr-defined]  # where pytest-timeout looks for it
         self._tell(limit_s + self._grace_s)
         signal.signal(signal.SIGALRM, strike)
-        signal.setitimer(signal.ITIMER_REAL, limit_s, AGAIN_S)
+        signal.setitimer(signal.ITIMER_REAL, limit_s, self._again_s)
         return True
 
     @pytest.hookimpl(wrapper=True, trylast=True)

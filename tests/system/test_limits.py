@@ -16,6 +16,7 @@ HEAD = """
 import signal
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ async def test_hangs(tmp_path):
     with subprocess.Popen(PROGRAM) as process:
         while True:
             process.poll()
+            time.sleep(0.01)
 """,
     "a fixture": """
 @pytest.fixture(scope="module")
@@ -85,7 +87,8 @@ def run(tmp_path: Path, test: str, *options: str) -> subprocess.CompletedProcess
     file = tmp_path / "test_inner.py"
     file.write_text(HEAD + test + BESIDE)
     plugins = ("-p", "tests.conftest", "-p", "no:cacheprovider", "-c", "pyproject.toml", "--rootdir", str(tmp_path))
-    command = [sys.executable, "-m", "pytest", *plugins, "--timeout", "4", *options, str(file)]
+    limits = ("--timeout", "4", "-o", "timeout_again=2")
+    command = [sys.executable, "-m", "pytest", *plugins, *limits, *options, str(file)]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120)
 
 

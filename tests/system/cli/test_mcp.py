@@ -21,6 +21,7 @@ from tests.system.cli.clients import (
     LINCKIA,
     TIMEOUT_S,
     StdioClient,
+    command,
     data_directory,
     environment,
     kernel_pid,
@@ -44,7 +45,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
 
 
 def mcp(kernel: RunningKernel, *argv: str) -> subprocess.CompletedProcess[str]:
-    return linckia(kernel.data_dir, "mcp", *argv)
+    return command(kernel.data_dir, "mcp", *argv)
 
 
 def states(kernel: RunningKernel) -> dict[str, tuple[str, int | None]]:
@@ -62,7 +63,7 @@ def test_a_server_without_signs_of_life_is_shown_as_silent_until_it_resumes(
         reading = threads.submit(call, kernel, "stuck", "read", path=str(fifo))
         try:
             wait_until(lambda: "stuck is silent for " in mcp(kernel, "list").stdout)
-            assert " s, 1 call in flight" in linckia(kernel.data_dir, "status").stdout
+            assert " s, 1 call in flight" in command(kernel.data_dir, "status").stdout
             assert kernel.service("mcp_stuck")["info"]["activity"].startswith("silent for ")
         finally:
             fifo.write_text("words")
@@ -79,7 +80,7 @@ def test_a_server_is_served_as_soon_as_it_is_added_until_it_is_removed(kernel: R
     assert "served now" in added.stdout
     assert states(kernel)["own-one"] == ("ready", 7)
     # No client has come, for whom the front would have learned what servers offer.
-    assert "hello" in linckia(kernel.data_dir, "call", "own-one_echo", '{"text": "hello"}').stdout
+    assert "hello" in command(kernel.data_dir, "call", "own-one_echo", '{"text": "hello"}').stdout
     assert "The definitions of own-one have not changed" in mcp(kernel, "diff", "own-one").stdout
     assert mcp(kernel, "approve", "own-one").returncode == 0
     generation = kernel.service("mcp_own_one")["generation"]
@@ -87,13 +88,14 @@ def test_a_server_is_served_as_soon_as_it_is_added_until_it_is_removed(kernel: R
     assert kernel.service("mcp_own_one")["generation"] == generation + 1
     assert mcp(kernel, "disable", "own-one").returncode == 0
     assert states(kernel)["own-one"][0] == "disabled"
-    assert "mcp_own_one" not in kernel.services()
+    # Its process ends in order, which nobody waits for.
+    wait_until(lambda: "mcp_own_one" not in kernel.services())
     assert mcp(kernel, "enable", "own-one").returncode == 0
     # It is remembered, although the server has not started again.
     assert states(kernel)["own-one"][1] == 7
     assert mcp(kernel, "remove", "own-one").returncode == 0
     assert "own-one" not in states(kernel)
-    assert "mcp_own_one" not in kernel.services()
+    wait_until(lambda: "mcp_own_one" not in kernel.services())
 
 
 def test_a_server_that_cannot_start_shows_its_last_words_and_keeps_its_settings(kernel: RunningKernel) -> None:
@@ -120,7 +122,7 @@ def test_a_server_with_the_name_of_a_removed_one_has_a_clean_record(kernel: Runn
     assert mcp(kernel, "remove", "again").returncode == 0
     assert mcp(kernel, "add", "again", "--no-test", *SMALL).returncode == 0
     assert "old words" not in mcp(kernel, "list").stdout
-    assert "old words" not in linckia(kernel.data_dir, "status").stdout
+    assert "old words" not in command(kernel.data_dir, "status").stdout
     assert "old words" not in mcp(kernel, "logs", "again").stdout
     assert (kernel.service("mcp_again")["deaths"], kernel.service("mcp_again")["last_death"]) == ({}, "")
     assert mcp(kernel, "test", "again").returncode == 0
