@@ -21,6 +21,7 @@ from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.bench.flood import flood
+from tests.system.answers import message_of
 from tests.system.cli.clients import data_directory
 from tests.system.running import HTTP, RunningKernel, running, wait_until
 from tests.system.tokens import Answer, HttpClient
@@ -152,7 +153,7 @@ def test_fronts_that_are_restarted_in_order_cut_no_request(one_front: RunningKer
             while not done.is_set():
                 call["params"] = {"name": "mcp.echo", "arguments": {"message": str(calls[number])}}
                 answer = http.post(url, json=call, headers=headers)
-                assert answer.json()["result"]["structuredContent"] == {"message": str(calls[number])}
+                assert message_of(answer.text)["result"]["structuredContent"] == {"message": str(calls[number])}
                 calls[number] += 1
                 time.sleep(pause_s)
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from proto.keys import META
+from tests.system.answers import message_of
 from tests.system.cli.clients import StdioClient, data_directory, stdio_client
 from tests.system.running import HTTP, REPOSITORY, RunningKernel, running
 
@@ -95,9 +96,8 @@ def test_a_key_in_a_header(kernel: RunningKernel, file: Path) -> None:
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
         connection = http.client.HTTPConnection(urlsplit(kernel.status()["http_url"]).netloc, timeout=30)
         connection.request("POST", "/mcp", body, headers)
-        text = connection.getresponse().read().decode()
+        found: dict[str, Any] = message_of(connection.getresponse().read().decode())
         connection.close()
-        found: dict[str, Any] = json.loads(text if text.startswith("{") else text.partition("data:")[2])
         return found
 
     first = call("header")

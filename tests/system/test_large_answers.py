@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.system.answers import message_of
 from tests.system.mounting import mounted, small
 from tests.system.running import HTTP, RunningKernel, polls, wait_until
 
@@ -42,7 +43,7 @@ class Client:
         answer = self._connection.getresponse()
         if (session := answer.headers["mcp-session-id"]) is not None:
             self._headers["mcp-session-id"] = session
-        return json.loads(answer.read())
+        return message_of(answer.read().decode())
 
     def __enter__(self) -> Client:
         return self

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx2
 
+from tests.system.answers import message_of
 from tests.system.cli.clients import StdioClient, linckia, stdio_client
 from tests.system.mounting import mounted, write
 from tests.system.running import HTTP, REPOSITORY, RunningKernel, wait_until
@@ -57,7 +58,7 @@ def test_a_result_that_mcp_does_not_allow_fails_its_call_over_http_and_no_other(
                 http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, headers=headers)
                 call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": tool, "arguments": {}}}
                 answer = http.post(url, json=call, headers=headers)
-                return answer.status_code, answer.json()
+                return answer.status_code, message_of(answer.text)
 
         for _ in range(2):
             status, answer = called("evil", "bad")

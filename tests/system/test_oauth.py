@@ -20,6 +20,7 @@ from pydantic import AnyUrl
 
 from kernel.chronicle.audit import AuditEntry, entries, files_of
 from tests.issuer import AUDIENCE, Issuer
+from tests.system.answers import message_of
 from tests.system.cli.clients import command, data_directory
 from tests.system.running import HTTP, RunningKernel, running, wait_until
 
@@ -94,7 +95,7 @@ def ask(kernel: RunningKernel, token: str | None, at: str = "/mcp/yaml", **argum
 
 
 def is_done(answer: httpx2.Response) -> bool:
-    return answer.status_code == 200 and answer.json().get("result", {}).get("isError") is False
+    return answer.status_code == 200 and message_of(answer.text).get("result", {}).get("isError") is False
 
 
 @pytest.fixture

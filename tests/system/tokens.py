@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.system.answers import message_of
 from tests.system.cli.clients import command
 from tests.system.running import RunningKernel
 from tests.unit.front.wire import META, MODERN
@@ -36,7 +37,7 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        return json.loads(self.text)
+        return message_of(self.text)
 
 
 class HttpClient:
