@@ -94,7 +94,7 @@ async def test_hung_service_is_replaced_and_its_calls_are_answered(kernel: Runni
     hangs = kernel.service("yaml")["deaths"].get("hang", 0)
     async with connection(kernel.data_dir) as line:
         kernel.kill("yaml", signal.SIGSTOP)
-        with trio.fail_after(15):
+        with trio.fail_after(60):
             answer = await line.call(name, params)
         assert WORKLOADS["yaml"].is_right(0, answer.result)
     assert kernel.service("yaml")["deaths"]["hang"] == hangs + 1
@@ -113,8 +113,8 @@ async def test_a_write_in_flight_at_a_death_is_reported_as_maybe_executed(kernel
     async with trio.open_nursery() as nursery, connection(kernel.data_dir) as control:
         pid = kernel.kill("yaml", signal.SIGSTOP)
         nursery.start_soon(append)
-        with trio.fail_after(5):
-            while not await _in_flight(control, "yaml"):  # noqa: ASYNC110  another process's state has no event here
+        with trio.fail_after(30):
+            while not outcome and not await _in_flight(control, "yaml"):  # noqa: ASYNC110  another process's state has no event here
                 await trio.sleep(0.01)
         # One that stands still is killed by the kernel as well, some time.
         with contextlib.suppress(ProcessLookupError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -60,7 +61,9 @@ def test_a_call_that_lost_its_front_has_no_effect_afterwards(kernel: RunningKern
     kernel.kill("front")
     answer = client.receive(1)[3]
     assert "may have been done" in json.dumps(answer)
-    os.kill(stopped, signal.SIGCONT)
+    # The kernel replaces a service that stands still, on a busy machine before this.
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(stopped, signal.SIGCONT)
     assert not client.request(4, "tools/call", **adding(3))["result"]["isError"]
     assert "edition 3" in edition_of(client, 5)
     # The next generation recovers what its predecessor left.
