@@ -199,15 +199,14 @@ class SessionFollower:
         self._settled.clear()
         self._wake.set()
 
-    def watched(self) -> None:
+    async def watched(self) -> None:
         """Scan folders only when a change is reported."""
         self._is_unwatched = False
 
     def unwatched(self, reason: str) -> None:
         """Scan folders once per interval."""
-        if not self._is_unwatched:
-            self._is_unwatched = True
-            self._wake.set()
+        self._is_unwatched = True
+        self._wake.set()
 
     def _is_wanted(self, one: _Watched) -> bool:
         return one not in self._settled or self._is_unwatched

@@ -64,7 +64,7 @@ class Files:
         await self._log.add(found, {FILES: str(sequence)})
         self._is_new = False
 
-    def watched(self) -> None:
+    async def watched(self) -> None:
         """Show that all changes are stored."""
         self._env.info(files="")
 

@@ -53,7 +53,7 @@ class Following:
         for path in await trio.to_thread.run_sync(lambda: list(_files(self._roots))):
             await self._take(path)
 
-    def watched(self) -> None:
+    async def watched(self) -> None:
         """Does nothing, since nothing waits for this."""
 
     def unwatched(self, reason: str) -> None:

@@ -48,7 +48,7 @@ class Watching:
 
     @handles(ops.WatchSubscribe)
     async def subscribe(self, params: ops.WatchSubscribe, ctx: Context) -> ops.Subscribed:
-        spec = await trio.to_thread.run_sync(_specify, params, self._roots)
+        spec, missing = await trio.to_thread.run_sync(_specify, params, self._roots)
         key, text = (ctx.caller, params.name), encode(spec)
         store, acknowledged = self._watcher.store, self._watcher.acknowledged
 
@@ -60,6 +60,8 @@ class Watching:
                     db.execute("INSERT INTO tree(spec) VALUES(?)", (text,))
                 number = known[0][0] if known else db.last_insert_rowid()
                 kept = before is not None and before[0] == number
+                if missing is not None and not kept:
+                    raise missing
                 if not kept:
                     store.sequence += 1
                     row = (*key, number, store.sequence)
@@ -172,9 +174,13 @@ class Watching:
         return each, held, problems
 
 
-def _specify(params: ops.WatchSubscribe, roots: Roots) -> Spec:
-    """Validate the parameters. Raises InvalidParams or Denied."""
+def _specify(params: ops.WatchSubscribe, roots: Roots) -> tuple[Spec, InvalidParams | None]:
+    """Validate the parameters. Returns an error for a new subscription if a folder is missing.
+
+    Raises InvalidParams or Denied.
+    """
     paths = []
+    missing = None
     for index, path in enumerate(params.paths):
         field = f"paths[{index}]"
         real = os.path.realpath(path)
@@ -186,16 +192,15 @@ def _specify(params: ops.WatchSubscribe, roots: Roots) -> Spec:
         roots.check(real, field=field)
         if not os.path.isdir(real):
             reason = "is not a directory" if os.path.lexists(real) else os.strerror(errno.ENOENT).lower()
-            raise InvalidParams(f"parameter `{field}`: {path[:200]}: {reason}", field=field)
+            missing = InvalidParams(f"parameter `{field}`: {path[:200]}: {reason}", field=field)
         paths.append(real)
     try:
         Rules(params.ignore, params.include)
     except ValueError as error:
         raise InvalidParams(f"parameter `ignore`: {error}", field="ignore") from None
     kept = outermost(paths) if params.recursive else tuple(sorted(set(paths)))
-    return Spec(
-        paths=kept, recursive=params.recursive, ignore=tuple(params.ignore), include=tuple(sorted(set(params.include)))
-    )
+    include = tuple(sorted(set(params.include)))
+    return Spec(paths=kept, recursive=params.recursive, ignore=tuple(params.ignore), include=include), missing
 
 
 def _find(db: apsw.Connection, key: Key) -> tuple[int, int, bool] | None:

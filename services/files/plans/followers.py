@@ -1,8 +1,7 @@
 """Follows folders through `watch`: the index is updated with each batch of changes, whichever process dies.
 
-A follower subscribes under its own name, rescans the folder if the watcher's log does not reach back to its last
-position, and then reads batch after batch. Its position is stored in the transaction that updates the index: after the
-death of either process it resumes there. No failure ends it: it reports the problem and retries.
+The runtime's `Follower` subscribes and delivers. The position is stored in the transaction that updates the index:
+after the death of either process, reading resumes there.
 """
 
 from __future__ import annotations
@@ -17,22 +16,16 @@ from functools import partial
 import apsw
 import trio
 
-from proto.errors import InvalidParams, LinckiaError
+from proto.errors import LinckiaError
 from proto.ops import watch as ops
 from services.files import paths
 from services.files.core import Core
-from services.files.index.listing import look, without_files
+from services.files.index.listing import without_files
 from services.files.index.live import Hint, Live, doubt, doubted, trust
 from services.files.index.tree import find
 from services.files.store.database import steadily
 from services.files.store.sql import fetch_all, fetch_one
-from services.shared.backoff import Backoff
-
-BATCH = 5_000
-"""Number of changes per batch."""
-
-FIRST_DELAY_S, MAX_DELAY_S = 0.05, 5.0
-"""Delays between attempts while the watcher does not respond."""
+from services.shared.follower import LAST_PAUSE_S, SCANNING, WAIT_S, Follower
 
 SETTLE_S = 0.2
 """Delay between checks whether the watcher has seen everything that the index has."""
@@ -53,20 +46,26 @@ class Followed:
     debounce_s: float
 
 
-class Follower:
-    """A follower that runs in this process."""
+class FollowedFolder:
+    """A folder that this process follows; a listener for the runtime's follower."""
 
     def __init__(self, core: Core, followed: Followed, on_change: OnChange | None) -> None:
         self._core = core
         self._followed = followed
         self._on_change = on_change
-        self._backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
         self.scope = trio.CancelScope()
         self.ended = trio.Event()
         self.in_step = False
         """True once the folder was scanned and all changes reported so far are processed."""
         self.problem = ""
-        """Why the follower is stuck; empty if it is not."""
+        """Why the folder is not being followed; empty if it is."""
+        self._follower = Follower(core.env, followed.subscription, self)
+        self._generation = 0
+        """Generation of the database that has the position."""
+        self._next_read = 0.0
+        """Earliest time of the next read, so that changes in quick succession are processed together."""
+        self._settled = False
+        """Whether the watcher had seen every change when its log was last read to the end."""
         self._doubted: list[tuple[int, int]] = []
         """Rows that were examined last."""
         self._missing: set[str] = set()
@@ -74,93 +73,72 @@ class Follower:
 
     async def run(self) -> None:
         """Run until `scope` is cancelled."""
+        followed = self._followed
         try:
             with self.scope:
-                while True:
-                    try:
-                        await self._subscribe()
-                        await self._read()
-                    except (LinckiaError, OSError) as error:
-                        self.in_step = False
-                        if str(error) != self.problem:
-                            _log.warning("following %s: %s", self._followed.path, error)
-                        self.problem = str(error)
-                    await self._backoff.pause()
+                await steadily(self._core.env, "following", self._load)
+                self._follower.follow(
+                    [paths.to_os(followed.path)], recursive=followed.recursive, ignore=self._core.settings.ignore
+                )
+                await self._follower.run()
         finally:
             self.ended.set()
 
-    async def _subscribe(self) -> None:
-        followed = self._followed
-        try:
-            await self._core.env.call(
-                ops.WatchSubscribe(
-                    name=followed.subscription,
-                    paths=[paths.to_os(followed.path)],
-                    recursive=followed.recursive,
-                    ignore=self._core.settings.ignore,
-                )
-            )
-        except InvalidParams as error:
-            if await trio.to_thread.run_sync(look, followed.path) is not None:
-                raise
-            # The folder is missing for now. An existing subscription reports it when it comes back.
-            self.problem = str(error)
-
-    async def _read(self) -> None:
-        """Read batch after batch. Raises LinckiaError or OSError."""
-        followed = self._followed
-        stored = await self._core.database.read(
-            lambda db: fetch_one(db, "SELECT sequence FROM follow WHERE subscription = ?", (followed.subscription,))
-        )
+    async def _load(self) -> None:
+        self._generation = self._core.database.generation
+        query = "SELECT sequence FROM follow WHERE subscription = ?"
+        stored = await self._core.database.read(lambda db: fetch_one(db, query, (self._followed.subscription,)))
         # The row may have been lost with a damaged database.
-        sequence: int | None = None if stored is None else stored[0]
-        while True:
-            doubts = self.in_step and bool((await self._core.database.read(partial(doubted, root=followed.path)))[0])
-            settled = doubts and (await self._core.env.call(ops.WatchStatus())).settled
-            wait_s = 0.0 if settled or not self.in_step else SETTLE_S if doubts else ops.MAX_WAIT_S
-            answer = await self._core.env.call(
-                ops.WatchChanges(
-                    subscription=followed.subscription,
-                    after=0 if sequence is None else sequence,
-                    # The first call returns at once: a resync is needed.
-                    wait_s=wait_s if sequence is not None else ops.MAX_WAIT_S,
-                    limit=BATCH,
-                )
-            )
-            began = trio.current_time()
-            self._backoff.succeeded()
-            self.problem = ""
-            if not answer.complete:
-                self.in_step = False
-                # The watcher's own first scan is still running.
-                await trio.sleep(FIRST_DELAY_S)
-                continue
-            note = partial(self._note, sequence=answer.sequence, changes=len(answer.changes))
-            if answer.resync:
-                self.in_step = False
-                await self._take_state(note)
-            elif answer.changes:
-                await self._take(answer.changes, note)
-            if answer.resync or answer.changes:
-                sequence = answer.sequence
-            self.in_step = not answer.more
-            if settled and self.in_step:
-                await self._recheck_doubted()
-            if answer.changes and not answer.more:
-                # Changes in quick succession are processed together.
-                await trio.sleep_until(began + followed.debounce_s)
+        self._follower.after = (stored[0] or 0) if stored is not None else 0
 
-    async def _take(self, changes: Sequence[ops.Change], note: Callable[[apsw.Connection], None]) -> None:
+    # Methods of `services.shared.follower.Listener`
+
+    async def changed(self, changes: Sequence[ops.Change], sequence: int) -> None:
+        """Update the index, and then call `on_change`."""
+        if self._generation != self._core.database.generation:
+            # The index was damaged and recreated.
+            return await self.rescan(sequence)
+        self._next_read = trio.current_time() + self._followed.debounce_s
+        note = partial(self._note, sequence=sequence, changes=len(changes))
         hints = [hint_of(change) for change in changes]
         if self._on_change is None:
-            await trio.to_thread.run_sync(self._live().apply, hints, note)
-            return
+            return await trio.to_thread.run_sync(self._live().apply, hints, note)
         await trio.to_thread.run_sync(self._live().apply, hints)
         changed_paths = [
             hint.path for hint, each in zip(hints, changes, strict=True) if each.change is not ops.ChangeKind.DELETED
         ]
         await self._on_change(list(dict.fromkeys(changed_paths)))
         await self._core.database.write(note)
+
+    async def rescan(self, sequence: int) -> None:
+        """Scan the folder, and then call `on_change`."""
+        self.in_step = self._settled = False
+        self._missing = set()
+        self._generation = self._core.database.generation
+        if self._followed.recursive:
+            await self._core.jobs.rescan(self._followed.path)
+        else:
+            await trio.to_thread.run_sync(self._live().list_root)
+        await self._core.database.write(self._doubt)
+        if self._on_change is not None:
+            await self._on_change(None)
+        await self._core.database.write(partial(self._note, sequence=sequence, changes=0))
+
+    async def watched(self) -> None:
+        """Examine doubted entries, and say how long to wait for more changes."""
+        if self._settled:
+            await self._recheck_doubted()
+        self.in_step, self.problem = True, ""
+        await trio.sleep_until(self._next_read)
+        doubts, _ = await self._core.database.read(partial(doubted, root=self._followed.path))
+        self._settled = bool(doubts) and (await self._core.env.call(ops.WatchStatus())).settled
+        self._follower.wait_s = 0.0 if self._settled else SETTLE_S if doubts else WAIT_S
+
+    def unwatched(self, reason: str) -> None:
+        """Log and show the reason, unless it is the normal start."""
+        self.in_step, self.problem = False, "" if reason == SCANNING else reason
+        if self.problem:
+            _log.warning("following %s: %s", self._followed.path, reason)
 
     async def _recheck_doubted(self) -> None:
         """Examine again entries that were listed without the watcher, which may never report their removal.
@@ -176,17 +154,6 @@ class Follower:
         self._missing = await trio.to_thread.run_sync(self._live().look_again, folders, self._missing)
         if not self._missing:
             await self._core.database.write(partial(trust, rows=self._doubted))
-
-    async def _take_state(self, note: Callable[[apsw.Connection], None]) -> None:
-        self._missing = set()
-        if self._followed.recursive:
-            await self._core.jobs.rescan(self._followed.path)
-        else:
-            await trio.to_thread.run_sync(self._live().list_root)
-        await self._core.database.write(self._doubt)
-        if self._on_change is not None:
-            await self._on_change(None)
-        await self._core.database.write(note)
 
     def _doubt(self, db: apsw.Connection) -> None:
         root = find(db, self._followed.path)
@@ -212,19 +179,19 @@ class Followers:
         """`nursery` must end before the database is closed."""
         self._core = core
         self._nursery = nursery
-        self._running: dict[str, Follower] = {}
+        self._running: dict[str, FollowedFolder] = {}
         self._ending = trio.Event()
 
-    def start(self, followed: Followed, on_change: OnChange | None = None) -> Follower:
+    def start(self, followed: Followed, on_change: OnChange | None = None) -> FollowedFolder:
         """Follow a folder whose row, created by `begin`, is already stored."""
         running = self._running.get(followed.subscription)
         if running is not None:
             return running
-        follower = self._running[followed.subscription] = Follower(self._core, followed, on_change)
+        follower = self._running[followed.subscription] = FollowedFolder(self._core, followed, on_change)
         self._nursery.start_soon(follower.run)
         return follower
 
-    def find(self, subscription: str) -> Follower | None:
+    def find(self, subscription: str) -> FollowedFolder | None:
         """Return the running follower of a subscription."""
         return self._running.get(subscription)
 
@@ -258,7 +225,7 @@ class Followers:
                     _log.info("cannot end subscription %s yet: %s", name, error)
                     continue
                 await database.write(partial(_forget, subscription=name))
-            with trio.move_on_after(MAX_DELAY_S if left else float("inf")):
+            with trio.move_on_after(LAST_PAUSE_S if left else float("inf")):
                 await self._ending.wait()
 
 

@@ -135,7 +135,7 @@ class Ingest:
     async def rescan(self, sequence: int) -> None:
         self.hurry()
 
-    def watched(self) -> None:
+    async def watched(self) -> None:
         """Rely on reported changes, after a scan for those missed."""
         if self.unwatched_because is not None:
             self.unwatched_because = None

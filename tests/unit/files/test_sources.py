@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ import trio
 from proto.errors import InvalidParams
 from proto.ops.watch import WatchStatus, WatchStatusResult
 from proto.validation import validate
+from services.files import main
 from services.files.index.live import Hint, Live
 from services.files.index.tree import Invalidations, Tree
 from services.files.main import open_service as open_files
@@ -34,6 +36,7 @@ from services.files.operations.sources import (
     SourceType,
 )
 from services.files.store.database import open_database
+from services.runtime.database import Database
 from services.runtime.handlers import Context, Environment, Handlers
 from services.watch.main import open_service as open_watch
 from tests.in_process import Bench, services_in_process
@@ -257,6 +260,37 @@ async def test_folder_that_goes_and_comes_back_is_followed_on(tmp_path: Path) ->
         (root / "folder").mkdir()
         (root / "folder/file").write_bytes(b"x")
         await until_empty(lambda: differences(data, root / "folder"))
+        await bench.stop("files")
+        shutil.rmtree(root / "folder")
+        await bench.start("files")
+        await until(gone)
+        (root / "folder").mkdir()
+        await until_empty(lambda: differences(data, root / "folder"))
+
+
+async def test_live_source_is_scanned_again_after_its_index_was_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    (root / "folder").mkdir(parents=True)
+    (root / "folder/file").touch()
+    opened: list[Database] = []
+
+    def open_noted(path: Path, on_rebuilt: Callable[[], object]) -> Database:
+        opened.append(open_database(path, on_rebuilt))
+        return opened[0]
+
+    monkeypatch.setattr(main, "open_database", open_noted)
+    async with files_and_watch(data, root) as bench:
+        await live(bench, root)
+        await trio.to_thread.run_sync(opened[0].begin_again, "damaged by a test")
+        with contextlib.closing(apsw.Connection(str(data / "files/files.db"))) as db:
+            # The scans that follow any damage are not what is tested.
+            db.execute("DELETE FROM job")
+        (root / "folder/other").touch()
+        await until_empty(lambda: differences(data, root))
+        await until_status(bench, "live", "running")
+        assert (await bench.call(SourceStats(name="live"))).total_scans == 1
 
 
 async def test_manual_source_scans_when_it_is_started_and_only_then(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from proto.ops.watch import (
     WatchUnsubscribe,
 )
 from services.runtime.storage import DiskFull
-from services.shared.follower import Follower
+from services.shared.follower import WAIT_S, Follower
 from tests.unit.runtime.environment import PlayedEnvironment
 
 
@@ -86,7 +86,7 @@ class Heard:
         await trio.lowlevel.checkpoint()
         self.scans += 1
 
-    def watched(self) -> None:
+    async def watched(self) -> None:
         self.reasons.append("")
 
     def unwatched(self, reason: str) -> None:
@@ -153,7 +153,45 @@ async def test_changes_that_a_listener_refused_are_reported_again(autojump_clock
         watcher.tell(2)
         await trio.sleep(2)
     assert heard.sequences == [2]
-    assert not any(heard.reasons)
+    assert [reason for reason in heard.reasons if reason] == ["full"]
+
+
+async def test_a_listener_that_keeps_failing_is_called_less_and_less_often(autojump_clock: object) -> None:
+    watcher, heard = PlayedWatcher(), Heard()
+    async with following(watcher, heard):
+        await trio.sleep(1)
+        heard.failures = [OSError("unreadable")] * 1000
+        watcher.tell(2)
+        await trio.sleep(60)
+        assert 980 < len(heard.failures) < 990
+        heard.failures.clear()
+        await trio.sleep(10)
+    assert heard.sequences == [2]
+    assert [reason for reason in heard.reasons if reason] == ["unreadable"]
+
+
+async def test_delivery_is_reported_as_soon_as_the_watcher_is_back(autojump_clock: object) -> None:
+    watcher, heard = PlayedWatcher(), Heard()
+    async with following(watcher, heard):
+        await trio.sleep(1)
+        watcher.failures = [Unavailable("restarting")] * 6
+        watcher.tell(2)
+        await trio.sleep(10)
+        assert heard.sequences == [2]
+        heard.reasons.clear()
+        watcher.failures = [Unavailable("restarting")] * 7
+        # The outage lasts 11.3 s. Nothing changed since: the first read after it returns at once.
+        await trio.sleep(WAIT_S + 12)
+        assert any(heard.reasons)
+        assert heard.reasons[-1] == ""
+
+
+async def test_the_listener_decides_how_long_a_read_waits(autojump_clock: object) -> None:
+    watcher, heard = PlayedWatcher(), Heard()
+    async with following(watcher, heard) as follower:
+        follower.wait_s = 2.0
+        await trio.sleep(21)
+        assert len(heard.reasons) == 11
 
 
 async def test_other_folders_are_followed_at_once_and_none_ends_the_subscription(autojump_clock: object) -> None:

@@ -140,6 +140,9 @@ async def test_watched_folder_may_go_and_come_back(tmp_path: Path, root: Path) -
         await mirror.until_same(watched)
         assert mirror.told()[-1] == ("deleted", "sub")
         assert (await settled(bench)).degraded == [f"missing: {watched}"]
+        assert (await bench.call(WatchSubscribe(name=mirror.name, paths=[str(watched)]))).kept
+        with pytest.raises(InvalidParams, match="no such file"):
+            await bench.call(WatchSubscribe(name="another", paths=[str(watched)]))
         watched.mkdir()
         (watched / "again.txt").write_text("x")
         await mirror.until_same(watched)
