@@ -21,8 +21,8 @@ from proto import ops
 from proto.errors import Cancelled, LinckiaError, Unavailable
 from proto.operation import Params, operation_of
 from proto.origin import Origin
-from proto.wire import frames, results
-from proto.wire.channel import Channel
+from proto.wire import frames
+from proto.wire.channel import Channel, LinkClosed
 from proto.wire.frames import (
     Bye,
     ByeAck,
@@ -37,7 +37,6 @@ from proto.wire.frames import (
     Unfinished,
 )
 from proto.wire.launch import LaunchConfig
-from proto.wire.link import LinkClosed
 from services.runtime.calls import Outgoing
 from services.runtime.handlers import OpenService
 from services.runtime.loop import ServiceLoop
@@ -140,7 +139,7 @@ class Bench:
             )
         except LinckiaError as error:
             raise op.failure(error) from None
-        return results.typed(op, body)
+        return frames.typed(op, body)
 
     def _running(self, service: str) -> _Running:
         if service not in self.running:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import trio
 
-from proto.wire.link import Link, LinkClosed
+from proto.wire.channel import Link, LinkClosed
 
 
 class _MemoryEnd(Link):

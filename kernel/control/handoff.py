@@ -24,6 +24,7 @@ import trio
 
 from kernel.chronicle.isolation import keep_running, run_isolated
 from proto.wire import frames
+from proto.wire.channel import passed, rights
 from proto.wire.front import (
     MAX_BETWEEN,
     MAX_PACKET_BYTES,
@@ -36,7 +37,6 @@ from proto.wire.front import (
     Listen,
     ToFront,
 )  # fmt: skip
-from proto.wire.link import passed, rights
 
 LOOK_S = 1.0
 """Interval between checks of the listening sockets; each check takes a microsecond."""

@@ -23,7 +23,6 @@ from kernel.control.peers import is_admitted
 from kernel.router.ports import Calls
 from kernel.router.routed import Undecoded
 from proto import keys
-from proto.bounds import exceeded
 from proto.errors import (
     Failure,
     Forbidden,
@@ -38,9 +37,10 @@ from proto.json_types import JsonObject
 from proto.operation import OPERATOR, SURFACES, Operation, Params
 from proto.ops import Table
 from proto.origin import Origin
+from proto.validation import exceeded
 from proto.wire import frames
+from proto.wire.channel import passed
 from proto.wire.front import CALL_MOUNTED
-from proto.wire.link import passed
 
 log = logging.getLogger("linckia.control")
 

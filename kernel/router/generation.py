@@ -21,9 +21,8 @@ from proto import errors
 from proto.errors import Executed, LinckiaError
 from proto.origin import Origin
 from proto.wire import frames
-from proto.wire.channel import Channel
+from proto.wire.channel import Channel, LinkClosed
 from proto.wire.frames import Call, Cancel, Event, Fault, Level, Log, Progress, Return, Unfinished
-from proto.wire.link import LinkClosed
 
 CALLS_AT_ONCE = 1024
 """Maximum number of unanswered calls of one process."""

@@ -32,9 +32,8 @@ from proto import errors
 from proto.errors import Executed, Failure, LinckiaError
 from proto.operation import Access
 from proto.origin import Origin
-from proto.wire.channel import ProtocolViolation
+from proto.wire.channel import LinkClosed, ProtocolViolation
 from proto.wire.frames import MAX_LEFT_MS, Call, Cancel, Fault, Progress, Return, Unfinished
-from proto.wire.link import LinkClosed
 
 REPLAYS_AFTER_CRASH = 1
 """A call whose generation crashed is sent once more. A second crash, with the call alone, convicts it."""

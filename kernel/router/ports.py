@@ -15,9 +15,8 @@ import msgspec
 
 from proto.operation import Operation, Params
 from proto.origin import Origin
-from proto.wire.channel import Channel
+from proto.wire.channel import Channel, Link
 from proto.wire.frames import AnyFrame
-from proto.wire.link import Link
 
 if TYPE_CHECKING:
     from kernel.router.generation import Generation

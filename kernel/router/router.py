@@ -40,7 +40,7 @@ from proto.operation import CLIENT, OPERATOR, Access, Operation, Params
 from proto.ops import Table
 from proto.origin import Origin
 from proto.target import described
-from proto.wire import frames, results
+from proto.wire import frames
 from proto.wire.channel import ProtocolViolation
 from proto.wire.frames import AnyFrame, Call, Event, Fault, Progress, Return
 from proto.wire.front import TO_FRONTS
@@ -180,7 +180,7 @@ class Router:
                 raise outcome
             if len(outcome) > MAX_DECODED_BYTES:
                 return Undecoded(outcome)
-            return results.plain(operation, outcome, written=written)
+            return frames.plain(operation, outcome, written=written)
 
         return await self._recorded(call, work)
 

@@ -38,8 +38,8 @@ from kernel.supervisor.standby import Standby
 from kernel.supervisor.start_queue import StartQueue
 from kernel.supervisor.zygote import Zygote, ZygoteDown, ZygoteReport
 from proto.wire import frames
+from proto.wire.channel import Link, SocketLink, socket_pair
 from proto.wire.launch import EXIT_PROGRAM_KILLED, LaunchConfig
-from proto.wire.link import Link, SocketLink, socket_pair
 
 LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
 """Maximum size of a message on the link: a part and its frame. Our services send nothing longer."""

@@ -16,8 +16,8 @@ from kernel.configure.spec import ServiceSpec
 from kernel.router.ports import Cause, CauseKind
 from kernel.supervisor.processes import Activity
 from proto.ops.kernel import ClusterStatus
+from proto.wire.channel import Link
 from proto.wire.launch import EXIT_OUT_OF_MEMORY, EXIT_PROGRAM_KILLED, LaunchConfig
-from proto.wire.link import Link
 
 if TYPE_CHECKING:
     from kernel.supervisor.zygote import ZygoteReport

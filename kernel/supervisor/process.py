@@ -27,10 +27,9 @@ from kernel.supervisor.placement import Placement, Running, cause_of
 from kernel.supervisor.spawn import SpawnError
 from proto.errors import Unavailable
 from proto.wire import frames
-from proto.wire.channel import BACKLOG_BYTES, Channel, ProtocolViolation
+from proto.wire.channel import BACKLOG_BYTES, Channel, Link, LinkClosed, ProtocolViolation
 from proto.wire.frames import AnyFrame, Bye, ByeAck, Call, Drain, Fault, Hello, Ping, Pong, Ready, Unfinished
 from proto.wire.launch import LaunchConfig
-from proto.wire.link import Link, LinkClosed
 
 LAST_FRAMES_S = 0.25
 """Time allowed for reading frames that arrived before a death."""

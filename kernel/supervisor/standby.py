@@ -26,8 +26,8 @@ from kernel.configure.spec import ServiceSpec
 from kernel.supervisor.processes import STOPPED, Reaper, progress_of
 from kernel.supervisor.spawn import settle
 from kernel.supervisor.zygote import Zygote, ZygoteDown
+from proto.wire.channel import rights, socket_pair
 from proto.wire.launch import LaunchConfig, Wake
-from proto.wire.link import rights, socket_pair
 
 AFTER_A_RESTART_S = 0.005
 """Delay that lets calls that waited for the restart be answered first."""

@@ -28,9 +28,8 @@ from kernel.supervisor.zygote import ZygoteReport
 from proto.errors import InvalidParams, Unavailable
 from proto.ops.kernel import ClusterStatus, ServiceFigures
 from proto.ops.observation import TimelineEvent
-from proto.wire.channel import Channel
+from proto.wire.channel import Channel, Link
 from proto.wire.launch import LaunchConfig
-from proto.wire.link import Link
 
 LaunchConfigSource = Callable[[ServiceSpec, int, str], LaunchConfig]
 """Returns the launch configuration of a generation, from spec, number and mode."""

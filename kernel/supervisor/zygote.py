@@ -30,8 +30,8 @@ from kernel.supervisor.spawn import SpawnError, spawn
 from kernel.supervisor.start_queue import StartQueue
 from proto.names import module
 from proto.ops.kernel import ZygoteStatus
+from proto.wire.channel import rights, socket_pair
 from proto.wire.launch import MAX_PACKET_BYTES, Fork, Forked, FromZygote, LaunchConfig, Loaded, ZygoteConfig
-from proto.wire.link import rights, socket_pair
 
 OOM_SCORE_ADJ = 300
 """Killed for lack of memory after the services, which share its memory, and before the kernel."""

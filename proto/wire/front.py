@@ -8,16 +8,20 @@ msgpack on a SEQPACKET socket, one per packet, with descriptors attached.
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from proto.approvals import ApprovalSettings
 from proto.names import module
+from proto.origin import Origin
 
 SERVICE = "front"
 """The service of which fronts are instances; it owns the operations that they handle themselves."""
+
+OWN: Final = Origin(SERVICE)
+"""The origin of calls that a front makes for itself."""
 
 CALL_MOUNTED = "call_mounted"
 """Operation of the front by which the operator calls a tool of a mounted server, since only fronts know their names."""

@@ -25,7 +25,7 @@ from typing import Any
 import pynng
 import trio
 
-from proto.wire.link import Link, LinkClosed
+from proto.wire.channel import Link, LinkClosed
 
 NNG_THREADS = {
     "NNG_INIT_NUM_TASK_THREADS": 2, "NNG_INIT_MAX_TASK_THREADS": 2, "NNG_INIT_NUM_EXPIRE_THREADS": 1,

@@ -26,10 +26,10 @@ from proto.ops.kernel import KernelMounts
 from proto.wire.dispatch import Dispatcher
 from proto.wire.front import PATIENCE_S
 from services.front.composite.run import Composites
-from services.front.dispatcher import Events
 from services.front.mounted.mounted import Mounted
 from services.front.prompts import FilePrompts, Folder
-from services.front.protocol.fast_path import SDK
+from services.front.protocol.calls import Events
+from services.front.protocol.dispatch import SDK
 from services.front.protocol.notifier import Notifier
 from services.front.protocol.served import Served
 from services.front.scratchpad import Scratchpads
@@ -128,7 +128,9 @@ class Gateway:
                 self.dispatcher, surface.mounted_call, self.rules, waits=surface.has_tasks, after_s=self._patience_s
             )
             composites = Composites(long_calls, surface.steps, self.searches, rules=self.rules)
-            self._served[name] = Served(surface, composites, self.mounted, self.prompts, self.version, self.rules)
+            self._served[name] = Served(
+                surface, composites, self.dispatcher, self.mounted, self.prompts, self.version, self.rules
+            )
         return self._served[name]
 
     async def server(self, surface: str) -> SurfaceServer:

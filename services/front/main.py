@@ -24,10 +24,10 @@ from proto.wire.frames import Level
 from proto.wire.front import SERVICE, FrontSettings
 from services.front import prompts, refusals, scratchpad
 from services.front.composite.run import Composites
-from services.front.dispatcher import LinkDispatcher
 from services.front.gateway import Gateway, open_gateway
 from services.front.handoff import Handoff
 from services.front.prompts import Folder
+from services.front.protocol.calls import LinkDispatcher
 from services.front.refusals import Refusals
 from services.front.transport.stdio import attach
 from services.runtime.handlers import Context, Environment, Handlers

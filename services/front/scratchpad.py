@@ -36,7 +36,8 @@ from services.front.protocol.session import SessionState
 from services.front.surfaces.surface import caches
 
 MIN_BYTES = 4096
-"""Shortest result that is stored; shorter ones are sent directly."""
+SHORT_CHARS = MIN_BYTES // 4
+"""Shortest result that is stored; shorter ones, and texts of fewer characters, are sent directly."""
 
 MAX_BYTES = 10 * 1024 * 1024
 """Most bytes stored for one session; a single longer result is sent directly."""

@@ -23,8 +23,8 @@ from proto.ops.kernel import SERVICE as KERNEL
 from proto.ops.kernel import KernelNameCall
 from proto.ops.tasks import Schedule, Task, TaskAdopt, TaskFailure, TaskStart
 from proto.wire.dispatch import CallOptions, Dispatcher, Outlasting
+from proto.wire.front import OWN
 from proto.wire.front import SERVICE as FRONT
-from services.front.dispatcher import OWN
 
 META: Final = "io.linckia/task"
 """Member of `_meta`: in a request, true asks for a task; in a result, it is the task."""

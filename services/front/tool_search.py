@@ -23,7 +23,7 @@ from proto.errors import LinckiaError
 from proto.operation import Operation, operation_of
 from proto.ops.embed import EmbedResult, EmbedTexts, TextKind
 from proto.wire.dispatch import Dispatcher
-from services.front.dispatcher import OWN
+from proto.wire.front import OWN
 from services.front.surfaces.finding import Index, is_mounted, parameters_of, split_name
 from services.front.surfaces.shapes import generalized
 from services.front.surfaces.steps import Steps

@@ -1,4 +1,4 @@
-"""Calls that a service makes to other services through the kernel: numbering, waiting, cancellation."""
+"""Calls of a service: the one being served, and those that it makes to other services through the kernel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import trio
@@ -23,13 +23,13 @@ from proto.errors import (
     Unavailable,
     from_failure,
 )
+from proto.grants import Grant
 from proto.operation import Access, Params, operation_of
 from proto.origin import Origin
-from proto.wire import frames, results
-from proto.wire.channel import Channel
+from proto.wire import frames
+from proto.wire.channel import Channel, LinkClosed
 from proto.wire.dispatch import ClientRequests, Outlasting
 from proto.wire.frames import Call, Cancel, Fault, Log, Progress, Question, Return
-from proto.wire.link import LinkClosed
 
 R = TypeVar("R")
 
@@ -90,7 +90,7 @@ class Outgoing:
             )
         except LinckiaError as error:
             raise op.failure(error) from None
-        return results.typed(op, body)
+        return frames.typed(op, body)
 
     async def raw(
         self,
@@ -216,6 +216,105 @@ class Outgoing:
         """Cancel a question whose asker no longer wants the answer."""
         if (scope := self._questions.get(question_id)) is not None:
             scope.cancel()
+
+
+PROGRESS_INTERVAL_S = 0.05
+"""Progress is sent at most twenty times a second; people cannot read faster."""
+
+
+class Context:
+    """The call being served.
+
+    Attributes:
+        origin: who calls. Its grant is also in `proto.grants.current`, from which the roots take it.
+        scope: the handler's cancel scope, which is cancelled at the call's deadline.
+    """
+
+    def __init__(self, call: Call, outgoing: Outgoing) -> None:
+        self.origin = call.origin
+        self.scope = trio.CancelScope(deadline=trio.current_time() + call.left_ms / 1000)
+        self.cancelled_by_caller = False
+        self._call = call
+        self._outgoing = outgoing
+        self._post = outgoing.channel.post
+        self._progressed = -1.0
+
+    @property
+    def caller(self) -> str:
+        """`client`, or the name of the calling service."""
+        return self.origin.caller
+
+    @property
+    def session(self) -> str:
+        """An opaque name of the client's session; empty if the call has none (the command line, a service)."""
+        return self.origin.session
+
+    @property
+    def grant(self) -> Grant | None:
+        """The client's permissions; None for all."""
+        return self.origin.grant
+
+    @property
+    def key(self) -> str:
+        """What stands for the call's idempotency key (`proto.keys.scoped`); empty for none."""
+        return self.origin.key
+
+    @property
+    def id(self) -> int:
+        """The call's number on the link."""
+        return self._call.id
+
+    @property
+    def deadline(self) -> float:
+        """The deadline on trio's clock, when the handler is cancelled."""
+        return self.scope.deadline
+
+    def progress(
+        self,
+        done: float,
+        total: float | None = None,
+        message: str | None = None,
+        *,
+        interval_s: float = PROGRESS_INTERVAL_S,
+    ) -> None:
+        """Report progress to the caller; costs nothing if the caller did not ask for it.
+
+        Reports within `interval_s` of the previous one are dropped, except the last.
+        """
+        now = trio.current_time()
+        finished = total is not None and done >= total
+        if self._call.progress and (finished or now - self._progressed >= interval_s):
+            self._progressed = now
+            self._post(Progress(self._call.id, done, total, message and message[: frames.TEXT_CHARS]))
+
+    def log(self, level: frames.Level, message: str) -> None:
+        """Write a line to the service's log and to the client that made this call (`debug` … `error`)."""
+        self._post(Log(level, message[: frames.TEXT_CHARS], self._call.id))
+
+    async def call(self, params: Params[R], *, timeout_s: float | None = None, key: str = "") -> R:
+        """Call an operation of another service through the kernel, within this call's deadline and trace. `key` is an
+        idempotency key.
+
+        Raises LinckiaError of the kind that the kernel or the other service returned.
+        """
+        return await self._outgoing.call(
+            params, parent=self._call.id, trace=self.origin.trace, deadline=self.deadline, timeout_s=timeout_s, key=key
+        )
+
+    async def ask_client(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Send a request to the client that made this call (`elicitation/create`, `sampling/createMessage`).
+
+        Returns the client's answer unchecked; the caller validates its form.
+
+        Raises LinckiaError if the client is unavailable, unable or unwilling.
+        """
+        limit_s = max(0.001, self.deadline - trio.current_time())
+        asked = frames.pack_body(frames.Question(method, params))
+        origin = Origin(self._outgoing.service, trace=self.origin.trace)
+        body = await self._outgoing.raw(frames.ASK_CLIENT, asked, origin, limit_s=limit_s, parent=self._call.id)
+        # The answer is unchecked MCP content; the caller validates it.
+        answer: dict[str, Any] = frames.read_body(body, dict[str, Any])
+        return answer
 
 
 class Undecodable(OperationError):

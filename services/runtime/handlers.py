@@ -26,12 +26,11 @@ import msgspec
 import trio
 
 from proto.errors import InvalidParams
-from proto.grants import Grant
 from proto.operation import Operation, Params, operation_of
-from proto.origin import Origin
 from proto.wire import frames
-from proto.wire.frames import Call, Event, Log, Progress
+from proto.wire.frames import Event
 from proto.wire.launch import LaunchConfig
+from services.runtime.calls import Context as Context  # noqa: PLC0414  # services import it from here
 from services.runtime.calls import Outgoing
 from services.runtime.database import Database
 from services.runtime.key_store import KeyStore
@@ -44,109 +43,11 @@ T = TypeVar("T")
 C = TypeVar("C", bound="Closable")
 Q = ParamSpec("Q")
 
-PROGRESS_INTERVAL_S = 0.05
-"""Progress is sent at most twenty times a second; people cannot read faster."""
-
 BACKGROUND_S = 0.1
 """Delay of background work after a restart, so that waiting calls go first; some dozens are answered in this time."""
 
 GiveBack = Callable[[], Awaitable[None]]
 """Releases memory; must not raise."""
-
-
-class Context:
-    """The call being served.
-
-    Attributes:
-        origin: who calls. Its grant is also in `proto.grants.current`, from which the roots take it.
-        scope: the handler's cancel scope, which is cancelled at the call's deadline.
-    """
-
-    def __init__(self, call: Call, outgoing: Outgoing) -> None:
-        self.origin = call.origin
-        self.scope = trio.CancelScope(deadline=trio.current_time() + call.left_ms / 1000)
-        self.cancelled_by_caller = False
-        self._call = call
-        self._outgoing = outgoing
-        self._post = outgoing.channel.post
-        self._progressed = -1.0
-
-    @property
-    def caller(self) -> str:
-        """`client`, or the name of the calling service."""
-        return self.origin.caller
-
-    @property
-    def session(self) -> str:
-        """An opaque name of the client's session; empty if the call has none (the command line, a service)."""
-        return self.origin.session
-
-    @property
-    def grant(self) -> Grant | None:
-        """The client's permissions; None for all."""
-        return self.origin.grant
-
-    @property
-    def key(self) -> str:
-        """What stands for the call's idempotency key (`proto.keys.scoped`); empty for none."""
-        return self.origin.key
-
-    @property
-    def id(self) -> int:
-        """The call's number on the link."""
-        return self._call.id
-
-    @property
-    def deadline(self) -> float:
-        """The deadline on trio's clock, when the handler is cancelled."""
-        return self.scope.deadline
-
-    def progress(
-        self,
-        done: float,
-        total: float | None = None,
-        message: str | None = None,
-        *,
-        interval_s: float = PROGRESS_INTERVAL_S,
-    ) -> None:
-        """Report progress to the caller; costs nothing if the caller did not ask for it.
-
-        Reports within `interval_s` of the previous one are dropped, except the last.
-        """
-        now = trio.current_time()
-        finished = total is not None and done >= total
-        if self._call.progress and (finished or now - self._progressed >= interval_s):
-            self._progressed = now
-            self._post(Progress(self._call.id, done, total, message and message[: frames.TEXT_CHARS]))
-
-    def log(self, level: frames.Level, message: str) -> None:
-        """Write a line to the service's log and to the client that made this call (`debug` … `error`)."""
-        self._post(Log(level, message[: frames.TEXT_CHARS], self._call.id))
-
-    async def call(self, params: Params[R], *, timeout_s: float | None = None, key: str = "") -> R:
-        """Call an operation of another service through the kernel, within this call's deadline and trace. `key` is an
-        idempotency key.
-
-        Raises LinckiaError of the kind that the kernel or the other service returned.
-        """
-        return await self._outgoing.call(
-            params, parent=self._call.id, trace=self.origin.trace, deadline=self.deadline, timeout_s=timeout_s, key=key
-        )
-
-    async def ask_client(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Send a request to the client that made this call (`elicitation/create`, `sampling/createMessage`).
-
-        Returns the client's answer unchecked; the caller validates its form.
-
-        Raises LinckiaError if the client is unavailable, unable or unwilling.
-        """
-        limit_s = max(0.001, self.deadline - trio.current_time())
-        asked = frames.pack_body(frames.Question(method, params))
-        origin = Origin(self._outgoing.service, trace=self.origin.trace)
-        body = await self._outgoing.raw(frames.ASK_CLIENT, asked, origin, limit_s=limit_s, parent=self._call.id)
-        # The answer is unchecked MCP content; the caller validates it.
-        answer: dict[str, Any] = frames.read_body(body, dict[str, Any])
-        return answer
 
 
 class Environment:

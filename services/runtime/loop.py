@@ -23,9 +23,8 @@ from proto import errors, grants
 from proto.errors import LinckiaError
 from proto.operation import Access, Operation, Params
 from proto.wire import frames
-from proto.wire.channel import Channel, ProtocolViolation
+from proto.wire.channel import Channel, Link, LinkClosed, ProtocolViolation
 from proto.wire.launch import LaunchConfig
-from proto.wire.link import Link, LinkClosed
 from services.runtime import storage
 from services.runtime.calls import Outgoing
 from services.runtime.handlers import Context, Environment, Handler, Handlers, OpenService

@@ -31,8 +31,8 @@ import trio
 from proto import ops
 from proto.host.log_lines import JsonLines
 from proto.host.machine import give_back_at_rest
+from proto.wire.channel import Link, LinkClosed, SocketLink
 from proto.wire.launch import MAX_DESCRIPTORS, MAX_PACKET_BYTES, LaunchConfig, Wake, read_launch_config
-from proto.wire.link import Link, LinkClosed, SocketLink
 from services.runtime.ending import EXIT_FAILED, ProgramEnded, first_of
 from services.runtime.handlers import Prepare
 from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop

@@ -374,6 +374,6 @@ def _end_with_timer(end: Callable[[apsw.Connection], None], timer: str, db: apsw
 
 def _as_json(body: bytes) -> bytes:
     """Return a result as a JSON object, in which bytes are base64."""
-    json = frames.written(body)
+    json = frames.as_written(body)
     value = frames.read_body(body) if json is None else msgspec.json.decode(json)
     return msgspec.json.encode(value if isinstance(value, dict) else {"result": value})

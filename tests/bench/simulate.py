@@ -44,10 +44,9 @@ from proto.operation import operation_of
 from proto.ops.observation import TimelineEvent
 from proto.origin import Origin
 from proto.wire import frames
-from proto.wire.channel import Channel
+from proto.wire.channel import Channel, Link, LinkClosed
 from proto.wire.frames import AnyFrame, Bye, ByeAck, Call, Drain, Hello, Ping, Pong, Ready, Return
 from proto.wire.launch import LaunchConfig
-from proto.wire.link import Link, LinkClosed
 from tests.bench._kernel_costs import POOL, instances, policy_cost_us, router_cost_us
 from tests.memory_link import memory_link
 from tests.unit.router.ops import Said, Say, Write

@@ -20,9 +20,8 @@ from kernel.router.ports import Known, LocalHandler
 from proto.operation import Params
 from proto.ops.kernel import Done, ServiceName, operator
 from proto.wire import frames
-from proto.wire.channel import BACKLOG_BYTES, Channel
+from proto.wire.channel import BACKLOG_BYTES, Channel, Link, LinkClosed
 from proto.wire.frames import AnyFrame
-from proto.wire.link import Link, LinkClosed
 
 LINKS: Final = {"LINCKIA_CHAOS": "true", "LINCKIA_CHAOS_MODULE": __name__}
 """The environment of a kernel in which faults can be injected; it must be able to import `tests`."""

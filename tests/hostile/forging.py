@@ -22,9 +22,8 @@ from proto.operation import Params
 from proto.ops.kernel import Done, ServiceName, operator
 from proto.origin import Origin
 from proto.wire import frames
-from proto.wire.channel import BACKLOG_BYTES, Channel
+from proto.wire.channel import BACKLOG_BYTES, Channel, Link
 from proto.wire.frames import AnyFrame, Call, Fault, Return
-from proto.wire.link import Link
 
 IMPLANT: Final = {"LINCKIA_CHAOS": "true", "LINCKIA_CHAOS_MODULE": __name__}
 """The environment of a kernel with this module; it must be able to import `tests`."""

@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from proto.wire.front import Http
+from services.front.transport.exchange import Body
 from services.front.transport.fair_limits import FairLimits
-from services.front.transport.request import Body
 from tests.unit.front.httpwire import ACCEPT, served
 from tests.unit.front.wire import META, MODERN, connected, gateway_in_process
 

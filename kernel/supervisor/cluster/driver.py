@@ -23,6 +23,7 @@ from kernel.supervisor.processes import Reaper
 from kernel.supervisor.service_log import ServiceLog
 from kernel.supervisor.spawn import SpawnError, spawn
 from proto.names import module
+from proto.wire.channel import socket_pair
 from proto.wire.cluster import (
     MAX_PACKET_BYTES,
     DriverConfig,
@@ -35,7 +36,6 @@ from proto.wire.cluster import (
     Started,
     ToDriver,
 )
-from proto.wire.link import socket_pair
 
 MODULE = module("services.cluster.driver")
 

@@ -30,6 +30,7 @@ from kernel.supervisor.local import LINK_MESSAGE_BYTES, LocalPlacement
 from kernel.supervisor.placement import Exit, Placement, Running
 from kernel.supervisor.zygote import ZygoteReport
 from proto.ops.kernel import ClusterNode, ClusterStatus
+from proto.wire.channel import LinkClosed
 from proto.wire.cluster import (
     Ended,
     Kill,
@@ -42,7 +43,6 @@ from proto.wire.cluster import (
     Started,
 )
 from proto.wire.launch import LaunchConfig
-from proto.wire.link import LinkClosed
 from proto.wire.nng_link import Certificates, NngLink
 
 PLACE_S = 5.0

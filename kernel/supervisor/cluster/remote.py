@@ -14,8 +14,8 @@ import trio
 from kernel.supervisor.placement import Exit
 from kernel.supervisor.processes import Activity
 from proto.wire import frames
+from proto.wire.channel import Link
 from proto.wire.cluster import Ended, Kill, Prepared, Signal, Started, ToDriver
-from proto.wire.link import Link
 from proto.wire.nng_link import NngLink
 
 REPORT_S = 1.0

@@ -22,9 +22,9 @@ from proto.wire.frames import new_trace
 from proto.wire.front import SERVICE
 from services.front.composite.answer import Composed, as_json, composed, direct, failed, sized
 from services.front.composite.plan import Planned, check, plan
-from services.front.dispatcher import run_locally
 from services.front.excerpt import excerpt
 from services.front.operations.steps import CallMounted, Describe, Execute, Query, Session
+from services.front.protocol.calls import run_locally
 from services.front.protocol.failures import as_failure
 from services.front.surfaces.describe import describe
 from services.front.surfaces.steps import DOCUMENTS, NAMES, Category, Steps

@@ -36,7 +36,7 @@ from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.dispatch import Dispatcher
 from proto.wire.frames import Event
-from services.front.dispatcher import OWN
+from proto.wire.front import OWN
 
 R = TypeVar("R")
 

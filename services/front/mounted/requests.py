@@ -19,7 +19,6 @@ from proto.json_types import JsonObject
 from proto.keys import META
 from proto.mounts import MAX_NAME_CHARS, PROGRESS_S, READ, MountReply, MountRequest, operations_of
 from proto.operation import Operation
-from services.front.long_messages import turn
 from services.front.mounted.content import bounded
 from services.front.mounted.surface import MountSurface
 from services.front.mounted.tools import MountedTool
@@ -36,6 +35,7 @@ from services.front.protocol.messages import (
     Envelope,
     RequestId,
     error_message,
+    turn,
 )
 from services.front.protocol.served import Served
 from services.front.protocol.session import Request

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw
 
-from proto.bounds import exceeded
+from proto.validation import exceeded
 from services.front.protocol.messages import (
     INVALID_REQUEST,
     PARSE_ERROR,

@@ -1,4 +1,6 @@
-"""Makes calls and converts their results and failures to wire form.
+"""Makes clients' calls, and converts their results and failures to wire form.
+
+The front's own operations run here, all others go through the kernel.
 
 Both the SDK's handlers and the fast path use these functions, so that they cannot diverge.
 """
@@ -7,36 +9,38 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeVar, Unpack
 
 import msgspec
+import trio
 from msgspec import UNSET, structs
 
 from proto import keys
-from proto.errors import Failure, InvalidParams, LinckiaError
+from proto.approvals import Rules, tool_of
+from proto.errors import Executed, Failure, Forbidden, Kind, LinckiaError, Timeout, UnknownOperation
 from proto.json_types import JsonObject
 from proto.mcp import MISSING_CAPABILITY
-from proto.operation import Operation, Params
-from proto.ops import Table
+from proto.mounts import MountRequest
+from proto.operation import CLIENT, Access, Operation, Params
 from proto.origin import Origin
 from proto.suggestions import did_you_mean
-from proto.wire.dispatch import Dispatcher
-from proto.wire.frames import new_trace
+from proto.target import described
+from proto.wire import frames
+from proto.wire.dispatch import CallOptions, Dispatcher
+from proto.wire.frames import Event, new_trace
 from proto.wire.front import SERVICE
+from services.front import rate, refusals
 from services.front.composite.answer import Composed
 from services.front.excerpt import Excerpt, excerpt
-from services.front.long_messages import turn
 from services.front.protocol.client_requests import CallRequests
 from services.front.protocol.failures import ProtocolError, as_data, code_of, message_of
-from services.front.protocol.messages import INTERNAL_ERROR, INVALID_PARAMS
-from services.front.scratchpad import shortened
+from services.front.protocol.messages import INTERNAL_ERROR, INVALID_PARAMS, turn
+from services.front.scratchpad import SHORT_CHARS, shortened
 from services.front.surfaces.steps import PLACE, Category
 from services.front.surfaces.surface import Surface, caches
 from services.front.tasks import META, TaskHandle, Wanted, wanting
-
-MAX_VALUES = 100
-"""The protocol's limit for one completion."""
+from services.runtime.calls import Outgoing
 
 _TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -44,6 +48,103 @@ _USUAL = contextlib.nullcontext()
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
+
+
+T = TypeVar("T")
+
+LocalHandler = Callable[[Any, Origin], Awaitable[object]]
+"""Runs one of the front's own operations: takes the parameters and who calls, returns the result."""
+
+
+class Events(Protocol):
+    """The source of services' events for clients, and the sink of events between fronts."""
+
+    def on_event(self, receive: Callable[[Event], Awaitable[None]]) -> None: ...
+
+    def publish(self, topic: str, body: object) -> None: ...
+
+
+async def run_locally(
+    operation: Operation[Any], answer: Callable[[], Awaitable[T]], origin: Origin, *, limit_s: float | None = None
+) -> T:
+    """Run `answer` and return its result, with the checks that the kernel makes for calls of services.
+
+    Raises:
+        Forbidden: the caller or its grant does not allow the operation.
+        Timeout: `limit_s`, by default the deadline of the operation, has passed.
+    """
+    if not operation.admits(origin.caller):
+        raise Forbidden(f"{operation.name} may not be called by {origin.caller}")
+    if origin.grant is not None and (refusal := operation.refusal(origin.grant)):
+        refusals.note(origin, operation.name, Kind.FORBIDDEN.value, refusal)
+        raise Forbidden(refusal)
+    limit_s = operation.deadline_ms / 1000 if limit_s is None else limit_s
+    with trio.move_on_after(limit_s):
+        return await answer()
+    executed = Executed.NO if operation.access is Access.READ else Executed.MAYBE
+    raise Timeout(f"{operation.name}: did not finish within {limit_s:.3g} s", executed=executed)
+
+
+class LinkDispatcher(Dispatcher):
+    """`proto.wire.dispatch.Dispatcher` over the front's link to the kernel.
+
+    Args:
+        local: handlers of the front's own operations, by name.
+        rules: which calls wait for an approval, and so take longer.
+        parent: the id of the call being served, if calls are made on behalf of its caller.
+    """
+
+    def __init__(
+        self,
+        outgoing: Outgoing,
+        local: Mapping[str, LocalHandler],
+        rules: Rules | None = None,
+        *,
+        parent: int | None = None,
+    ) -> None:
+        self._outgoing = outgoing
+        self._local = local
+        self._rules = rules if rules else None
+        self._parent = parent
+
+    def for_call(self, parent: int) -> LinkDispatcher:
+        """Return a dispatcher for calls made while serving the call `parent`."""
+        return LinkDispatcher(self._outgoing, self._local, self._rules, parent=parent)
+
+    async def call(self, operation: Operation[Any], params: Params[Any], **options: Unpack[CallOptions]) -> object:
+        """See `proto.wire.dispatch.Dispatcher.call`."""
+        origin, limit_s = options["origin"], options.get("timeout_s")
+        is_client = origin.caller == CLIENT
+        if is_client and (limit := rate.current.get()) is not None:
+            limit.call(operation.name, origin)
+        try:
+            if operation.service == SERVICE:
+                handler = self._local.get(operation.name)
+                if handler is None:
+                    raise UnknownOperation(f"the front has no handler for {operation.name!r}")
+                result = await run_locally(operation, lambda: handler(params, origin), origin, limit_s=limit_s)
+                return msgspec.to_builtins(result)
+            routed = operation.routed
+            if origin.key:
+                keys.checked(origin.key)
+            if not origin.trace:
+                origin = structs.replace(origin, trace=frames.new_trace())
+            tool = tool_of(params.method, params.name) if isinstance(params, MountRequest) else ""
+            waits = self._rules is not None and is_client and self._rules.choose(routed, tool)
+            answer = await self._outgoing.raw(
+                routed.name, frames.pack_body(params), origin, parent=self._parent,
+                limit_s=operation.deadline_ms / 1000 if limit_s is None else limit_s, target=described(params),
+                client_requests=options.get("client_requests"),
+                patience_s=self._rules.extra_s if self._rules is not None and waits else 0.0,
+                outlasting=options.get("outlasting"),
+            )  # fmt: skip
+        except LinckiaError as error:
+            raise operation.failure(error) from error.__cause__
+        await turn(len(answer))
+        value = operation.received(frames.plain(routed, answer, written=options.get("written", False)))
+        # The caller will encode it.
+        await turn(len(answer))
+        return value
 
 
 def completed(origin: Origin, traceparent: object, key: object) -> Origin:
@@ -99,10 +200,9 @@ def may_be_written(operation: Operation[object]) -> bool:
 
 
 def tool_parts(
-    surface: Surface, operation: Operation[object], params: Params[object], value: object
+    operation: Operation[object], params: Params[object], value: object, *, bounds: bool
 ) -> tuple[str, bytes]:
     """Return the text and the structured content (JSON) of a tool's result, shortened if it is long."""
-    bounds = surface.bounds(operation)
     if bounds:
         value = excerpt(operation, params, value, getattr(params, "max_tokens", None))
     bare = _encode(value)
@@ -111,7 +211,7 @@ def tool_parts(
         return (f"{text}\n\n{_encode(value['more']).decode()}" if isinstance(text, str) else bare.decode()), bare
     structured = b'{"result":%b}' % bare if operation.wraps_result else bare
     text = text if isinstance(text, str) else bare.decode()
-    return (text, structured) if bounds else shortened(operation, value, text, structured)
+    return (text, structured) if bounds or len(text) < SHORT_CHARS else shortened(operation, value, text, structured)
 
 
 def tool_result(surface: Surface, operation: Operation[object], params: Params[object], value: object) -> JsonObject:
@@ -122,7 +222,7 @@ def tool_result(surface: Surface, operation: Operation[object], params: Params[o
         return handle_result(value)
     if operation.is_content:
         return {"isError": False, **plain(value)}
-    text, structured = tool_parts(surface, operation, params, value)
+    text, structured = tool_parts(operation, params, value, bounds=surface.bounds(operation))
     return {
         "content": [{"type": "text", "text": text}],
         "structuredContent": _decode(structured),
@@ -154,13 +254,14 @@ def whole_result(operation: Operation[object], value: object) -> JsonObject:
 
 
 async def encoded_tool_result(
-    surface: Surface,
     operation: Operation[object],
     params: Params[object],
     value: object,
     tail: bytes,
     before: bytes = b"",
     after: bytes = b"",
+    *,
+    bounds: bool,
 ) -> bytes:
     """Like `tool_result`, but encoded to JSON; `tail` holds further members (`,"name":…`).
 
@@ -168,7 +269,7 @@ async def encoded_tool_result(
     """
     if isinstance(value, Composed):
         return b"%b%b%b" % (before, value.encoded(tail), after)
-    text, structured = tool_parts(surface, operation, params, value)
+    text, structured = tool_parts(operation, params, value, bounds=bounds)
     await turn(len(structured))
     encoded = _encode(text)
     await turn(len(structured))
@@ -220,57 +321,3 @@ def as_error(failure: Failure) -> ProtocolError:
     if failure.code == MISSING_CAPABILITY:
         data["requiredCapabilities"] = {failure.data.get("capability", ""): {}}
     return ProtocolError(INTERNAL_ERROR if code is None else code, message_of(failure), data)
-
-
-# Completion of arguments of prompts and resource templates.  An operation may name another one that completes its
-# arguments (`completion=`), which must admit the front as its caller.  Without one, an argument with an `enum` is
-# completed from it, and other arguments have no suggestions.
-
-
-async def complete(
-    table: Table,
-    dispatcher: Dispatcher,
-    operation: Operation[object],
-    argument: str,
-    value: str,
-    context: Mapping[str, str],
-    origin: Origin,
-) -> list[str]:
-    """Return values of `argument` that start with `value` or match it, the most likely first.
-
-    Args:
-        context: the arguments that were completed before.
-        origin: who asks.
-
-    Raises:
-        InvalidParams: the operation has no such argument.
-        LinckiaError: the completing operation failed.
-    """
-    schema = operation.input_schema
-    properties: JsonObject = schema.get("properties", {})
-    if argument not in properties:
-        names = ", ".join(properties) or "none"
-        text = f"{operation.name} has no argument `{argument}`; its arguments: {names}"
-        raise InvalidParams(text, field="argument.name")
-    listed = listed_values(properties[argument], schema.get("$defs", {}))
-    # The provider is not in the table if its service is not served.
-    provider = table.get(operation.completion or "")
-    if listed or provider is None:
-        return [v for v in listed if v.lower().startswith(value.lower())]
-    params = provider.parse({"argument": argument, "value": value, "context": dict(context)})
-    found = await dispatcher.call(provider, params, origin=structs.replace(origin, caller=SERVICE, key=""))
-    return [str(v) for v in found] if isinstance(found, list) else []
-
-
-def listed_values(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[str]:
-    """Return the values that a schema lists (`enum`, also behind a reference or in a union)."""
-    if "$ref" in schema:
-        return listed_values(definitions.get(schema["$ref"].rsplit("/", 1)[-1], {}), definitions)
-    if "anyOf" in schema:
-        return [value for branch in schema["anyOf"] for value in listed_values(branch, definitions)]
-    return [str(value) for value in schema.get("enum", ()) if value is not None]
-
-
-def completion_result(values: list[str]) -> JsonObject:
-    """Return the result of `completion/complete`, in wire form."""
-    return {"completion": {"values": values[:MAX_VALUES], "total": len(values), "hasMore": len(values) > MAX_VALUES}}

@@ -19,7 +19,8 @@ class Served:
     """One surface, and what its clients share.
 
     Args:
-        dispatcher: makes the calls of the clients.
+        dispatcher: makes the calls of the clients: composite and long ones, too.
+        direct: makes calls of operations that are neither.
         file_prompts: the prompts of the user's files, which only some surfaces have.
         rules: which calls wait for an approval.
         version: Linckia's.
@@ -27,6 +28,7 @@ class Served:
 
     surface: Surface
     dispatcher: Dispatcher
+    direct: Dispatcher
     mounted: Mounted
     file_prompts: FilePrompts
     version: str

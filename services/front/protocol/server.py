@@ -26,7 +26,7 @@ from proto.operation import Operation, Params, Role
 from proto.ops import Table
 from services.front.mounted.surface import MountSurface
 from services.front.mounted.tools import MountedTool
-from services.front.protocol import calls, lists, skills, tasks
+from services.front.protocol import calls, completion, lists, skills, tasks
 from services.front.protocol.client_requests import LEVELS, CallRequests, InputRequired, merged_answers
 from services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
 from services.front.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, lists_of, offered
@@ -256,10 +256,10 @@ class SurfaceServer:
         context = dict(params.context.arguments or {}) if params.context is not None else {}
 
         async def complete() -> JsonObject:
-            found = await calls.complete(
+            found = await completion.complete(
                 self._table, self.dispatcher, operation, argument.name, argument.value, context, request_of(ctx).origin
             )
-            return calls.completion_result(found)
+            return completion.completion_result(found)
 
         return await _answered(ctx, operation, complete())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
 import trio
@@ -92,6 +92,17 @@ class McpSession:
         self.calls: dict[RequestId, trio.CancelScope] = {}
         """Requests in flight, by their correlation key."""
         self._questions: dict[RequestId, _Question] = {}
+        self.in_flight = 0
+        self.used_at = 0.0
+
+    def __enter__(self) -> Self:
+        """Count an HTTP request of the session, which must not be forgotten meanwhile."""
+        self.in_flight += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.in_flight -= 1
+        self.used_at = trio.current_time()
 
     @property
     def is_open(self) -> bool:

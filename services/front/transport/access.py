@@ -16,7 +16,8 @@ import math
 import re
 import time
 import urllib.parse
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -34,9 +35,8 @@ from proto.operation import CLIENT, operation_of
 from proto.ops.kernel import KernelTokens
 from proto.origin import Origin
 from proto.wire.dispatch import Dispatcher
-from proto.wire.front import OFF, Http, is_loopback
+from proto.wire.front import OFF, OWN, Http, is_loopback
 from services.front import rate, refusals
-from services.front.dispatcher import OWN
 from services.front.rate import Limits
 from services.front.transport import oauth
 from services.front.transport.http_server import ADMIT
@@ -113,12 +113,22 @@ class Tokens:
 
 
 class Guard:
-    """ASGI middleware that passes allowed requests to `app` and answers all others with an error."""
+    """ASGI middleware that passes allowed requests on and answers all others with an error.
+
+    Args:
+        app: answers requests for all paths but those of `endpoints`.
+    """
 
     def __init__(
-        self, app: ASGIApp, settings: Http, tokens: Tokens | None = None, issuer: ResourceServer | None = None
+        self,
+        app: ASGIApp,
+        settings: Http,
+        tokens: Tokens | None = None,
+        issuer: ResourceServer | None = None,
+        endpoints: Mapping[str, ASGIApp] = MappingProxyType({}),
     ) -> None:
         self._app = app
+        self._endpoints = endpoints
         self._issuer = issuer
         self._limits = Limits()
         self._rate = None if settings.rate is None else parse_rate(settings.rate)
@@ -165,7 +175,7 @@ class Guard:
         if client.grant is not None:
             send = self._with_challenge(send, scope, headers)
         with self._while_valid(client):
-            await (app or self._app)(scope, receive, send)
+            await (app or self._endpoints.get(scope["path"]) or self._app)(scope, receive, send)
 
     async def _authenticate(self, headers: Headers) -> Bearer:
         """Return the bearer of the request's token.  Raises Unauthorized."""
@@ -234,7 +244,7 @@ class Guard:
     def _rate_refusal(self, client: Bearer, scope: Scope) -> Response | None:
         """Count the request; return an error if the client sends far too many."""
         name = "" if client.grant is None else client.grant.name
-        limit = self._limits.of(client.key, name, client.rate)
+        limit = None if client.rate is None else self._limits.of(client.key, name, client.rate)
         rate.current.set(limit)
         if limit is None or (wait_s := limit.request()) == 0:
             return None

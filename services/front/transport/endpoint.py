@@ -46,11 +46,10 @@ from services.front.protocol.messages import (
 from services.front.protocol.server import SurfaceServer
 from services.front.protocol.session import Channel, McpSession, Request
 from services.front.transport.access import ORIGIN, TOKEN_KEY
-from services.front.transport.exchange import Exchange, send_whole
+from services.front.transport.exchange import Body, Exchange, McpRequest, Refused, name_of, send_whole
 from services.front.transport.fair_limits import LARGE_BYTES, FairLimits
 from services.front.transport.http_batch import serve_batch
 from services.front.transport.http_sessions import ClientMessage, Sessions
-from services.front.transport.request import Body, McpRequest, Refused, name_of
 
 CALLS_S = 2.0
 """How long requests in flight may take once this front is stopping, before they are cancelled."""
@@ -104,8 +103,12 @@ class Endpoint:
             return
         session_id = request.headers.get(b"mcp-session-id")
         if session_id is not None and self._sessions is not None and not request.is_modern:
-            request.session = await self._sessions.find(session_id.decode("latin-1"), scope[TOKEN_KEY], self._server)
-            if request.session is None:
+            name, token_key = session_id.decode("latin-1"), scope[TOKEN_KEY]
+            known = self._sessions.by_id.get(name)
+            if known is None or known.token_key != token_key or known.claims.surface != surface:
+                known = await self._sessions.find(name, token_key, self._server)
+            request.session = known
+            if known is None:
                 await _refuse(request, 404, "Session not found")
                 return
         with contextlib.nullcontext() if request.session is None else request.session:

@@ -26,8 +26,9 @@ from proto.ops.kernel import KernelKeepSession, KernelKeptSession
 from proto.wire import frames
 from proto.wire.dispatch import Dispatcher
 from proto.wire.frames import Event
+from proto.wire.front import OWN
 from proto.wire.front import TO_FRONTS as PREFIX
-from services.front.dispatcher import OWN, Events
+from services.front.protocol.calls import Events
 from services.front.protocol.messages import NotJson, read_envelope
 from services.front.protocol.server import SurfaceServer
 from services.front.protocol.session import McpSession, SessionState, read_state
@@ -124,7 +125,7 @@ class HttpSession(McpSession):
     """This front's copy of one session."""
 
     def __init__(
-        self, session_id: str, claims: Claims, server: SurfaceServer, state: SessionState, peers: Peers
+        self, session_id: str, token_key: str, claims: Claims, server: SurfaceServer, state: SessionState, peers: Peers
     ) -> None:
         super().__init__(state)
         client = {"name": "", "version": "", **claims.client}
@@ -136,17 +137,9 @@ class HttpSession(McpSession):
         self.scratchpad: Scratchpad = server.scratchpads.open(claims.name, state)
         self.stream: Exchange | None = None
         """The client's SSE stream for messages that belong to no request; None if it has none open."""
-        self.in_flight = 0
+        self.token_key = token_key
         self.used_at = trio.current_time()
         self._peers = peers
-
-    def __enter__(self) -> HttpSession:
-        self.in_flight += 1
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.in_flight -= 1
-        self.used_at = trio.current_time()
 
     def open(self, params: JsonObject, version: str) -> None:
         """Do nothing: a second `initialize` is answered but cannot change a session, which its id defines."""
@@ -182,6 +175,8 @@ class Sessions:
         self._limit = limit
         self._idle_s = idle_s
         self._by_name: dict[str, HttpSession] = {}
+        self.by_id: dict[str, HttpSession] = {}
+        """The same sessions, by their ids as clients send them."""
         self._ended: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -208,7 +203,7 @@ class Sessions:
                 self._note_end(claims.name)
             # Another request of the session may have created it meanwhile.
             elif claims.name not in self._by_name and claims.name not in self._ended:
-                self._add(HttpSession(session_id, claims, server, state, self.peers))
+                self._add(HttpSession(session_id, token_key, claims, server, state, self.peers))
         return self._by_name.get(claims.name)
 
     def _add(self, session: HttpSession) -> None:
@@ -219,7 +214,7 @@ class Sessions:
             other = min(idle, key=lambda each: (each.scratchpad.size_bytes > 0, each.used_at), default=None)
             if other is not None:
                 self._forget(other)
-        self._by_name[session.claims.name] = session
+        self._by_name[session.claims.name] = self.by_id[session.id] = session
 
     async def end(self, session: HttpSession) -> None:
         """End a session at its client's request; no front serves it afterwards."""
@@ -235,7 +230,7 @@ class Sessions:
 
     def _forget(self, session: HttpSession) -> None:
         if self._by_name.get(session.claims.name) is session:
-            del self._by_name[session.claims.name]
+            del self._by_name[session.claims.name], self.by_id[session.id]
         session.close()
 
     def _drop_idle(self, used_before: float) -> None:

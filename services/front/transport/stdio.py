@@ -21,7 +21,6 @@ from proto.operation import CLIENT
 from proto.origin import Origin
 from services.front import scratchpad
 from services.front.gateway import Gateway
-from services.front.long_messages import LONG_BYTES
 from services.front.mounted.mounted import KNOWN_S
 from services.front.protocol import batch
 from services.front.protocol.dispatch import MessageDispatcher
@@ -29,6 +28,7 @@ from services.front.protocol.handshake import GREETINGS, lists_of, offered, resu
 from services.front.protocol.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
+    LONG_BYTES,
     NOT_A_MESSAGE,
     PARSE_ERROR,
     Envelope,

@@ -34,7 +34,7 @@ from proto.ops.kernel import (
 )
 from proto.wire.dispatch import Dispatcher
 from proto.wire.frames import Backlog
-from services.front.dispatcher import OWN
+from proto.wire.front import OWN
 from services.front.web.routes import failed
 
 _ROUTE: Final = Route("GET", "/metrics")

@@ -30,9 +30,8 @@ from proto.ops.observation import KernelOverview, KernelPageCall
 from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.dispatch import Dispatcher
-from proto.wire.front import SERVICE
+from proto.wire.front import OWN, SERVICE
 from services.front.composite.run import Composites
-from services.front.dispatcher import OWN
 from services.front.gateway import Gateway
 from services.front.transport.access import OPEN_FOLDER, ORIGIN
 from services.front.transport.fair_limits import FairLimits

@@ -21,19 +21,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from proto import keys
-from proto.bounds import exceeded
 from proto.errors import InvalidParams, Kind, Unavailable
 from proto.http import Answer, Endpoint, HttpError
 from proto.json_types import JsonObject
 from proto.operation import Operation, Params, Route, operation_of
 from proto.ops import Table
 from proto.origin import Origin
-from proto.validation import validate
+from proto.validation import exceeded, validate
 from proto.wire.dispatch import Dispatcher
 from services.front.protocol.failures import as_failure, message_of
 from services.front.transport.access import ORIGIN
+from services.front.transport.exchange import Body, Refused, client_of
 from services.front.transport.fair_limits import FairLimits
-from services.front.transport.request import Body, Refused, client_of
 from services.front.web import openapi
 from services.front.web.content import Content
 

@@ -25,9 +25,9 @@ from proto.operation import ALL, SURFACES, operation_of
 from proto.ops import Table
 from proto.ops.fetch import IssuerKeys, IssuerKeySet
 from proto.ops.kernel import KernelReady
-from proto.wire.front import FrontSettings, Http
-from services.front.dispatcher import OWN, LinkDispatcher
+from proto.wire.front import OWN, FrontSettings, Http
 from services.front.gateway import Gateway
+from services.front.protocol.calls import LinkDispatcher
 from services.front.transport import http_server
 from services.front.transport.access import Guard, Tokens
 from services.front.transport.endpoint import Endpoint
@@ -152,7 +152,7 @@ async def serve_http(
         yield from SURFACES
         yield from gateway.mounted.catalogue.mounts
 
-    guard = Guard(_app(endpoints, mounted, surfaces, routes, ready), settings, tokens, issuer)
+    guard = Guard(_app(endpoints, mounted, surfaces, routes, ready), settings, tokens, issuer, endpoints)
 
     async with trio.open_nursery() as nursery:
         await nursery.start(sessions.run)
@@ -202,7 +202,7 @@ def _app(
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        found = endpoints.get(path) or exact.get((scope["method"], path))
+        found = exact.get((scope["method"], path))
         if found is None and path.startswith("/mcp/"):
             path = path.rstrip("/")
             found = endpoints.get(path) or await mounted(path.removeprefix("/mcp/")) or unknown

@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from proto.bounds import exceeded
 from proto.errors import InvalidParams
 from proto.mounts import Definitions, Flag
 from proto.ops.mounts import MountDifference
+from proto.validation import exceeded
 from services.mounts.offers.hidden import visible
 
 MAX_BYTES: Final = 8 * 1024 * 1024

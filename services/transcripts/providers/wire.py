@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from proto.bounds import exceeded
+from proto.validation import exceeded
 from services.transcripts.messages import Message, Turn
 
 Json = dict[str, Any]
@@ -32,7 +32,7 @@ def decode(data: bytes | str) -> Any:
 
     Half of a surrogate pair, left behind by an agent that truncates text, becomes the replacement character.
 
-    Raises Unreadable if the data is not JSON, contains an invalid number, or exceeds the bounds of `proto.bounds`.
+    Raises Unreadable if the data is not JSON, contains an invalid number, or exceeds the bounds of `proto.validation`.
     """
     text = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     if (excess := exceeded(text, times=MESSAGES)) is not None:

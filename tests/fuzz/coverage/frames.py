@@ -8,9 +8,8 @@ import msgspec
 
 from proto.errors import Internal
 from proto.operation import operation_of
-from proto.wire import frames, results
-from proto.wire.channel import Channel, ProtocolViolation
-from proto.wire.link import Link
+from proto.wire import frames
+from proto.wire.channel import Channel, Link, ProtocolViolation
 from tests.fuzz.frames.hostile import VIOLATIONS, Hostile
 from tests.unit.router.ops import Say
 
@@ -69,8 +68,8 @@ def _body(body: bytes) -> None:
     operation: Any = operation_of(Say)
     for written in (False, True):
         try:
-            value = results.plain(operation, body, written=written)
+            value = frames.plain(operation, body, written=written)
             msgspec.json.encode(value)
-            results.typed(operation, body)
+            frames.typed(operation, body)
         except Internal:
             continue

@@ -13,7 +13,7 @@ from services.front.composite.run import Composites
 from services.front.mounted.mounted import Mounted
 from services.front.prompts import FilePrompts
 from services.front.protocol import batch
-from services.front.protocol.fast_path import FastPath
+from services.front.protocol.dispatch import FastPath
 from services.front.protocol.handshake import Greeter
 from services.front.protocol.messages import (
     NotJson,
@@ -67,7 +67,7 @@ def _fast() -> FastPath:
     composites = Composites(dispatcher, surface.steps)
     notifier = Notifier()
     mounted = Mounted(TABLE, {}, dispatcher, notifier.publish)
-    return FastPath(Served(surface, composites, mounted, FilePrompts(), "1"))
+    return FastPath(Served(surface, composites, dispatcher, mounted, FilePrompts(), "1"))
 
 
 @functools.cache

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from proto import ops
-from proto.bounds import exceeded
 from proto.errors import InvalidParams
+from proto.validation import exceeded
 from services.front.composite.plan import plan, resolve
 from services.front.surfaces.describe import describe
 from services.front.surfaces.steps import Category, Steps

@@ -15,7 +15,7 @@ import trio.testing
 from kernel.router.ports import ServiceState
 from proto.operation import operation_of
 from proto.origin import Origin
-from proto.wire.link import LinkClosed
+from proto.wire.channel import LinkClosed
 from tests.fuzz.frames.hostile import Hostile
 from tests.fuzz.frames.memory import POOL, Defects, Kernel, kernel
 from tests.unit.router.ops import Relay, Say

@@ -24,8 +24,8 @@ from proto.errors import LinckiaError, OperationError
 from proto.grants import Grant
 from proto.operation import Params, operation_of
 from proto.origin import Origin
+from proto.wire.channel import LinkClosed
 from proto.wire.frames import Fault, read_body
-from proto.wire.link import LinkClosed
 from tests.fuzz.frames.hostile import VIOLATIONS, Hostile, call
 from tests.fuzz.frames.memory import FRAIL_RETRY_S, MORE, POOL, Defects, Kernel, kernel, said
 from tests.fuzz.frames.test_violations import Client

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proto import ops
-from services.front.protocol.calls import completion_result, listed_values
+from services.front.protocol.completion import completion_result, listed_values
 from tests.conformance.main import open_service
 from tests.unit.front.operations import TABLE
 from tests.unit.front.wire import connected, gateway_in_process

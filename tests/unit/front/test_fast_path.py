@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from services.front.protocol.fast_path import FastPath
+from services.front.protocol.dispatch import FastPath
 from tests.unit.front import steps
 from tests.unit.front.operations import How
 from tests.unit.front.wire import META, connected, gateway_in_process

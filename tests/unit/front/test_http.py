@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from proto.wire.front import Http
-from services.front.protocol.fast_path import FastPath
+from services.front.protocol.dispatch import FastPath
 from services.front.transport import endpoint, exchange
 from tests.unit.front.httpwire import HttpWire, served
 from tests.unit.front.test_fast_path import requests_for

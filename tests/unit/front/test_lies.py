@@ -12,8 +12,8 @@ import trio
 
 from proto import ops
 from proto.wire import frames
-from services.front.dispatcher import LinkDispatcher
 from services.front.gateway import open_gateway
+from services.front.protocol.calls import LinkDispatcher
 from services.front.web.routes import routes
 from services.runtime.calls import Outgoing
 from tests.unit.front.httpwire import served

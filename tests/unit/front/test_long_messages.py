@@ -11,8 +11,9 @@ import trio
 from proto import ops
 from proto.ops import Table
 from services.echo.main import open_service
-from services.front.long_messages import LONG_BYTES, turn
-from services.front.protocol import fast_path, messages
+from services.front.protocol import dispatch as fast_path
+from services.front.protocol import messages
+from services.front.protocol.messages import LONG_BYTES, turn
 from tests.unit.front.wire import connected, gateway_in_process
 
 

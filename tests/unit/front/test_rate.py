@@ -12,8 +12,8 @@ from proto.operation import operation_of
 from proto.origin import Origin
 from proto.wire.channel import Channel
 from services.front import rate, scratchpad
-from services.front.dispatcher import LinkDispatcher
 from services.front.operations.steps import ScratchpadList
+from services.front.protocol.calls import LinkDispatcher
 from services.front.rate import MAX_CLIENTS, Limits
 from services.runtime.calls import Outgoing
 from tests.memory_link import memory_link

@@ -20,10 +20,10 @@ from proto.origin import Origin
 from services.front import scratchpad
 from services.front.gateway import Gateway
 from services.front.operations.steps import ScratchpadContent, ScratchpadList, ScratchpadListing, ScratchpadRead
-from services.front.protocol.fast_path import FastPath
+from services.front.protocol.dispatch import FastPath
 from services.front.scratchpad import Scratchpads
 from services.front.transport.access import ORIGIN
-from services.front.transport.request import name_of
+from services.front.transport.exchange import name_of
 from services.runtime.handlers import Context, Environment, Handlers
 from tests.unit.front import httpwire
 from tests.unit.front.httpwire import HttpWire, served

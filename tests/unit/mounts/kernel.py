@@ -16,7 +16,7 @@ from proto.operation import operation_of
 from proto.ops.mounts import MountsPut, MountsStored
 from proto.origin import Origin
 from proto.wire import frames
-from proto.wire.channel import Channel
+from proto.wire.channel import Channel, LinkClosed
 from proto.wire.frames import (
     Bye,
     ByeAck,
@@ -32,7 +32,6 @@ from proto.wire.frames import (
     Unfinished,
 )
 from proto.wire.launch import LaunchConfig
-from proto.wire.link import LinkClosed
 from services.mounts.adapter import open_service
 from services.runtime.calls import Outgoing
 from services.runtime.loop import ServiceLoop

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from proto import bounds
+from proto import validation as bounds
 from proto.errors import InvalidParams
 from proto.validation import respelled, validate
 from tests.unit.costs import MOST, growth

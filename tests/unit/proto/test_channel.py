@@ -12,9 +12,8 @@ import trio.testing
 
 from proto.origin import Origin
 from proto.wire import frames
-from proto.wire.channel import Channel, ProtocolViolation
+from proto.wire.channel import Channel, Link, LinkClosed, ProtocolViolation, SocketLink, socket_pair
 from proto.wire.frames import AnyFrame, Call, Part, Ping, Progress, Return
-from proto.wire.link import Link, LinkClosed, SocketLink, socket_pair
 from proto.wire.nng_link import NngLink, stream_pair
 from tests.memory_link import memory_link
 
@@ -329,7 +328,7 @@ _CHILD = """
 import sys, trio
 from proto.wire.channel import Channel
 from proto.wire.frames import Call, Return
-from proto.wire.link import LinkClosed, SocketLink
+from proto.wire.channel import LinkClosed, SocketLink
 
 async def main() -> None:
     link = SocketLink(int(sys.argv[1]), max_message_bytes=1 << 20)

@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proto.wire.link import LinkClosed
+from proto.wire.channel import LinkClosed
 from proto.wire.nng_link import Certificates, NngLink, stream_pair
 
 LARGEST = 1 << 20

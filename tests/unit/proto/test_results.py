@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from proto.errors import Executed, Internal
 from proto.operation import Access, Operation, Params, operation, operation_of
-from proto.wire import frames, results
+from proto.wire import frames
 from tests.fuzz.frames.hostile import BROKEN_TEXT, DEEP
 
 
@@ -68,27 +68,27 @@ BAD = {
 def test_an_invalid_result_is_a_failure_that_names_service_and_operation(body: bytes) -> None:
     for written in (False, True):
         with pytest.raises(Internal, match=r"results.count: service counter returned an invalid result: ") as caught:
-            results.plain(COUNT, body, written=written)
+            frames.plain(COUNT, body, written=written)
         assert caught.value.failure.executed is Executed.MAYBE
 
 
 def test_an_invalid_result_is_a_failure_for_a_calling_service_too() -> None:
     with pytest.raises(Internal, match="service counter"):
-        results.typed(COUNT, BAD["a member of another type"])
-    assert results.typed(COUNT, GOOD) == Counted(n=1)
-    assert results.typed(COUNT, frames.pack_body(frames.Written(b'{"n":2}'))) == Counted(n=2)
+        frames.typed(COUNT, BAD["a member of another type"])
+    assert frames.typed(COUNT, GOOD) == Counted(n=1)
+    assert frames.typed(COUNT, frames.pack_body(frames.Written(b'{"n":2}'))) == Counted(n=2)
 
 
 def test_an_invalid_result_of_a_read_never_counts_as_maybe_executed() -> None:
     with pytest.raises(Internal) as caught:
-        results.plain(operation_of(Look), b"\xc0")
+        frames.plain(operation_of(Look), b"\xc0")
     assert caught.value.failure.executed is Executed.NO
 
 
 def test_result_is_plain_data_or_the_json_that_it_came_as() -> None:
-    assert results.plain(COUNT, GOOD) == {"n": 1, "of": None}
+    assert frames.plain(COUNT, GOOD) == {"n": 1, "of": None}
     body = frames.pack_body(frames.Written(b'{"n":1}'))
-    assert results.plain(COUNT, body) == {"n": 1}
-    as_written = results.plain(COUNT, body, written=True)
+    assert frames.plain(COUNT, body) == {"n": 1}
+    as_written = frames.plain(COUNT, body, written=True)
     assert isinstance(as_written, Raw)
     assert bytes(as_written) == b'{"n":1}'

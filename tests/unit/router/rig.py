@@ -21,10 +21,9 @@ from proto.grants import Grant
 from proto.operation import Params, operation_of
 from proto.origin import Origin
 from proto.wire import frames
-from proto.wire.channel import Channel
+from proto.wire.channel import Channel, LinkClosed
 from proto.wire.frames import Hello, Written
 from proto.wire.launch import LaunchConfig
-from proto.wire.link import LinkClosed
 from services.runtime.calls import Outgoing
 from services.runtime.handlers import Context, Environment, Handlers, OpenService
 from services.runtime.loop import ServiceLoop

@@ -11,9 +11,8 @@ from proto.errors import Overloaded
 from proto.operation import operation_of
 from proto.origin import Origin
 from proto.wire import frames
-from proto.wire.channel import Channel
+from proto.wire.channel import Channel, Link
 from proto.wire.frames import Call, Fault, Part, Return
-from proto.wire.link import Link
 from tests.memory_link import memory_link
 from tests.unit.router.ops import Put
 

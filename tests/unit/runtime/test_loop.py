@@ -16,7 +16,7 @@ from proto.errors import Executed, Kind, OperationError
 from proto.operation import Access, Params, operation
 from proto.origin import Origin
 from proto.wire import frames
-from proto.wire.channel import Channel
+from proto.wire.channel import Channel, LinkClosed
 from proto.wire.frames import (
     AnyFrame,
     Bye,
@@ -33,7 +33,6 @@ from proto.wire.frames import (
     Unfinished,
 )
 from proto.wire.launch import LaunchConfig
-from proto.wire.link import LinkClosed
 from services.runtime.handlers import BACKGROUND_S, Context, Environment, Handlers, OpenService
 from services.runtime.loop import ServiceLoop
 from tests.fuzz.frames.hostile import BROKEN_TEXT, DEEP

@@ -19,10 +19,9 @@ from kernel.supervisor.spawn import SpawnError
 from kernel.supervisor.supervisor import ServiceReport, Supervisor
 from kernel.supervisor.zygote import ZygoteReport
 from proto.wire import frames
-from proto.wire.channel import Channel
+from proto.wire.channel import Channel, Link, LinkClosed
 from proto.wire.frames import AnyFrame, Bye, ByeAck, Drain, Hello, Ping, Pong, Ready
 from proto.wire.launch import LaunchConfig
-from proto.wire.link import Link, LinkClosed
 from tests.memory_link import memory_link
 
 MIB = 2**20

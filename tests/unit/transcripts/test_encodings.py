@@ -11,7 +11,7 @@ from pathlib import Path
 import brotli  # type: ignore[import-untyped]  # it ships neither types nor stubs
 import pytest
 
-from proto import bounds
+from proto import validation as bounds
 from services.shared.zstd import zstd
 from services.transcripts import ingest
 from services.transcripts.operations.conversations import TranscriptHistories

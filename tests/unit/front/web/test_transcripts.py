@@ -54,7 +54,7 @@ class OverBench:
             raise self.failing
         service = self._bench.running[operation.service].outgoing
         body = await service.raw(operation.name, pack_body(params), origin, limit_s=operation.deadline_ms / 1000)
-        json = frames.written(body) if written else None
+        json = frames.as_written(body) if written else None
         return frames.read_body(body) if json is None else json
 
     def subscribe(self, topic: str, receive: Callable[[Event], Awaitable[None] | None]) -> Callable[[], None]:
