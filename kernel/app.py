@@ -37,8 +37,9 @@ from kernel.control.observation import Observation
 from kernel.control.operations import KernelOperations
 from kernel.control.schedule import Schedule
 from kernel.control.server import ControlServer
+from kernel.router.generation import ServiceState
 from kernel.router.mandates import KEY_FILE, Mandates
-from kernel.router.ports import ROUTINE, Injector, ServiceState
+from kernel.router.ports import ROUTINE, Injector
 from kernel.router.router import Router
 from kernel.supervisor.local import LocalPlacement
 from kernel.supervisor.placement import Placement

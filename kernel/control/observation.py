@@ -25,8 +25,8 @@ from kernel.chronicle.trends import Trends
 from kernel.configure import token_editing, tokens
 from kernel.configure.config import Config
 from kernel.configure.launch import LaunchConfigs
+from kernel.router.generation import Undecoded, answering
 from kernel.router.ports import LocalHandler
-from kernel.router.routed import Undecoded, answering
 from kernel.router.router import Router
 from kernel.supervisor import processes
 from kernel.supervisor.supervisor import Supervisor

@@ -22,10 +22,10 @@ from kernel.configure.tokens import CannotRead, LiveTokens
 from kernel.control.handoff import Handoff
 from kernel.control.mounts import LiveMounts
 from kernel.control.schedule import Schedule
+from kernel.router.generation import MAX_DECODED_BYTES, Reports, ServiceState, Undecoded, answering, served
 from kernel.router.mandates import Mandates
-from kernel.router.ports import CauseKind, Injector, LocalHandler, ServiceState
+from kernel.router.ports import CauseKind, Injector, LocalHandler
 from kernel.router.record import who
-from kernel.router.routed import MAX_DECODED_BYTES, Reports, Undecoded, answering, served
 from kernel.router.router import Router
 from kernel.supervisor import processes
 from kernel.supervisor.supervisor import Supervisor

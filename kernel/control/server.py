@@ -20,8 +20,8 @@ import trio
 
 from kernel.chronicle.isolation import run_isolated
 from kernel.control.peers import is_admitted
+from kernel.router.generation import Undecoded
 from kernel.router.ports import Calls
-from kernel.router.routed import Undecoded
 from proto import keys
 from proto.errors import (
     Failure,

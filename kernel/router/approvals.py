@@ -14,8 +14,8 @@ import trio
 from msgspec import structs
 
 from kernel.chronicle.isolation import isolated
+from kernel.router.generation import MAX_SEARCHED_BYTES, RoutedCall
 from kernel.router.record import KERNEL, who
-from kernel.router.routed import MAX_SEARCHED_BYTES, RoutedCall
 from proto import errors
 from proto.approvals import Rules, tool_of
 from proto.errors import Executed, Forbidden, Internal, LinckiaError

@@ -23,11 +23,10 @@ from functools import partial
 import trio
 
 from kernel.chronicle.isolation import isolated, report
-from kernel.router.generation import Generation, Instance, Limits, Loads
+from kernel.router.generation import Generation, Instance, Limits, Loads, RoutedCall, ServiceState
 from kernel.router.leaving import NEXT_S, Leaving
-from kernel.router.ports import Cause, ServiceState
+from kernel.router.ports import Cause
 from kernel.router.quarantine import QUARANTINE_S, Quarantine
-from kernel.router.routed import RoutedCall
 from proto import errors
 from proto.errors import Executed, Failure, LinckiaError
 from proto.operation import Access

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import trio
 
+from kernel.router.generation import RoutedCall
 from kernel.router.record import who
-from kernel.router.routed import RoutedCall
 from proto.operation import Access
 
 OVER_S = 10.0

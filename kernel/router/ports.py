@@ -19,8 +19,7 @@ from proto.wire.channel import Channel, Link
 from proto.wire.frames import AnyFrame
 
 if TYPE_CHECKING:
-    from kernel.router.generation import Generation
-    from kernel.router.routed import Client
+    from kernel.router.generation import Client, Generation, ServiceState
 
 ROUTINE = {"routine": True}
 """`extra` for routine log lines: they are written to the log file but not shown on a terminal."""
@@ -61,19 +60,6 @@ class Cause(msgspec.Struct, frozen=True):
         """Whether its calls may have caused the end: not if an external signal killed or stopped it."""
         by_others = (CauseKind.SIGNAL, signal.SIGKILL), (CauseKind.HANG, signal.SIGSTOP)
         return self.is_crash and (self.kind, self.code) not in by_others
-
-
-class ServiceState(enum.StrEnum):
-    """State of a service. FAILED is a crash loop beyond its intensity; RESTING has no process until it is called."""
-
-    STARTING = "starting"
-    READY = "ready"
-    DRAINING = "draining"
-    BACKOFF = "backoff"
-    WAITING = "waiting"
-    FAILED = "failed"
-    STOPPED = "stopped"
-    RESTING = "resting"
 
 
 class GenerationSink(Protocol):

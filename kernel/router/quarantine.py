@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import trio
 
-from kernel.router.routed import RoutedCall
+from kernel.router.generation import RoutedCall
 from proto.wire import frames
 
 QUARANTINE_S = 600.0

@@ -31,7 +31,7 @@ import trio
 from msgspec import structs
 
 from kernel.chronicle.audit import AuditEntry, now
-from kernel.router.routed import RoutedCall
+from kernel.router.generation import RoutedCall
 from proto import keys
 from proto.errors import Executed, InvalidParams, Kind, LinckiaError
 from proto.grants import HTTP, STDIO

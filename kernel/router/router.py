@@ -16,21 +16,24 @@ from msgspec import structs
 
 from kernel.chronicle.isolation import isolated, run_isolated
 from kernel.router.approvals import Gate
-from kernel.router.generation import FrontClient, Generation, Limits
-from kernel.router.lane import Lane
-from kernel.router.leaving import Leaving
-from kernel.router.ports import Cause, LocalHandler, ServiceState
-from kernel.router.record import KERNEL, AuditLog, CallLog, record, take_key
-from kernel.router.routed import (
+from kernel.router.generation import (
     MAX_DECODED_BYTES,
     MAX_QUESTION_BYTES,
     Client,
+    FrontClient,
+    Generation,
+    Limits,
     RoutedCall,
+    ServiceState,
     Undecoded,
     Waiting,
     answering,
     served,
 )
+from kernel.router.lane import Lane
+from kernel.router.leaving import Leaving
+from kernel.router.ports import Cause, LocalHandler
+from kernel.router.record import KERNEL, AuditLog, CallLog, record, take_key
 from kernel.router.take_over import TakenOver
 from proto import errors, mcp
 from proto.approvals import Rules

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import trio
 
-from kernel.router.generation import Generation
+from kernel.router.generation import Generation, RoutedCall, Waiting
 from kernel.router.lane import Lane
 from kernel.router.leaving import Leaving
-from kernel.router.routed import RoutedCall, Waiting
 from proto.errors import Cancelled, Executed, InvalidParams, LinckiaError, OperationError
 from proto.operation import Operation
 from proto.wire.frames import Progress

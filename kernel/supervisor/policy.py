@@ -22,7 +22,8 @@ import signal
 from msgspec.structs import replace
 
 from kernel.configure.spec import Backoff, Restart, ServiceSpec, check, shutdown_waves
-from kernel.router.ports import Cause, CauseKind, ServiceState
+from kernel.router.generation import ServiceState
+from kernel.router.ports import Cause, CauseKind
 from kernel.supervisor.policy_events import (
     Added,
     BecameReady,

@@ -7,7 +7,8 @@ from typing import TypeAlias
 import msgspec
 
 from kernel.configure.spec import ServiceSpec
-from kernel.router.ports import Cause, CauseKind, ServiceState
+from kernel.router.generation import ServiceState
+from kernel.router.ports import Cause, CauseKind
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,8 +17,8 @@ import trio
 
 from kernel.chronicle.isolation import isolated, run_isolated
 from kernel.configure.spec import ServiceSpec, ZygoteSpec, check
-from kernel.router.generation import HeldBytes
-from kernel.router.ports import ROUTINE, Cause, CauseKind, GenerationSink, ServiceState
+from kernel.router.generation import HeldBytes, ServiceState
+from kernel.router.ports import ROUTINE, Cause, CauseKind, GenerationSink
 from kernel.supervisor import policy, policy_events, processes
 from kernel.supervisor.placement import Placement
 from kernel.supervisor.policy import Plan

@@ -9,8 +9,8 @@ import time
 import trio
 
 from kernel.configure.spec import ServiceSpec
-from kernel.router.generation import Generation, Limits
-from kernel.router.ports import Cause, CauseKind, ServiceState
+from kernel.router.generation import Generation, Limits, ServiceState
+from kernel.router.ports import Cause, CauseKind
 from kernel.router.router import Router
 from kernel.supervisor import policy, policy_events
 from proto import ops

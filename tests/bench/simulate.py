@@ -30,8 +30,7 @@ import trio
 import trio.testing
 
 from kernel.configure.spec import ServiceSpec
-from kernel.router.generation import Limits
-from kernel.router.ports import ServiceState
+from kernel.router.generation import Limits, ServiceState
 from kernel.router.router import Router
 from kernel.supervisor.placement import Exit, Running
 from kernel.supervisor.processes import Activity

@@ -15,8 +15,7 @@ from kernel.configure.config import load
 from kernel.configure.settings import ConfigError, Flags
 from kernel.control import mounts
 from kernel.control.mounts import LiveMounts
-from kernel.router.generation import Limits
-from kernel.router.ports import ServiceState
+from kernel.router.generation import Limits, ServiceState
 from kernel.router.router import Router
 from kernel.supervisor.supervisor import Supervisor
 from proto import ops

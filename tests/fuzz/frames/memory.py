@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from kernel.configure.spec import Backoff, ServiceSpec
-from kernel.router.generation import Limits
-from kernel.router.ports import ServiceState
+from kernel.router.generation import Limits, ServiceState
 from kernel.router.router import Router
 from kernel.supervisor.supervisor import ServiceReport, Supervisor
 from proto import ops

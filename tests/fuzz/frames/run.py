@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import trio
 import trio.testing
 
-from kernel.router.ports import ServiceState
+from kernel.router.generation import ServiceState
 from proto.operation import operation_of
 from proto.origin import Origin
 from proto.wire.channel import LinkClosed

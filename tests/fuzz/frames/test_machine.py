@@ -18,8 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kernel.router.generation import Limits
-from kernel.router.ports import ServiceState
+from kernel.router.generation import Limits, ServiceState
 from proto.errors import LinckiaError, OperationError
 from proto.grants import Grant
 from proto.operation import Params, operation_of

@@ -11,7 +11,8 @@ import pytest
 import trio
 
 from kernel.configure.spec import Backoff
-from kernel.router.ports import CauseKind, ServiceState
+from kernel.router.generation import ServiceState
+from kernel.router.ports import CauseKind
 from kernel.supervisor.local import LocalPlacement
 from kernel.supervisor.processes import memory_bytes
 from proto.wire.frames import Return

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from kernel.configure.spec import ZygoteSpec
-from kernel.router.ports import ServiceState
+from kernel.router.generation import ServiceState
 from kernel.supervisor.zygote import ZygoteReport
 from proto.wire.launch import HEAPS
 from tests.system.support.ops import Echo, Misbehave

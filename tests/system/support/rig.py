@@ -14,8 +14,8 @@ import msgspec
 import trio
 
 from kernel.configure.spec import ServiceSpec, ZygoteSpec
-from kernel.router.generation import Generation
-from kernel.router.ports import Cause, ServiceState
+from kernel.router.generation import Generation, ServiceState
+from kernel.router.ports import Cause
 from kernel.supervisor.local import LocalPlacement
 from kernel.supervisor.supervisor import ServiceReport, Supervisor
 from proto.operation import Params, operation_of

@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 import trio
 
-from kernel.router.generation import Generation, Limits
-from kernel.router.ports import Cause, CauseKind, ServiceState
+from kernel.router.generation import Generation, Limits, ServiceState, Undecoded
+from kernel.router.ports import Cause, CauseKind
 from kernel.router.record import AuditLog
-from kernel.router.routed import Undecoded
 from kernel.router.router import Router
 from proto import ops
 from proto.approvals import Rules

@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from kernel.router import record as calls
+from kernel.router.generation import RoutedCall
 from kernel.router.record import CallLog
-from kernel.router.routed import RoutedCall
 from proto.errors import Unavailable
 from proto.operation import Params, operation_of
 from proto.ops.kernel import BUCKETS_S

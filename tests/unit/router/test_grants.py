@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kernel.router.generation import RoutedCall
 from kernel.router.record import take_key
-from kernel.router.routed import RoutedCall
 from proto.errors import Forbidden
 from proto.grants import Grant
 from proto.operation import Params, operation_of

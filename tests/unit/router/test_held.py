@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernel.router import generation, routed
-from kernel.router.generation import Generation, HeldBytes
-from kernel.router.routed import RoutedCall
+from kernel.router import generation
+from kernel.router.generation import Generation, HeldBytes, RoutedCall
 from proto.errors import Overloaded
 from proto.operation import operation_of
 from proto.origin import Origin
@@ -105,7 +104,7 @@ async def test_one_service_waits_for_a_bounded_number_of_bytes(monkeypatch: pyte
         (frames.encode({"text": "x", "if_match": None}), True),
         (frames.encode({"text": "x", "if_match": "abc"}), False),
         (frames.encode({"text": [[]] * 1000}), True),
-        (frames.encode({"text": "x" * routed.MAX_SEARCHED_BYTES}), False),
+        (frames.encode({"text": "x" * generation.MAX_SEARCHED_BYTES}), False),
         (b"\xc1", False),
     ],
     ids=["not given", "null", "given", "not looked at", "too large to look", "garbage"],

@@ -6,7 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kernel.router.ports import Cause, CauseKind, ServiceState
+from kernel.router.generation import ServiceState
+from kernel.router.ports import Cause, CauseKind
 from proto.errors import MaybeExecuted, Quarantined, Unavailable
 from tests.unit.router.ops import Say, Write
 from tests.unit.router.rig import CRASHED, KILLED, call, rig

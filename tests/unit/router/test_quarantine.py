@@ -9,10 +9,10 @@ import trio
 import trio.testing
 
 from kernel.router import quarantine
+from kernel.router.generation import RoutedCall
 from kernel.router.lane import ALONE_S
 from kernel.router.ports import Cause
 from kernel.router.quarantine import QUARANTINE_S
-from kernel.router.routed import RoutedCall
 from proto.errors import (
     Executed,
     Kind,

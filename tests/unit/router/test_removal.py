@@ -6,8 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kernel.router.generation import Limits
-from kernel.router.ports import ServiceState
+from kernel.router.generation import Limits, ServiceState
 from proto.errors import Executed, LinckiaError, MaybeExecuted, Unavailable
 from proto.operation import Params
 from tests.unit.router.ops import Relay, Said, Say, Write

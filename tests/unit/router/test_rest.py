@@ -8,7 +8,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kernel.router.ports import Cause, CauseKind, ServiceState
+from kernel.router.generation import ServiceState
+from kernel.router.ports import Cause, CauseKind
 from proto.errors import Unavailable
 from tests.unit.router.ops import Relay, Say
 from tests.unit.router.rig import Rig, call, rig

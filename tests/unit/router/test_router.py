@@ -9,8 +9,8 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from kernel.router.ports import Cause, CauseKind, ServiceState
-from kernel.router.routed import RoutedCall
+from kernel.router.generation import RoutedCall, ServiceState
+from kernel.router.ports import Cause, CauseKind
 from proto.errors import (
     Cancelled,
     Executed,

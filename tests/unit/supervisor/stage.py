@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import trio
 
 from kernel.configure.spec import ServiceSpec
-from kernel.router.generation import Generation
-from kernel.router.ports import Cause, ServiceState
+from kernel.router.generation import Generation, ServiceState
+from kernel.router.ports import Cause
 from kernel.supervisor.placement import Exit, Running
 from kernel.supervisor.processes import Activity
 from kernel.supervisor.spawn import SpawnError

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from kernel.configure.spec import ServiceSpec
-from kernel.router.ports import Cause, CauseKind, ServiceState
+from kernel.router.generation import ServiceState
+from kernel.router.ports import Cause, CauseKind
 from kernel.supervisor.policy_events import (
     Added,
     Close,

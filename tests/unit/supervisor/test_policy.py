@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kernel.configure.spec import Backoff, Restart, ServiceSpec
-from kernel.router.ports import Cause, CauseKind, ServiceState
+from kernel.router.generation import ServiceState
+from kernel.router.ports import Cause, CauseKind
 from kernel.supervisor.policy import delay_s
 from kernel.supervisor.policy_events import Close, Died, Due, RestartAsked, StartAsked, StopAsked
 from tests.unit.supervisor.world import CRASH, KILLED, NORMAL, SEGFAULT, World, service

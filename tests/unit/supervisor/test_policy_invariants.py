@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernel.configure.spec import Restart, ServiceSpec
-from kernel.router.ports import Cause, ServiceState
+from kernel.router.generation import ServiceState
+from kernel.router.ports import Cause
 from kernel.supervisor.policy_events import Close, Due, Idle, RestartAsked, StartAsked, StopAsked, Wanted
 from tests.unit.supervisor.world import CRASH, KILLED, NORMAL, SEGFAULT, World, service
 

@@ -10,7 +10,8 @@ import trio
 from trio.testing import MockClock
 
 from kernel.configure.spec import ServiceSpec
-from kernel.router.ports import CauseKind, ServiceState
+from kernel.router.generation import ServiceState
+from kernel.router.ports import CauseKind
 from kernel.supervisor.policy_events import Close, Idle, RestartAsked, StartAsked, StopAsked, Wanted
 from tests.unit.supervisor.stage import Actor, Troupe, behave, staged
 from tests.unit.supervisor.world import CRASH, KILLED, RESTED, World, service

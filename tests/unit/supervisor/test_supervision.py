@@ -10,7 +10,8 @@ import trio
 import trio.testing
 
 from kernel.configure.spec import Backoff, ServiceSpec
-from kernel.router.ports import CauseKind, ServiceState
+from kernel.router.generation import ServiceState
+from kernel.router.ports import CauseKind
 from kernel.supervisor.process import Liveness
 from proto.errors import InvalidParams, Kind, Unavailable
 from proto.origin import Origin

@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 
 from kernel.configure.spec import ServiceSpec
-from kernel.router.ports import Cause, CauseKind, ServiceState
+from kernel.router.generation import ServiceState
+from kernel.router.ports import Cause, CauseKind
 from kernel.supervisor.policy import Plan, decide
 from kernel.supervisor.policy_events import BecameReady, Boot, Child, Died, End, Event, Gone, Spawn, Wake
 

@@ -6,7 +6,8 @@ import re
 
 import msgspec
 
-from kernel.router.ports import CauseKind, ServiceState
+from kernel.router.generation import ServiceState
+from kernel.router.ports import CauseKind
 from proto.ops.kernel import (
     BackupStatus,
     KernelFigures,
