@@ -8,12 +8,13 @@ import apsw
 import trio
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents import change as ops
+from proto.ops.documents.change import AddResult, DocumentsAdd
 from proto.ops.documents.reading import Document, Scalar, pairs
 from services.documents import restore
 from services.documents.add import folders
 from services.documents.add.add import add_directory
 from services.documents.components import OperationGroup
+from services.documents.operations import change as ops
 from services.documents.store import globs, rows, snapshots
 from services.documents.store.databases import Store
 from services.documents.store.rows import DocumentAttributes
@@ -25,8 +26,8 @@ MAX_HASHES = 100
 
 
 class ChangeOperations(OperationGroup):
-    @handles(ops.DocumentsAdd)
-    async def add(self, params: ops.DocumentsAdd, ctx: Context) -> ops.AddResult:
+    @handles(DocumentsAdd)
+    async def add(self, params: DocumentsAdd, ctx: Context) -> AddResult:
         adding = self._components.adding
         session = await session_to_add(self._store, params.session, ctx.session)
         tags = tuple(dict.fromkeys(params.tags))

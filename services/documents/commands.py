@@ -280,7 +280,7 @@ class _Lines:
 
 def run_restore(arguments: argparse.Namespace) -> int:
     """Write a snapshot or a collection below a directory. Exit code 1 if a file was skipped."""
-    from proto.ops.documents.change import DocumentsRestore
+    from services.documents.operations.change import DocumentsRestore
 
     if (arguments.snapshot_id is None) == (arguments.collection is None):
         raise Usage("give a SNAPSHOT (`linckia snapshots` lists them) with --snapshot, or --collection NAME")

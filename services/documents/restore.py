@@ -17,8 +17,8 @@ from pathlib import Path
 import apsw
 
 from proto.errors import OperationError
-from proto.ops.documents.change import DocumentsRestore, Restored, RestoreResult
 from proto.suggestions import did_you_mean
+from services.documents.operations.change import DocumentsRestore, Restored, RestoreResult
 from services.documents.store import globs, objects, rows, snapshots
 from services.documents.store.compress import DamagedContent
 from services.documents.store.objects import Stored

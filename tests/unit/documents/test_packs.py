@@ -10,8 +10,9 @@ import apsw
 import pytest
 
 from proto.errors import OperationError
-from proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsRestore
+from proto.ops.documents.change import DocumentsAdd
 from proto.ops.documents.reading import DocumentsGet, DocumentsStatus, DocumentsVerify
+from services.documents.operations.change import DocumentsDelete, DocumentsRestore
 from services.documents.operations.find import DocumentsGrep
 from services.documents.store import tables
 from services.documents.store.databases import Store

@@ -13,15 +13,7 @@ import trio
 import trio.testing
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents.change import (
-    DocumentsAdd,
-    DocumentsDelete,
-    DocumentsPutBegin,
-    DocumentsPutCommit,
-    DocumentsPutPiece,
-    DocumentsRestore,
-    DocumentsUpdate,
-)
+from proto.ops.documents.change import DocumentsAdd, DocumentsPutBegin, DocumentsPutCommit, DocumentsPutPiece
 from proto.ops.documents.reading import (
     DocumentsGet,
     DocumentsList,
@@ -32,6 +24,7 @@ from proto.ops.documents.reading import (
     SortBy,
 )
 from proto.ops.documents.sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
+from services.documents.operations.change import DocumentsDelete, DocumentsRestore, DocumentsUpdate
 from services.documents.store.databases import Store
 from tests.unit.documents.rig import add_text, documents, listed, tree
 from tests.waiting import until

@@ -17,9 +17,10 @@ from kernel import VERSION
 from kernel.configure import data_format
 from proto.control.address import CannotHold
 from proto.ops.decode import DOCUMENT_TYPES
-from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
+from proto.ops.documents.change import DocumentsAdd
 from proto.ops.documents.reading import DocumentsGet, DocumentsList
 from services.approvals.store import SCHEMA as APPROVALS
+from services.documents.operations.change import DocumentsDelete
 from services.documents.operations.find import DocumentsGrep
 from services.documents.store import tables as documents_schema
 from services.events.event_database import SCHEMA as EVENTS
