@@ -12,9 +12,6 @@ from typing import Final
 
 from proto.errors import InvalidParams
 
-META: Final = "io.linckia/idempotency-key"
-"""Member of `_meta` in MCP requests."""
-
 HEADER: Final = "Idempotency-Key"
 """The HTTP header (draft-ietf-httpapi-idempotency-key-header)."""
 

@@ -1,4 +1,5 @@
-"""What a service exchanges with MCP clients beyond plain results: content, questions and events.
+"""MCP's own declarations (revisions, keys, error codes), and what a service exchanges with clients beyond plain
+results: content, questions and events.
 
 Result types here have `__mcp_content__ = True`: they are passed to the client unchanged, and no structured content is
 made of them. Binary data is `bytes`, and becomes base64 where the protocol requires text. Names are those of the
@@ -7,9 +8,70 @@ protocol on the wire (`mimeType`, `isError`) and Python's in code.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
+
+# Revisions
+
+HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+"""Revisions that start with `initialize`, oldest first; a client that asks for an unknown one gets the latest."""
+
+MODERN_VERSIONS: Final = ("2026-07-28",)
+"""Revisions in which every request carries an envelope, and that have `server/discover`."""
+
+BATCH_VERSIONS: Final = frozenset(HANDSHAKE_VERSIONS[:2])
+"""Revisions that have batches."""
+
+# Messages
+
+TOOLS_CALL: Final = "tools/call"
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+UNSUPPORTED_VERSION: Final = -32022
+"""The server does not speak the requested revision; its error names those it does."""
+
+RequestId: TypeAlias = int | str
+
+# Members of `_meta`. Those of the protocol make up the envelope of a request since 2026-07-28.
+
+OWN: Final = "io.modelcontextprotocol/"
+"""Prefix of the protocol's own."""
+
+VERSION: Final = OWN + "protocolVersion"
+CLIENT_CAPABILITIES: Final = OWN + "clientCapabilities"
+CLIENT_INFO: Final = OWN + "clientInfo"
+LOG_LEVEL: Final = OWN + "logLevel"
+SERVER_INFO: Final = OWN + "serverInfo"
+
+KEY: Final = "io.linckia/idempotency-key"
+"""The idempotency key of a request."""
+
+TASK: Final = "io.linckia/task"
+"""In a request, true asks for a task; in a result, it is the task."""
+
+FAILURE: Final = "linckia/failure"
+"""The failure of a tool, in its result."""
+
+TASKS_EXTENSION: Final = OWN + "tasks"
+SKILLS_EXTENSION: Final = OWN + "skills"
+
+
+class RequestMeta(msgspec.Struct, gc=False):
+    """`_meta` of a request as every revision has it."""
+
+    progress_token: RequestId | UnsetType = msgspec.field(default=UNSET, name="progressToken")
+    # Any type: an invalid traceparent is ignored and does not fail the call.
+    traceparent: Any = None
+    # Unchecked.
+    key: Any = msgspec.field(default=UNSET, name=KEY)
+    task: Any = msgspec.field(default=None, name=TASK)
+
 
 # Content
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from proto.json_types import JsonObject
+from proto.mcp import SKILLS_EXTENSION
 
-EXTENSION: Final = "io.modelcontextprotocol/skills"
+EXTENSION: Final = SKILLS_EXTENSION
 SETTINGS: Final[JsonObject] = {"directoryRead": True}
 
 SCHEME: Final = "skill://"

@@ -10,13 +10,14 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from enum import Enum
-from typing import Any, Final, Unpack
+from typing import Any, Unpack
 
 import msgspec
 
 from proto.approvals import Rules
 from proto.errors import Failure, InvalidParams, Kind, LinckiaError
 from proto.json_types import JsonObject
+from proto.mcp import TASK, TASKS_EXTENSION
 from proto.mounts import is_route
 from proto.operation import CLIENT, Operation, Params, operation_of
 from proto.ops.kernel import SERVICE as KERNEL
@@ -25,12 +26,6 @@ from proto.ops.tasks import Schedule, Task, TaskAdopt, TaskFailure, TaskStart
 from proto.wire.dispatch import CallOptions, Dispatcher, Outlasting
 from proto.wire.front import OWN
 from proto.wire.front import SERVICE as FRONT
-
-META: Final = "io.linckia/task"
-"""Member of `_meta`: in a request, true asks for a task; in a result, it is the task."""
-
-EXTENSION: Final = "io.modelcontextprotocol/tasks"
-"""Extension of revision 2026-07-28; see `services.front.protocol.tasks`."""
 
 LONG_MS = 3600 * 1000
 """Calls with at least this deadline may take longer than clients wait."""
@@ -59,13 +54,13 @@ class TaskHandle(msgspec.Struct, frozen=True):
 
 
 def wanted_by(meta: object, capabilities: Mapping[str, Any], *, modern: bool) -> Wanted:
-    """Return what the client wants, by `_meta[META]` and its capabilities, both unchecked.
+    """Return what the client wants, by `_meta[TASK]` and its capabilities, both unchecked.
 
     Raises:
-        InvalidParams: `_meta[META]` is not a boolean.
+        InvalidParams: `_meta[TASK]` is not a boolean.
     """
     if not isinstance(meta, bool | None):
-        raise InvalidParams(f"`_meta[{META!r}]` must be true or false", field="_meta")
+        raise InvalidParams(f"`_meta[{TASK!r}]` must be true or false", field="_meta")
     if meta:
         return Wanted.TASK
     return Wanted.EITHER if modern and declares(capabilities) else Wanted.RESULT
@@ -74,7 +69,7 @@ def wanted_by(meta: object, capabilities: Mapping[str, Any], *, modern: bool) ->
 def declares(capabilities: Mapping[str, Any]) -> bool:
     """Whether the client declares the extension."""
     extensions = capabilities.get("extensions")
-    return isinstance(extensions, Mapping) and EXTENSION in extensions
+    return isinstance(extensions, Mapping) and TASKS_EXTENSION in extensions
 
 
 @contextlib.contextmanager

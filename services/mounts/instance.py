@@ -14,13 +14,15 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from proto import mcp
 from proto.errors import Timeout
+from proto.mcp import CLIENT_CAPABILITIES, LOG_LEVEL
 from proto.mounts import TOOLS_CALL, MountRequest
 from proto.wire.frames import Written
 from services.mounts.link import messages
 from services.mounts.link.connections import Connect, Connection
 from services.mounts.link.exchange import Exchange, Exchanges, Turns, log_line
-from services.mounts.link.handshake import CLIENT_CAPABILITIES, LOG_LEVEL, Greeting, Refused, greet, passed_capabilities
+from services.mounts.link.handshake import Greeting, Refused, greet, passed_capabilities
 from services.mounts.link.links import LinkEnded
 from services.mounts.link.liveness import LOOK_S, Behind, Liveness
 from services.mounts.link.messages import Message
@@ -322,7 +324,7 @@ class Instance:
         _log.error("%s", said)
         if method == TOOLS_CALL:
             said += ". It may have done what it was called for; the call was not repeated"
-        return Written(b'{"error":' + messages.encode({"code": messages.INTERNAL_ERROR, "message": said}) + b"}")
+        return Written(b'{"error":' + messages.encode({"code": mcp.INTERNAL_ERROR, "message": said}) + b"}")
 
     async def ask(self, method: str, params: dict[str, Any], *, limit_s: float) -> Message:
         """Make a request of this client's own. Raises NoReply, BadReply or Lost."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from proto.keys import META
+from proto.mcp import KEY as META
 from tests.system.cli.clients import StdioClient, stdio_client
 from tests.system.running import running
 

@@ -23,7 +23,7 @@ from typing import Any
 import httpx2 as httpx
 import trio
 
-from proto.keys import META
+from proto.mcp import KEY as META
 from proto.operation import CLIENT, Access
 from proto.ops import load
 from tests.chaos.clients import CallOutcome, read_answer

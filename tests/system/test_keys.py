@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from proto.keys import META
+from proto.mcp import KEY as META
 from tests.system.answers import message_of
 from tests.system.cli.clients import StdioClient, data_directory, stdio_client
 from tests.system.running import HTTP, REPOSITORY, RunningKernel, running

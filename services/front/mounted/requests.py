@@ -16,7 +16,16 @@ from msgspec import Raw, UnsetType
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.json_types import JsonObject
-from proto.keys import META
+from proto.mcp import (
+    CLIENT_CAPABILITIES,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    LOG_LEVEL,
+    OWN,
+    SERVER_INFO,
+    TOOLS_CALL,
+    RequestMeta,
+)
 from proto.mounts import MAX_NAME_CHARS, PROGRESS_S, READ, MountReply, MountRequest, operations_of
 from proto.operation import Operation
 from services.front.mounted.content import bounded
@@ -25,21 +34,11 @@ from services.front.mounted.tools import MountedTool
 from services.front.protocol.calls import as_error, completed, handle_result, perform, unknown_tool
 from services.front.protocol.client_requests import CallClient, CallRequests, InputRequired, merged_answers
 from services.front.protocol.failures import ProtocolError, as_failure, as_tool_result
-from services.front.protocol.handshake import SERVER_INFO, is_usual_envelope
+from services.front.protocol.handshake import is_usual_envelope
 from services.front.protocol.lists import MEMBERS
-from services.front.protocol.messages import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    TOOLS_CALL,
-    Answer,
-    Envelope,
-    RequestId,
-    error_message,
-    turn,
-)
+from services.front.protocol.messages import Answer, Envelope, error_message, turn
 from services.front.protocol.served import Served
 from services.front.protocol.session import Request
-from services.front.tasks import META as TASK_META
 from services.front.tasks import TaskHandle, Wanted, wanted_by
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ KNOWN_S = 60.0
 
 _LIST_FRESH_MS = 1000
 
-_PREFIX = "io.modelcontextprotocol/"
 _STATE = "linckia:"
 """Prefix of our own request states; all others belong to mounted servers."""
 
@@ -64,13 +62,9 @@ _NULL = Raw(b"null")
 _encode = msgspec.json.Encoder().encode
 
 
-class _Meta(msgspec.Struct):
-    progress_token: RequestId | UnsetType = msgspec.field(default=msgspec.UNSET, name="progressToken")
-    traceparent: Any = None
-    capabilities: dict[str, Any] | UnsetType = msgspec.field(default=msgspec.UNSET, name=f"{_PREFIX}clientCapabilities")
-    level: str | None = msgspec.field(default=None, name=f"{_PREFIX}logLevel")
-    key: Any = msgspec.field(default=msgspec.UNSET, name=META)
-    task: Any = msgspec.field(default=None, name=TASK_META)
+class _Meta(RequestMeta):
+    capabilities: dict[str, Any] | UnsetType = msgspec.field(default=msgspec.UNSET, name=CLIENT_CAPABILITIES)
+    level: str | None = msgspec.field(default=None, name=LOG_LEVEL)
 
 
 class _Passed(msgspec.Struct):
@@ -389,7 +383,7 @@ def _without_connection(params: dict[str, Raw]) -> dict[str, Raw]:
     if "_meta" not in params:
         return params
     meta = msgspec.json.decode(params["_meta"], type=dict[str, Raw])
-    kept = {key: value for key, value in meta.items() if key != "progressToken" and not key.startswith(_PREFIX)}
+    kept = {key: value for key, value in meta.items() if key != "progressToken" and not key.startswith(OWN)}
     rest = {name: value for name, value in params.items() if name != "_meta"}
     return {**rest, "_meta": _json(kept)} if kept else rest
 

@@ -11,19 +11,9 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw
 
+from proto.mcp import INVALID_REQUEST, PARSE_ERROR, RequestId
 from proto.validation import exceeded
-from services.front.protocol.messages import (
-    INVALID_REQUEST,
-    PARSE_ERROR,
-    Envelope,
-    RequestId,
-    error_message,
-    fault_of,
-    read_envelope,
-    request_key,
-)
-
-BATCH_VERSIONS = frozenset({"2024-11-05", "2025-03-26"})
+from services.front.protocol.messages import Envelope, error_message, fault_of, read_envelope, request_key
 
 MAX_MESSAGES = 1024
 """Longest batch; all of its messages are in flight at once."""

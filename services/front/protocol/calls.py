@@ -20,7 +20,7 @@ from proto import keys
 from proto.approvals import Rules, tool_of
 from proto.errors import Executed, Failure, Forbidden, Kind, LinckiaError, Timeout, UnknownOperation
 from proto.json_types import JsonObject
-from proto.mcp import MISSING_CAPABILITY
+from proto.mcp import INTERNAL_ERROR, INVALID_PARAMS, MISSING_CAPABILITY, TASK
 from proto.mounts import MountRequest
 from proto.operation import CLIENT, Access, Operation, Params
 from proto.origin import Origin
@@ -35,11 +35,11 @@ from services.front.composite.answer import Composed
 from services.front.excerpt import Excerpt, excerpt
 from services.front.protocol.client_requests import CallRequests
 from services.front.protocol.failures import ProtocolError, as_data, code_of, message_of
-from services.front.protocol.messages import INTERNAL_ERROR, INVALID_PARAMS, turn
+from services.front.protocol.messages import turn
 from services.front.scratchpad import SHORT_CHARS, shortened
 from services.front.surfaces.steps import PLACE, Category
 from services.front.surfaces.surface import Surface, caches
-from services.front.tasks import META, TaskHandle, Wanted, wanting
+from services.front.tasks import TaskHandle, Wanted, wanting
 from services.runtime.calls import Outgoing
 
 _TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -237,7 +237,7 @@ def handle_result(handle: TaskHandle) -> JsonObject:
     return {
         "content": [{"type": "text", "text": _encode(task).decode()}],
         "isError": False,
-        "_meta": {META: task},
+        "_meta": {TASK: task},
     }
 
 

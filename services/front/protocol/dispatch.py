@@ -22,7 +22,18 @@ from msgspec import UNSET, Raw, UnsetType
 
 from proto.errors import LinckiaError
 from proto.json_types import JsonObject
-from proto.keys import META
+from proto.mcp import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    INTERNAL_ERROR,
+    LOG_LEVEL,
+    MODERN_VERSIONS,
+    SERVER_INFO,
+    TOOLS_CALL,
+    VERSION,
+    RequestId,
+    RequestMeta,
+)
 from proto.names import module
 from proto.operation import CLIENT, Access, Operation
 from proto.ops.tasks import Schedule, TaskStart
@@ -35,22 +46,11 @@ from services.front.protocol import lists
 from services.front.protocol.calls import as_error, completed, encoded_tool_result, may_be_written, perform
 from services.front.protocol.client_requests import CallClient, CallRequests
 from services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error, message_of
-from services.front.protocol.handshake import MODERN_VERSIONS, SERVER_INFO, agree, is_usual_envelope
-from services.front.protocol.messages import (
-    INTERNAL_ERROR,
-    TOOLS_CALL,
-    Answer,
-    Envelope,
-    RequestId,
-    error_message,
-    has_envelope,
-    is_call,
-    turn,
-)
+from services.front.protocol.handshake import agree, is_usual_envelope
+from services.front.protocol.messages import Answer, Envelope, error_message, has_envelope, is_call, turn
 from services.front.protocol.served import Served
 from services.front.protocol.session import Request
 from services.front.surfaces.steps import NAMES
-from services.front.tasks import META as TASK_META
 from services.front.tasks import declares, is_long
 
 if TYPE_CHECKING:
@@ -59,19 +59,12 @@ if TYPE_CHECKING:
 SDK: Final = module("services.front.protocol.server")
 """Module that loads the SDK."""
 
-_PREFIX = "io.modelcontextprotocol/"
 
-
-class _Meta(msgspec.Struct, gc=False):
-    progress_token: RequestId | UnsetType = msgspec.field(default=UNSET, name="progressToken")
-    # Any type: an invalid traceparent is ignored and does not fail the call.
-    traceparent: Any = None
-    version: str | UnsetType = msgspec.field(default=UNSET, name=f"{_PREFIX}protocolVersion")
-    capabilities: Raw | UnsetType = msgspec.field(default=UNSET, name=f"{_PREFIX}clientCapabilities")
-    info: Raw | UnsetType = msgspec.field(default=UNSET, name=f"{_PREFIX}clientInfo")
-    level: str | UnsetType = msgspec.field(default=UNSET, name=f"{_PREFIX}logLevel")
-    key: Any = msgspec.field(default=UNSET, name=META)
-    task: Any = msgspec.field(default=None, name=TASK_META)
+class _Meta(RequestMeta, gc=False):
+    version: str | UnsetType = msgspec.field(default=UNSET, name=VERSION)
+    capabilities: Raw | UnsetType = msgspec.field(default=UNSET, name=CLIENT_CAPABILITIES)
+    info: Raw | UnsetType = msgspec.field(default=UNSET, name=CLIENT_INFO)
+    level: str | UnsetType = msgspec.field(default=UNSET, name=LOG_LEVEL)
 
 
 class _Params(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -231,15 +224,15 @@ def _capabilities(meta: _Meta, level: str | None) -> JsonObject | None:
     """Return the capabilities in an envelope of 2026-07-28; None if it is invalid, which the SDK explains."""
     if meta.version not in MODERN_VERSIONS or isinstance(meta.capabilities, UnsetType):
         return None
-    envelope: JsonObject = {f"{_PREFIX}protocolVersion": meta.version}
+    envelope: JsonObject = {VERSION: meta.version}
     try:
         # Their form is checked below.
         capabilities: JsonObject = msgspec.json.decode(meta.capabilities)
-        envelope[f"{_PREFIX}clientCapabilities"] = capabilities
+        envelope[CLIENT_CAPABILITIES] = capabilities
         if not isinstance(meta.info, UnsetType):
-            envelope[f"{_PREFIX}clientInfo"] = msgspec.json.decode(meta.info)
+            envelope[CLIENT_INFO] = msgspec.json.decode(meta.info)
         if level is not None:
-            envelope[f"{_PREFIX}logLevel"] = level
+            envelope[LOG_LEVEL] = level
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return capabilities if is_usual_envelope(envelope) or _sdk_accepts(envelope, meta.version) else None

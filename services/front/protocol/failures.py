@@ -11,12 +11,8 @@ import logging
 
 from proto.errors import Executed, Failure, Internal, Kind, LinckiaError
 from proto.json_types import JsonObject
-from proto.mcp import MISSING_CAPABILITY
+from proto.mcp import FAILURE, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CAPABILITY
 from proto.operation import Operation
-from services.front.protocol.messages import INVALID_PARAMS, METHOD_NOT_FOUND
-
-FAILURE_META = "linckia/failure"
-"""Key of the failure in a result's `_meta`."""
 
 _log = logging.getLogger("linckia.gateway")
 
@@ -98,5 +94,5 @@ def as_tool_result(failure: Failure) -> JsonObject:
     return {
         "content": [{"type": "text", "text": message_of(failure)}],
         "isError": True,
-        "_meta": {FAILURE_META: as_data(failure)},
+        "_meta": {FAILURE: as_data(failure)},
     }

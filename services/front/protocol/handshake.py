@@ -15,21 +15,25 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from proto.json_types import JsonObject
+from proto.mcp import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    HANDSHAKE_VERSIONS,
+    LOG_LEVEL,
+    MODERN_VERSIONS,
+    SERVER_INFO,
+    TASKS_EXTENSION,
+    VERSION,
+    RequestId,
+)
 from services.front import skill_files
 from services.front.protocol.client_requests import LEVELS
-from services.front.protocol.messages import RequestId, result_message
+from services.front.protocol.messages import result_message
 from services.front.protocol.session import McpSession
 from services.front.surfaces.surface import Surface
-from services.front.tasks import EXTENSION
 
 NAME = "linckia"
 TITLE = "Linckia"
-
-HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-"""Revisions that start with `initialize`, oldest first; a client that asks for an unknown one gets the latest."""
-
-MODERN_VERSIONS = ("2026-07-28",)
-"""Revisions in which every request carries an envelope, and that have `server/discover`."""
 
 LIST_FRESH_MS = 60_000
 """How long clients may cache lists that change only with a new version of Linckia."""
@@ -84,9 +88,9 @@ class _Initialize(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class _Meta(msgspec.Struct, forbid_unknown_fields=True):
-    version: str = msgspec.field(name="io.modelcontextprotocol/protocolVersion")
-    capabilities: _Capabilities = msgspec.field(name="io.modelcontextprotocol/clientCapabilities")
-    client: _ClientInfo | UnsetType = msgspec.field(default=UNSET, name="io.modelcontextprotocol/clientInfo")
+    version: str = msgspec.field(name=VERSION)
+    capabilities: _Capabilities = msgspec.field(name=CLIENT_CAPABILITIES)
+    client: _ClientInfo | UnsetType = msgspec.field(default=UNSET, name=CLIENT_INFO)
 
 
 class _Discover(msgspec.Struct, forbid_unknown_fields=True):
@@ -99,10 +103,10 @@ _Level = Literal["debug", "info", "notice", "warning", "error", "critical", "ale
 class _RequestMeta(msgspec.Struct):
     """`_meta` of a request of 2026-07-28; other members may be there."""
 
-    version: Literal["2026-07-28"] = msgspec.field(name="io.modelcontextprotocol/protocolVersion")
-    capabilities: _Capabilities = msgspec.field(name="io.modelcontextprotocol/clientCapabilities")
-    client: _ClientInfo | UnsetType = msgspec.field(default=UNSET, name="io.modelcontextprotocol/clientInfo")
-    level: _Level | UnsetType = msgspec.field(default=UNSET, name="io.modelcontextprotocol/logLevel")
+    version: Literal["2026-07-28"] = msgspec.field(name=VERSION)
+    capabilities: _Capabilities = msgspec.field(name=CLIENT_CAPABILITIES)
+    client: _ClientInfo | UnsetType = msgspec.field(default=UNSET, name=CLIENT_INFO)
+    level: _Level | UnsetType = msgspec.field(default=UNSET, name=LOG_LEVEL)
     token: RequestId | UnsetType = msgspec.field(default=UNSET, name="progressToken")
 
 
@@ -139,7 +143,6 @@ class _Message(msgspec.Struct, forbid_unknown_fields=True):
     params: Raw = Raw(b"{}")
 
 
-SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 """Member of `_meta` of each result of 2026-07-28."""
 
 
@@ -164,7 +167,7 @@ def offered(surface: Surface) -> JsonObject:
     if whole:
         capabilities["extensions"] = {skill_files.EXTENSION: skill_files.SETTINGS}
     if surface.has_tasks:
-        capabilities.setdefault("extensions", {})[EXTENSION] = {}
+        capabilities.setdefault("extensions", {})[TASKS_EXTENSION] = {}
     return capabilities
 
 

@@ -12,10 +12,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from proto.json_types import JsonObject
+from proto.mcp import SERVER_INFO
 from proto.origin import Origin
 from services.front import skill_files
 from services.front.mounted.surface import MountSurface
-from services.front.protocol.handshake import LIST_FRESH_MS, SERVER_INFO, agree, is_usual_envelope, offered
+from services.front.protocol.handshake import LIST_FRESH_MS, agree, is_usual_envelope, offered
 from services.front.protocol.messages import Answer, result_message
 from services.front.protocol.served import Served
 from services.front.protocol.session import Request

@@ -12,17 +12,8 @@ import msgspec
 import trio
 from msgspec import UNSET, Raw, UnsetType
 
+from proto.mcp import INVALID_REQUEST, TOOLS_CALL, VERSION, RequestId
 from proto.validation import counted, exceeded
-
-TOOLS_CALL = "tools/call"
-
-PARSE_ERROR = -32700
-INVALID_REQUEST = -32600
-METHOD_NOT_FOUND = -32601
-INVALID_PARAMS = -32602
-INTERNAL_ERROR = -32603
-
-RequestId = int | str
 
 
 class Envelope(msgspec.Struct, gc=False):
@@ -173,9 +164,6 @@ def request_key(envelope: Envelope) -> RequestId | None:
     return None
 
 
-_PROTOCOL_VERSION = "io.modelcontextprotocol/protocolVersion"
-
-
 class _Enveloped(msgspec.Struct):
     meta: dict[str, Raw] = msgspec.field(name="_meta")
 
@@ -183,7 +171,7 @@ class _Enveloped(msgspec.Struct):
 def has_envelope(message: Envelope) -> bool:
     """Whether the request itself names its revision, as requests do since 2026-07-28."""
     try:
-        return isinstance(message.params, Raw) and _PROTOCOL_VERSION in _decode_enveloped(message.params).meta
+        return isinstance(message.params, Raw) and VERSION in _decode_enveloped(message.params).meta
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
 

@@ -37,21 +37,10 @@ from pydantic import BaseModel, ValidationError
 
 from proto.errors import InvalidParams, OperationError
 from proto.json_types import JsonObject
-from proto.mcp import ListChanged
+from proto.mcp import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, TOOLS_CALL, ListChanged
 from services.front.protocol.client_requests import CallClient
 from services.front.protocol.failures import ProtocolError
-from services.front.protocol.messages import (
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    PARSE_ERROR,
-    TOOLS_CALL,
-    Answer,
-    Envelope,
-    error_message,
-    has_envelope,
-    notification,
-    result_message,
-)
+from services.front.protocol.messages import Answer, Envelope, error_message, has_envelope, notification, result_message
 from services.front.protocol.notifier import Notice, Notifier
 from services.front.protocol.session import McpSession, Request
 

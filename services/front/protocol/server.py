@@ -21,7 +21,7 @@ from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 from mcp_types import INVALID_PARAMS
 
 from proto.json_types import JsonObject
-from proto.keys import META
+from proto.mcp import KEY, TASK, TOOLS_CALL
 from proto.operation import Operation, Params, Role
 from proto.ops import Table
 from services.front.mounted.surface import MountSurface
@@ -30,7 +30,6 @@ from services.front.protocol import calls, completion, lists, skills, tasks
 from services.front.protocol.client_requests import LEVELS, CallRequests, InputRequired, merged_answers
 from services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
 from services.front.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, lists_of, offered
-from services.front.protocol.messages import TOOLS_CALL
 from services.front.protocol.notifier import Notifier
 from services.front.protocol.sdk import (
     Context,
@@ -45,7 +44,6 @@ from services.front.protocol.sdk import (
 from services.front.protocol.served import Served
 from services.front.scratchpad import Scratchpads
 from services.front.surfaces.steps import NAMES
-from services.front.tasks import META as TASK_META
 from services.front.tasks import TaskHandle, Wanted, declares, wanted_by
 
 _LEGACY_RESOURCE_NOT_FOUND = -32002
@@ -234,10 +232,10 @@ class SurfaceServer:
         )
         wants = Wanted.RESULT
         if ctx.method == TOOLS_CALL:
-            wants = wanted_by(meta.get(TASK_META), client.capabilities, modern=client.modern)
+            wants = wanted_by(meta.get(TASK), client.capabilities, modern=client.modern)
         return await calls.perform(
             self.dispatcher, operation, params, client_requests,
-            calls.completed(request_of(ctx).origin, meta.get("traceparent"), meta.get(META)), tasks=wants,
+            calls.completed(request_of(ctx).origin, meta.get("traceparent"), meta.get(KEY)), tasks=wants,
         )  # fmt: skip
 
     def _approves(self, operation: Operation[object], *, modern: bool) -> bool:

@@ -16,9 +16,10 @@ import trio
 from msgspec import UnsetType
 
 from proto.json_types import JsonObject
+from proto.mcp import RequestId
 from proto.origin import Origin
 from services.front.protocol.client_requests import DEFAULT_LEVEL
-from services.front.protocol.messages import Envelope, RequestId, correlation_key, notification
+from services.front.protocol.messages import Envelope, correlation_key, notification
 
 if TYPE_CHECKING:
     from mcp_types import InitializeRequestParams

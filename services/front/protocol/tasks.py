@@ -19,7 +19,7 @@ from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
 from proto.errors import LinckiaError
 from proto.json_types import JsonObject
-from proto.mcp import MISSING_CAPABILITY
+from proto.mcp import MISSING_CAPABILITY, TASKS_EXTENSION
 from proto.operation import Operation, operation_of
 from proto.ops.tasks import Task, TaskCancel, TaskGet
 from proto.wire.dispatch import Dispatcher
@@ -27,7 +27,7 @@ from services.front.protocol import calls
 from services.front.protocol.failures import as_tool_result, is_protocol_error
 from services.front.protocol.sdk import Context, as_mcp_error, is_modern, request_of
 from services.front.surfaces.surface import Surface
-from services.front.tasks import EXTENSION, declares, failure_of, value_of
+from services.front.tasks import declares, failure_of, value_of
 
 POLL_MS = 1000
 
@@ -55,7 +55,7 @@ def install(sdk: Server[JsonObject], surface: Surface, dispatcher: Dispatcher) -
         await _called(ctx, dispatcher, operation_of(TaskGet), params.task_id)
         return dict(_COMPLETE)
 
-    sdk.extensions[EXTENSION] = {}
+    sdk.extensions[TASKS_EXTENSION] = {}
     for method, handler in (("tasks/get", get), ("tasks/cancel", cancel), ("tasks/update", update)):
         sdk.add_request_handler(method, TaskParams, _for_declaring_clients(method, handler))
 
@@ -118,8 +118,8 @@ def _for_declaring_clients(method: str, handler: _Handler) -> Callable[[Context,
         if not is_modern(ctx):
             raise MCPError(code=METHOD_NOT_FOUND, message="Method not found", data=method)
         if not declares(capabilities_of(ctx)):
-            data: JsonObject = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
-            message = f"{method} needs the client capability {EXTENSION}"
+            data: JsonObject = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
+            message = f"{method} needs the client capability {TASKS_EXTENSION}"
             raise MCPError(code=MISSING_CAPABILITY, message=message, data=data)
         return await handler(ctx, params)
 

@@ -25,15 +25,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from proto.errors import MaybeExecuted, Unavailable
+from proto.mcp import BATCH_VERSIONS, INVALID_REQUEST, PARSE_ERROR
 from proto.origin import Origin
 from services.front import scratchpad
 from services.front.protocol import batch
-from services.front.protocol.batch import BATCH_VERSIONS, Part
+from services.front.protocol.batch import Part
 from services.front.protocol.dispatch import MessageDispatcher
 from services.front.protocol.handshake import GREETINGS
 from services.front.protocol.messages import (
-    INVALID_REQUEST,
-    PARSE_ERROR,
     Answer,
     Envelope,
     NotJson,

@@ -21,7 +21,8 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from services.front.protocol.messages import PARSE_ERROR, Answer, turn
+from proto.mcp import PARSE_ERROR
+from services.front.protocol.messages import Answer, turn
 from services.front.transport.access import ORIGIN
 from services.front.transport.fair_limits import LARGE_BYTES, FairLimiter, FairLimits
 

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from services.front.protocol.messages import EARLY_BYTES, RequestId, readable_id
+from proto.mcp import RequestId
+from services.front.protocol.messages import EARLY_BYTES, readable_id
 from services.front.transport.descriptors import Input
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024

@@ -22,7 +22,8 @@ import secrets
 import msgspec
 
 from proto.json_types import JsonObject
-from services.front.protocol.messages import RequestId, correlation_key, readable_id
+from proto.mcp import RequestId
+from services.front.protocol.messages import correlation_key, readable_id
 from services.front.protocol.session import SessionState
 from services.front.transport.descriptors import READ_BYTES
 from services.front.transport.json_lines import PARTIAL_BYTES

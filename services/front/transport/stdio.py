@@ -17,6 +17,7 @@ import trio
 
 from proto.errors import MaybeExecuted, Unavailable
 from proto.grants import STDIO
+from proto.mcp import BATCH_VERSIONS, INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, RequestId
 from proto.operation import CLIENT
 from proto.origin import Origin
 from services.front import scratchpad
@@ -26,14 +27,10 @@ from services.front.protocol import batch
 from services.front.protocol.dispatch import MessageDispatcher
 from services.front.protocol.handshake import GREETINGS, lists_of, offered, resume
 from services.front.protocol.messages import (
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
     LONG_BYTES,
     NOT_A_MESSAGE,
-    PARSE_ERROR,
     Envelope,
     NotJson,
-    RequestId,
     correlation_key,
     error_message,
     fault_of,
@@ -256,7 +253,7 @@ class StdioSession(McpSession):
             await self._take(envelope, line.data, line.rest)
 
     async def _take_batch(self, line: Line) -> None:
-        if self.version not in batch.BATCH_VERSIONS:
+        if self.version not in BATCH_VERSIONS:
             text = f"{NOT_A_MESSAGE} (only the revisions up to 2025-03-26 have batches)"
             self.send(error_message(None, INVALID_REQUEST, text))
             return

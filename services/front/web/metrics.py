@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from msgspec import structs
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -34,7 +35,8 @@ from proto.ops.kernel import (
 )
 from proto.wire.dispatch import Dispatcher
 from proto.wire.frames import Backlog
-from proto.wire.front import OWN
+from proto.wire.front import SERVICE
+from services.front.transport.access import ORIGIN
 from services.front.web.routes import failed
 
 _ROUTE: Final = Route("GET", "/metrics")
@@ -93,8 +95,10 @@ def routes(dispatcher: Dispatcher) -> list[BaseRoute]:
     """Return the route of the endpoint."""
 
     async def metrics(request: Request) -> Response:
+        # The figures are about the whole system, so a client with a limited token does not get them.
+        origin = structs.replace(request.scope[ORIGIN], caller=SERVICE, key="")
         try:
-            answer = await dispatcher.call(operation_of(KernelFiguresParams), KernelFiguresParams(), origin=OWN)
+            answer = await dispatcher.call(operation_of(KernelFiguresParams), KernelFiguresParams(), origin=origin)
         except LinckiaError as error:
             return failed(_ROUTE, error)
         text = exposition(msgspec.convert(answer, KernelFigures))

@@ -15,13 +15,19 @@ import msgspec
 import trio
 from msgspec import UNSET, Raw
 
+from proto import mcp
+from proto.mcp import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    HANDSHAKE_VERSIONS,
+    MODERN_VERSIONS,
+    SERVER_INFO,
+    VERSION,
+)
 from services.mounts.link import messages
 from services.mounts.link.messages import JsonObject, Message
 from services.mounts.link.peer import BadReply, Lost, NoReply, Peer
 from services.mounts.offers.hidden import without
-
-HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-MODERN_VERSIONS: Final = ("2026-07-28",)
 
 HINT_S: Final = 5.0
 """Time for an answer to `server/discover`, after which the server is also asked to `initialize`."""
@@ -31,11 +37,6 @@ CAPABILITIES: Final[JsonObject] = {
     "sampling": {"tools": {}, "context": {}},
     "elicitation": {"form": {}, "url": {}},
 }
-
-_META: Final = "io.modelcontextprotocol/"
-SERVER_INFO: Final = _META + "serverInfo"
-LOG_LEVEL: Final = _META + "logLevel"
-CLIENT_CAPABILITIES: Final = _META + "clientCapabilities"
 
 _PASSED: Final = (*CAPABILITIES, "extensions", "experimental")
 
@@ -93,8 +94,8 @@ def client_info() -> JsonObject:
 
 def _meta(version: str) -> JsonObject:
     return {
-        _META + "protocolVersion": version,
-        _META + "clientInfo": client_info(),
+        VERSION: version,
+        CLIENT_INFO: client_info(),
         CLIENT_CAPABILITIES: CAPABILITIES,
     }
 
@@ -187,7 +188,7 @@ async def _discover(peer: Peer, version: str) -> Greeting | Message:
 
 def _named(refusal: object) -> str:
     """Return a modern revision that the server named when it refused another; empty without one."""
-    if not isinstance(refusal, Message) or messages.error_of(refusal)[0] != messages.UNSUPPORTED_VERSION:
+    if not isinstance(refusal, Message) or messages.error_of(refusal)[0] != mcp.UNSUPPORTED_VERSION:
         return ""
     found = messages.value(refusal.error)
     data = found.get("data") if isinstance(found, dict) else None

@@ -36,9 +36,9 @@ from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, PARSE_ERROR, jsonrpc_me
 from msgspec import UNSET
 from pydantic import ValidationError
 
+from proto.mcp import MODERN_VERSIONS, VERSION
 from services.mounts.link import messages
 from services.mounts.link.connections import Connect, Connection
-from services.mounts.link.handshake import MODERN_VERSIONS
 from services.mounts.link.links import Begun, LinkEnded
 from services.mounts.link.messages import Message, NotJson, Received, Unreadable, number_of
 from services.mounts.process.environment import AdapterSettings, Secrets, headers_of, secret_of, url_of
@@ -292,7 +292,7 @@ class HttpLink:
     def _headers(self, message: Message) -> dict[str, str]:
         if not self._version:
             meta = messages.value(messages.members(message.params).get("_meta", UNSET))
-            probed = meta.get("io.modelcontextprotocol/protocolVersion") if isinstance(meta, dict) else None
+            probed = meta.get(VERSION) if isinstance(meta, dict) else None
             version = probed if isinstance(probed, str) else ""
         else:
             version = self._version

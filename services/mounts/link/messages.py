@@ -10,14 +10,11 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from proto.mcp import INTERNAL_ERROR
 from services.mounts.offers.hidden import without
 
 MAX_BYTES = 256 * 1024 * 1024
 """Largest message of a server; more cannot be passed on."""
-
-METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32601, -32602, -32603
-UNSUPPORTED_VERSION = -32022
-"""The server does not speak the requested revision; its error names those it does."""
 
 Id: TypeAlias = int | str | float | None
 JsonObject: TypeAlias = dict[str, Any]

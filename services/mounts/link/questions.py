@@ -13,6 +13,7 @@ from urllib.parse import quote
 import trio
 from msgspec import UNSET, Raw
 
+from proto import mcp
 from proto.errors import Kind, LinckiaError, OperationError
 from proto.mcp import CAPABILITY_OF, INPUTS
 from services.mounts.link import messages
@@ -62,7 +63,7 @@ class Questions:
         if method == "ping":
             await self._server.reply(messages.result(number, {}))
         elif method not in CAPABILITY_OF:
-            await self._server.reply(messages.error(number, messages.METHOD_NOT_FOUND, f"no method {method}"))
+            await self._server.reply(messages.error(number, mcp.METHOD_NOT_FOUND, f"no method {method}"))
         elif asker is None:
             await self._answer_alone(number, method)
         else:

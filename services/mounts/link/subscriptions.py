@@ -12,6 +12,7 @@ import math
 import trio
 from msgspec import UNSET
 
+from proto import mcp
 from proto.errors import InvalidParams
 from proto.mounts import MountRequest
 from proto.wire.frames import Written
@@ -99,7 +100,7 @@ class Listening:
                 if not (wanted := self._wanted()):
                     await trio.sleep_forever()
                 reply = await self._instance.listen("subscriptions/listen", {"notifications": wanted}, limit_s=math.inf)
-                if messages.error_of(reply)[0] == messages.METHOD_NOT_FOUND:
+                if messages.error_of(reply)[0] == mcp.METHOD_NOT_FOUND:
                     return
                 await trio.sleep(AGAIN_S)
 

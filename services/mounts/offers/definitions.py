@@ -9,6 +9,7 @@ import msgspec
 import trio
 from msgspec import UNSET, Raw, UnsetType
 
+from proto import mcp
 from proto.mounts import Definitions
 from services.mounts.link import messages
 from services.mounts.link.handshake import Greeting
@@ -89,7 +90,7 @@ async def _whole(server: Server, method: str, member: str, problems: list[str]) 
             if isinstance(reply.result, UnsetType):
                 code, text = messages.error_of(reply)
                 # Servers with resources often lack templates.
-                return found if code == messages.METHOD_NOT_FOUND else problem(f"error {code}: {text}")
+                return found if code == mcp.METHOD_NOT_FOUND else problem(f"error {code}: {text}")
             try:
                 shapes.check(method, reply.result, modern=server.greeting.modern)
             except shapes.Disallowed as error:

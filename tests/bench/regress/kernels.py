@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from proto.keys import META
+from proto.mcp import KEY as META
 from tests.bench._wire import Http
 from tests.bench.regress.checkouts import Checkout
 from tests.system.running import free_port

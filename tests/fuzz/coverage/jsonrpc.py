@@ -15,14 +15,7 @@ from services.front.prompts import FilePrompts
 from services.front.protocol import batch
 from services.front.protocol.dispatch import FastPath
 from services.front.protocol.handshake import Greeter
-from services.front.protocol.messages import (
-    NotJson,
-    error_message,
-    is_call,
-    read_envelope,
-    readable_id,
-    request_key,
-)
+from services.front.protocol.messages import NotJson, error_message, is_call, read_envelope, readable_id, request_key
 from services.front.protocol.notifier import Notifier
 from services.front.protocol.served import Served
 from services.front.protocol.session import McpSession

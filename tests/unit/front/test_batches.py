@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import trio
 
+from proto.mcp import BATCH_VERSIONS
 from services.front.protocol import batch
 from tests.unit.front.httpwire import HttpWire, Reply, served
 from tests.unit.front.wire import Wire, connected, gateway_in_process
 
-WITH = sorted(batch.BATCH_VERSIONS)
+WITH = sorted(BATCH_VERSIONS)
 WITHOUT = ["2025-06-18", "2025-11-25"]
 
 

@@ -11,9 +11,9 @@ import pytest
 from kernel import VERSION
 from proto import ops
 from proto.errors import InvalidParams
+from proto.mcp import HANDSHAKE_VERSIONS, MODERN_VERSIONS
 from proto.operation import SURFACES
 from services.front.gateway import open_gateway
-from services.front.protocol.handshake import HANDSHAKE_VERSIONS, MODERN_VERSIONS
 from tests.unit.front.client_rules import RULES, broken
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.wire import META, connected

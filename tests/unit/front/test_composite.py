@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from proto import ops
+from proto.mcp import FAILURE as FAILURE_META
 from proto.outcomes import per_item
 from services.front.composite import answer
-from services.front.protocol.failures import FAILURE_META
 from services.front.surfaces.steps import Steps
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.steps import TABLE, open_service

@@ -19,6 +19,7 @@ from mcp_types.jsonrpc import JSONRPCRequest, jsonrpc_message_adapter
 
 from kernel import VERSION
 from proto import mcp
+from proto.mcp import HANDSHAKE_VERSIONS, MODERN_VERSIONS
 from proto.operation import SURFACES
 from services.front import gateway as gateways
 from services.front.gateway import Gateway
@@ -53,7 +54,7 @@ LEVEL_KEY = "io.modelcontextprotocol/logLevel"
 CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
 
 TAKEN = [
-    *(initialize(version) for version in handshake.HANDSHAKE_VERSIONS),
+    *(initialize(version) for version in HANDSHAKE_VERSIONS),
     initialize("1999-01-01"),
     initialize("2026-07-28"),
     initialize(""),
@@ -124,8 +125,8 @@ async def unloaded() -> AsyncIterator[tuple[Gateway, InProcess, trio.Nursery]]:
 
 
 def test_the_revisions_are_the_sdks() -> None:
-    assert handshake.HANDSHAKE_VERSIONS == version.HANDSHAKE_PROTOCOL_VERSIONS
-    assert handshake.MODERN_VERSIONS == version.MODERN_PROTOCOL_VERSIONS
+    assert HANDSHAKE_VERSIONS == version.HANDSHAKE_PROTOCOL_VERSIONS
+    assert MODERN_VERSIONS == version.MODERN_PROTOCOL_VERSIONS
 
 
 @pytest.mark.parametrize("surface", SURFACES)
@@ -183,7 +184,7 @@ def test_an_envelope_may_name_each_level(level: str) -> None:
 @given(
     st.fixed_dictionaries(
         {
-            "protocolVersion": st.sampled_from(handshake.HANDSHAKE_VERSIONS) | JSON,
+            "protocolVersion": st.sampled_from(HANDSHAKE_VERSIONS) | JSON,
             "capabilities": CAPABILITIES | JSON,
             "clientInfo": st.builds(dict, st.just(CLIENT), **{"title": st.text(max_size=3)}) | OBJECT,
         },
@@ -196,7 +197,7 @@ def test_nothing_is_accepted_that_the_sdk_would_refuse(params: dict[str, Any], r
     if Greeter(Surface("all", TABLE), VERSION).answer(data, McpSession()) is not None:
         message = jsonrpc_message_adapter.validate_json(data, by_name=False)
         assert isinstance(message, JSONRPCRequest)
-        for revision in handshake.HANDSHAKE_VERSIONS:
+        for revision in HANDSHAKE_VERSIONS:
             methods.validate_client_request("initialize", revision, message.params)
         InitializeRequestParams.model_validate(message.params, by_name=False)
 
