@@ -10,7 +10,6 @@ import collections
 import hashlib
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import trio
 from mcp.server.streamable_http import check_accept_headers
@@ -25,9 +24,7 @@ from proto.mcp import PARSE_ERROR
 from services.front.protocol.messages import Answer, turn
 from services.front.transport.access import ORIGIN
 from services.front.transport.fair_limits import LARGE_BYTES, FairLimiter, FairLimits
-
-if TYPE_CHECKING:
-    from services.front.transport.http_sessions import HttpSession
+from services.front.transport.http_sessions import HttpSession
 
 _HANDSHAKE_HEADER_VALUES = frozenset({None, *HANDSHAKE_PROTOCOL_VERSIONS})
 """Values of the protocol version header in revisions with a handshake; the first ones do not have the header."""

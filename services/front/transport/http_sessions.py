@@ -14,7 +14,7 @@ import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 import trio
@@ -33,7 +33,6 @@ from services.front.protocol.messages import NotJson, read_envelope
 from services.front.protocol.server import SurfaceServer
 from services.front.protocol.session import McpSession, SessionState, read_state
 from services.front.scratchpad import SESSIONLESS, Scratchpad, Scratchpads, StoredResult
-from services.front.transport.exchange import Exchange
 from services.front.transport.session_ids import Claims, SessionIds
 
 MAX_SESSIONS = 4096
@@ -121,6 +120,14 @@ class Peers:
             self._events.on_event(read)
 
 
+class Stream(Protocol):
+    """An SSE stream to a client (`services.front.transport.exchange.Exchange`)."""
+
+    def offer(self, message: bytes) -> None: ...
+
+    def end(self) -> None: ...
+
+
 class HttpSession(McpSession):
     """This front's copy of one session."""
 
@@ -135,7 +142,7 @@ class HttpSession(McpSession):
         self.id = session_id
         self.claims = claims
         self.scratchpad: Scratchpad = server.scratchpads.open(claims.name, state)
-        self.stream: Exchange | None = None
+        self.stream: Stream | None = None
         """The client's SSE stream for messages that belong to no request; None if it has none open."""
         self.token_key = token_key
         self.used_at = trio.current_time()
