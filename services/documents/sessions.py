@@ -18,14 +18,15 @@ import apsw
 import trio
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
-from proto.ops.documents import sessions as ops
 from proto.ops.documents.reading import Scalar, pairs
+from proto.ops.documents.sessions import Bound, SessionBound
 from proto.ops.watch import Change
 from services.documents import change_operations
 from services.documents.add import folders
 from services.documents.add.add import add_changes
 from services.documents.add.folders import Walk
 from services.documents.components import Components, OperationGroup
+from services.documents.operations import sessions as ops
 from services.documents.store import rows
 from services.documents.store.rows import DocumentAttributes
 from services.runtime.handlers import Context, handles
@@ -73,14 +74,14 @@ class Sessions(OperationGroup):
         self.follower.hurry()
         return answer
 
-    @handles(ops.SessionBound)
-    async def bound(self, params: ops.SessionBound, ctx: Context) -> ops.Bound | None:
+    @handles(SessionBound)
+    async def bound(self, params: SessionBound, ctx: Context) -> Bound | None:
         found = (
             await self._store.read(lambda db: change_operations.session_of_client(db, ctx.session))
             if ctx.session
             else None
         )
-        return None if found is None else ops.Bound(session_id=found[0], label=found[1])
+        return None if found is None else Bound(session_id=found[0], label=found[1])
 
     @handles(ops.SessionPin)
     async def pin(self, params: ops.SessionPin, ctx: Context) -> ops.Pinned:

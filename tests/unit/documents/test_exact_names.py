@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from proto.errors import LinckiaError
 from proto.ops.documents.change import DocumentsAdd
 from proto.ops.documents.reading import DocumentsGet, DocumentsList
-from proto.ops.documents.sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
 from services.documents.operations.change import DocumentsDelete, DocumentsRestore, DocumentsUpdate
 from services.documents.operations.find import DocumentsGrep, DocumentsSearch
+from services.documents.operations.sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, listed, tree
 

@@ -23,8 +23,8 @@ from proto.ops.documents.reading import (
     DocumentsVerify,
     SortBy,
 )
-from proto.ops.documents.sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
 from services.documents.operations.change import DocumentsDelete, DocumentsRestore, DocumentsUpdate
+from services.documents.operations.sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
 from services.documents.store.databases import Store
 from tests.unit.documents.rig import add_text, documents, listed, tree
 from tests.waiting import until

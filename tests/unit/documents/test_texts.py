@@ -17,7 +17,6 @@ import trio
 from proto.errors import InvalidParams, OperationError
 from proto.ops.documents.change import DocumentsAdd
 from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
-from proto.ops.documents.sessions import SessionStart, SessionStop, SessionWatch
 from proto.ops.retrieve import RetrievePut
 from services.decode.main import open_service as open_decode
 from services.documents import sessions
@@ -25,6 +24,7 @@ from services.documents.add.add import Adding, add_changes
 from services.documents.add.folders import Walk
 from services.documents.operations.change import DocumentsDelete
 from services.documents.operations.find import DocumentsGrep, DocumentsSearch, SearchType
+from services.documents.operations.sessions import SessionStart, SessionStop, SessionWatch
 from services.documents.store.rows import DocumentAttributes
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.handlers import Context, Environment, Handlers
