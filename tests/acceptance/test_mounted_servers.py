@@ -13,7 +13,7 @@ from proto.mounts import service_of
 from tests.acceptance.install_servers import folder
 from tests.acceptance.mounted_servers import LISTS, NAMES, Request, Server, servers
 from tests.acceptance.raw_client import LEGACY, MODERN, RawClient, plain
-from tests.system.mounting import mounted
+from tests.system.mounts.mounting import mounted
 from tests.system.running import REPOSITORY, RunningKernel, wait_until
 
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.bench._wire import Caller, Http, Stdio
+from tests.bench.parts.wire import Caller, Http, Stdio
 from tests.system.running import HTTP, free_port, running
 
 IN_FLIGHT = 8
@@ -33,7 +33,7 @@ SETTLED_S = 8
 @contextlib.contextmanager
 def peer_http() -> Iterator[int]:
     port = free_port()
-    process = subprocess.Popen([sys.executable, "-m", "tests.bench._peer", "http", str(port)])
+    process = subprocess.Popen([sys.executable, "-m", "tests.bench.parts.peer", "http", str(port)])
     try:
         give_up = time.monotonic() + 30
         while True:
@@ -62,7 +62,7 @@ def main() -> None:
         port = int(url.rsplit(":", 1)[1].split("/")[0])
         joiner = [sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", str(folder)]
         callers: dict[tuple[str, str], Caller] = {
-            ("stdio", "peer"): Stdio([sys.executable, "-m", "tests.bench._peer", "stdio"]),
+            ("stdio", "peer"): Stdio([sys.executable, "-m", "tests.bench.parts.peer", "stdio"]),
             ("stdio", "Linckia"): Stdio(joiner),
             ("HTTP", "peer"): Http(stack.enter_context(peer_http())),
             ("HTTP", "Linckia"): Http(port),

@@ -44,7 +44,7 @@ from services.embed.backends import Backend
 from services.embed.main import load
 from services.embed.serving import EmbedSettings, Loaded
 from services.embed.weights import resolve
-from tests.bench._peer_venv import environment
+from tests.bench.parts.peer_venv import environment
 from tests.system.running import HTTP, RunningKernel, running
 
 AT_ONCE, CALLS = 64, 4

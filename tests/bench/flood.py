@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
-from tests.bench._wire import Http, call_body, checked, whole
+from tests.bench.parts.wire import Http, call_body, checked, whole
 from tests.system.running import HTTP, running
 
 MIB = 1024 * 1024

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.bench._programs import require
+from tests.bench.parts.programs import require
 from tests.system.running import RunningKernel, running
 
 SUFFIXES = frozenset({".py", ".pyi", ".h", ".hpp", ".md", ".rst", ".txt", ".json", ".js", ".c", ".cpp"})

@@ -24,7 +24,7 @@ from services.retrieve import item_store
 from services.retrieve.index.lexical import Fts5, row_of, rows
 from services.retrieve.index.tantivy_index import TantivyIndex
 from services.retrieve.index.terms import query_terms
-from tests.bench._collections import Corpus, fill_retrieve, notes_of, open_database, word
+from tests.bench.parts.collections import Corpus, fill_retrieve, notes_of, open_database, word
 
 LIMIT = 50
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import trio
 
-from tests.system import note_kills, note_writing
+from tests.system.notes import note_kills, note_writing
 from tests.system.running import RunningKernel, running
 from tests.unit.rerank.tiny import save_cross_encoder
 

@@ -44,9 +44,9 @@ from services.retrieve.ranking.search import search
 from services.retrieve.vector_outbox import VectorFeed
 from services.shared.models.device import Precision
 from services.shared.models.measure import measure as measure_of
-from tests.bench import _code_set
-from tests.bench._models import InProcessEmbedder, InProcessRerankers
-from tests.bench._trials import RARE_WORDS, TWICE_WORDS, Calibration, words_of
+from tests.bench.parts import code_set as _code_set
+from tests.bench.parts.models import InProcessEmbedder, InProcessRerankers
+from tests.bench.parts.trials import RARE_WORDS, TWICE_WORDS, Calibration, words_of
 
 WORDS, MEANING, BOTH = "words", "meaning", "weighted"
 METHODS = {

@@ -43,8 +43,8 @@ from services.retrieve.index.lexical import Fts5
 from services.retrieve.index.vectors import Matrix
 from services.retrieve.local_collection import LocalCollection
 from services.retrieve.ranking import fusion
-from tests.bench._collections import DIMENSIONS, Corpus, fill_knowledge, fill_retrieve, notes_of
-from tests.bench._wire import Http
+from tests.bench.parts.collections import DIMENSIONS, Corpus, fill_knowledge, fill_retrieve, notes_of
+from tests.bench.parts.wire import Http
 from tests.system.running import HTTP, RunningKernel, running
 
 CANDIDATES = 50

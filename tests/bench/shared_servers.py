@@ -26,7 +26,7 @@ import trio
 from tests.chaos.clients import StdioClient
 from tests.chaos.mounted.servers import RUN, Direct, Server, real
 from tests.chaos.mounted.trees import processes
-from tests.system.mounting import mounted
+from tests.system.mounts.mounting import mounted
 from tests.system.running import RunningKernel
 
 SERVICES = ("mounts", "yaml")

@@ -46,7 +46,7 @@ from proto.wire import frames
 from proto.wire.channel import Channel, Link, LinkClosed
 from proto.wire.frames import AnyFrame, Bye, ByeAck, Call, Drain, Hello, Ping, Pong, Ready, Return
 from proto.wire.launch import LaunchConfig
-from tests.bench._kernel_costs import POOL, instances, policy_cost_us, router_cost_us
+from tests.bench.parts.kernel_costs import POOL, instances, policy_cost_us, router_cost_us
 from tests.memory_link import memory_link
 from tests.unit.router.ops import Said, Say, Write
 

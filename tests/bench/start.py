@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from proto.json_types import JsonObject
-from tests.bench._wire import INITIALIZE, INITIALIZED
+from tests.bench.parts.wire import INITIALIZE, INITIALIZED
 from tests.system.running import REPOSITORY, running
 
 LINCKIA = (sys.executable, "-P", "-m", "kernel.cli")

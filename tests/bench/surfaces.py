@@ -20,7 +20,7 @@ from typing import Any
 from proto import ops
 from proto.operation import SURFACES
 from services.front.surfaces.surface import Surface
-from tests.bench._wire import Stdio, checked
+from tests.bench.parts.wire import Stdio, checked
 from tests.system.running import running
 
 STEPS = (1, 2, 5, 10)

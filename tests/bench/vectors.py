@@ -30,7 +30,7 @@ import trio
 from services.retrieve import vector_store
 from services.retrieve.index.vectors import Matrix
 from services.retrieve.local_collection import LocalCollection
-from tests.bench._collections import open_database
+from tests.bench.parts.collections import open_database
 
 _CHUNK = 50_000
 

@@ -25,9 +25,9 @@ from pathlib import Path
 import trio
 
 from proto.ops.watch import WatchChanges, WatchStatus, WatchSubscribe
-from tests.bench import _watch_peer
+from tests.bench.parts import watch_peer as _watch_peer
+from tests.system.files.watching import KernelCaller, caller
 from tests.system.running import REPOSITORY, RunningKernel, running
-from tests.system.watching import KernelCaller, caller
 from tests.unit.watch.rig import Mirror, settled
 
 PEERS = ("watchfiles", "watchdog")

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from tests.browser import chromium
+from tests.system.access.tokens import HttpClient
 from tests.system.cli.clients import linckia
 from tests.system.running import HTTP, RunningKernel, running
-from tests.system.tokens import HttpClient
 
 pytestmark = chromium.needed
 

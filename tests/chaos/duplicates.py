@@ -28,7 +28,7 @@ from proto.operation import CLIENT, Access
 from proto.ops import load
 from tests.chaos.clients import CallOutcome, read_answer
 from tests.chaos.system import System
-from tests.system.mounting import small, write
+from tests.system.mounts.mounting import small, write
 from tests.system.running import free_port
 
 COPIES = 100

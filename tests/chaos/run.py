@@ -21,7 +21,7 @@ from tests.chaos.load import MOUNTED, Worker, make_folder
 from tests.chaos.record import Record
 from tests.chaos.storm import Storm
 from tests.chaos.system import System
-from tests.system.mounting import small, write
+from tests.system.mounts.mounting import small, write
 from tests.system.running import free_port
 
 STDIO_CLIENTS, HTTP_CLIENTS, WORKERS_EACH = 3, 2, 2

@@ -44,7 +44,7 @@ from services.transcripts.operations.conversations import TranscriptHistories
 from services.transcripts.operations.intake import TranscriptIngest
 from services.watch.main import open_service as open_watch
 from tests.in_process import Bench
-from tests.unit.files.planning import Kernel
+from tests.unit.files.plans.planning import Kernel
 
 
 @dataclass(frozen=True)

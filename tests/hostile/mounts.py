@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.hostile.mcp_server import WAYS
+from tests.system.access.tokens import Answer, HttpClient, create
 from tests.system.running import RunningKernel
-from tests.system.tokens import Answer, HttpClient, create
 
 SERVER = Path(__file__).with_name("mcp_server.py")
 

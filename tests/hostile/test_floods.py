@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.system.access.tokens import create
 from tests.system.running import HTTP, RunningKernel, running
-from tests.system.tokens import create
 
 CONNECTIONS = 1100
 """More than `http.max_connections_per_peer`."""

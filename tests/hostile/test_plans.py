@@ -14,8 +14,8 @@ from proto import ops
 from proto.control.client import CallFailed
 from proto.operation import CLIENT
 from tests.hostile.forging import IMPLANT
+from tests.system.access.tokens import HttpClient, create, token_command
 from tests.system.running import HTTP, RunningKernel, running, wait_until
-from tests.system.tokens import HttpClient, create, token_command
 
 SERVICES = ("files", "compare", "watch", "yaml", "memory", "transcripts", "knowledge", "retrieve", "graph")
 

@@ -17,8 +17,8 @@ from mcp import StdioServerParameters, stdio_client
 from mcp.client import Client
 from mcp_types import PromptReference, ResourceTemplateReference
 
+from tests.system.access.test_reach import until_notes
 from tests.system.running import RunningKernel, running
-from tests.system.test_reach import until_notes
 
 SERVICES = ("files", "compare", "watch", "documents", "knowledge", "retrieve", "graph", "yaml", "echo", "transcripts")
 LINES = 4000

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from proto.control.client import ControlError
+from tests.system.access.tokens import HttpClient, create
 from tests.system.running import HTTP, REPOSITORY, RunningKernel, running, wait_until
-from tests.system.tokens import HttpClient, create
 
 SERVICES = ("watch", "events", "files", "echo")
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.system.access.tokens import Answer, HttpClient
 from tests.system.running import HTTP, RunningKernel, running, wait_until
-from tests.system.tokens import Answer, HttpClient
 
 SERVICES = ("echo", "yaml")
 

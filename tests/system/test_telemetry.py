@@ -12,8 +12,8 @@ from typing import Any
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.system.access.tokens import HttpClient
 from tests.system.running import HTTP, free_port, running, wait_until
-from tests.system.tokens import HttpClient
 from tests.unit.front.wire import META, MODERN
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

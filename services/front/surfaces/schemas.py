@@ -8,7 +8,7 @@ maxSize?}`). All calls and results that match the full schema also match the lis
 
 Many clients reject the whole list if they cannot read one schema. So listed schemas use only what all clients accept:
 every schema has a single `type` or is an `anyOf` without other keywords, every array has `items`, and the root has no
-combinators (`tests/unit/front/client_rules.py` has the rules and their sources).
+combinators (`tests/unit/front/surfaces/client_rules.py` has the rules and their sources).
 """
 
 from __future__ import annotations

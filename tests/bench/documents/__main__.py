@@ -24,12 +24,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.bench._programs import require
 from tests.bench.documents.grepping import grep
 from tests.bench.documents.manuals import KernelSettings, manuals
 from tests.bench.documents.trees import kernel_alone
 from tests.bench.documents.versions import versions
-from tests.system.test_documents import peaks, write_large
+from tests.bench.parts.programs import require
+from tests.system.data.test_documents import peaks, write_large
 
 
 def main() -> None:

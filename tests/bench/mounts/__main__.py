@@ -19,10 +19,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.bench._peer_venv import environment
-from tests.bench._wire import Caller, Http, Stdio
 from tests.bench.mounts import _faults
 from tests.bench.mounts._gateways import Gateway, direct, fastmcp, linckia, mcp_proxy, server_command
+from tests.bench.parts.peer_venv import environment
+from tests.bench.parts.wire import Caller, Http, Stdio
 
 PACKAGES = {"fastmcp": ["fastmcp==4.2.3"], "mcp-proxy": ["mcp-proxy==0.13.0", "mcp<2"]}
 

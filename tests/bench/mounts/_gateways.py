@@ -16,7 +16,7 @@ import msgspec
 
 from tests.bench.mounts import server
 from tests.bench.mounts._sessions import HttpSession, PipeSession, Session
-from tests.system.mounting import write
+from tests.system.mounts.mounting import write
 from tests.system.running import HTTP, free_port, running
 
 MOUNT = "bench"

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tests.bench._wire import INITIALIZE, INITIALIZED, VERSION
+from tests.bench.parts.wire import INITIALIZE, INITIALIZED, VERSION
 
 ANSWERED, FAILED, SILENT, CLOSED = "answered", "error", "no answer", "closed"
 _READ_BYTES = 1024 * 1024

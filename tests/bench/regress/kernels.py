@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from proto.mcp import KEY as META
-from tests.bench._wire import Http
+from tests.bench.parts.wire import Http
 from tests.bench.regress.checkouts import Checkout
 from tests.system.running import free_port
 from tests.system.workloads import NOTES, make_folder

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.bench._wire import ECHO, Stdio, call_body, checked
+from tests.bench.parts.wire import ECHO, Stdio, call_body, checked
 from tests.bench.regress.checkouts import Checkout
 from tests.bench.regress.figures import Subject
 from tests.bench.regress.kernels import Failed, Kernel, proportional_mb, running_kernel, settle

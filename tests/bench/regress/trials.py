@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench._wire import Caller, Stdio
+from tests.bench.parts.wire import Caller, Stdio
 from tests.bench.regress.calls import CALLS, KEYED, Blocks, Call
 from tests.bench.regress.checkouts import Checkout
 from tests.bench.regress.figures import BASE, BOTH, THIS, Row, Subject, turns

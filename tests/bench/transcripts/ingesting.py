@@ -19,7 +19,7 @@ import apsw
 import trio
 
 from services.transcripts import forest
-from tests.bench._wire import Stdio
+from tests.bench.parts.wire import Stdio
 from tests.system.running import RunningKernel, free_port, running
 from tests.system.workloads import turn
 

@@ -15,7 +15,7 @@ from tests.chaos.mounted.kills import Killer
 from tests.chaos.mounted.load import Ledger, Outage, Worker, check
 from tests.chaos.mounted.servers import Server, direct_start
 from tests.chaos.mounted.trees import processes
-from tests.system.mounting import mounted
+from tests.system.mounts.mounting import mounted
 from tests.system.running import RunningKernel, free_port
 
 SERVICES = ("mounts", "yaml")

@@ -28,7 +28,7 @@ from tests.system.cli.clients import (
     linckia,
     wait_until_ended,
 )
-from tests.system.mounting import SERVER, call
+from tests.system.mounts.mounting import SERVER, call
 from tests.system.running import REPOSITORY, RunningKernel, running, wait_until
 
 SMALL = ("--", sys.executable, str(SERVER))

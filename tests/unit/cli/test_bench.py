@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from proto.host import extras
-from tests.bench._programs import require
+from tests.bench.parts.programs import require
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

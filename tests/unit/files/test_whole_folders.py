@@ -18,8 +18,8 @@ from services.files.operations.sources import SourceCreate
 from services.files.operations.space import FindDuplicates, SpaceSummaryOf, TopDirectories, TopFiles
 from tests.in_process import Bench
 from tests.unit.files.changing import pairs
+from tests.unit.files.plans.test_sources import files_and_watch, until_empty
 from tests.unit.files.rig import OnDisk, differences, files_service, index, make_tree, stored
-from tests.unit.files.test_sources import files_and_watch, until_empty
 
 
 @pytest.fixture

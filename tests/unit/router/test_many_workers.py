@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from kernel.router.generation import Generation, Instance, Loads
-from tests.bench._kernel_costs import router_cost_us
+from tests.bench.parts.kernel_costs import router_cost_us
 from tests.bench.simulate import Scenario, simulate
 from tests.unit.router.ops import Say
 from tests.unit.router.rig import CRASHED, call, rig

@@ -10,9 +10,9 @@ import pytest
 from proto.mounts import Mount, MountRequest, operations_of
 from services.front.mounted.schemas import accepted
 from services.front.mounted.tools import shortened
-from tests.unit.front.client_rules import broken
 from tests.unit.front.mounted.rig import mounted_gateway, offered
 from tests.unit.front.mounted.test_own_surface import ask, repeat
+from tests.unit.front.surfaces.client_rules import broken
 from tests.unit.front.wire import META, connected
 
 READ = {"readOnlyHint": True}

@@ -1,0 +1,1 @@
+"""Stored data: documents, collections, backups."""

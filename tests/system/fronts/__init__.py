@@ -1,0 +1,1 @@
+"""Fronts: their clients, large answers, long calls."""

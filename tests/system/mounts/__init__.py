@@ -1,0 +1,1 @@
+"""Mounted servers as processes: their words, their ends, and storms."""

@@ -1,0 +1,1 @@
+"""The ledgers of the chaos test."""

@@ -1,0 +1,1 @@
+"""Settings and the launch of processes."""

@@ -1,0 +1,1 @@
+"""Text files: read, searched and edited."""

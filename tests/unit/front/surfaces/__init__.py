@@ -1,0 +1,1 @@
+"""What clients see: lists, search of tools, composite tools, prompts."""
