@@ -182,14 +182,11 @@ class Followers:
         self._running: dict[str, FollowedFolder] = {}
         self._ending = trio.Event()
 
-    def start(self, followed: Followed, on_change: OnChange | None = None) -> FollowedFolder:
+    def start(self, followed: Followed, on_change: OnChange | None = None) -> None:
         """Follow a folder whose row, created by `begin`, is already stored."""
-        running = self._running.get(followed.subscription)
-        if running is not None:
-            return running
-        follower = self._running[followed.subscription] = FollowedFolder(self._core, followed, on_change)
-        self._nursery.start_soon(follower.run)
-        return follower
+        if followed.subscription not in self._running:
+            follower = self._running[followed.subscription] = FollowedFolder(self._core, followed, on_change)
+            self._nursery.start_soon(follower.run)
 
     def find(self, subscription: str) -> FollowedFolder | None:
         """Return the running follower of a subscription."""
