@@ -31,10 +31,10 @@ from kernel.configure.launch import LaunchConfigs, RootFolders, secret
 from kernel.configure.settings import ConfigError
 from kernel.control import mounts
 from kernel.control.handoff import Handoff
-from kernel.control.happenings import Happenings
 from kernel.control.mounts import LiveMounts
 from kernel.control.observation import Observation
 from kernel.control.operations import KernelOperations
+from kernel.control.recorded_events import RecordedEvents
 from kernel.control.schedule import Schedule
 from kernel.control.server import ControlServer
 from kernel.router.generation import ServiceState
@@ -183,7 +183,7 @@ class _Kernel:
             tokens=self.tokens, page_key=self.page_key,
         )  # fmt: skip
         self.supervisor.witness = self.observation.recorder.happened
-        Happenings(config.data_dir, self.router, self.audit, self.observation.recorder)
+        RecordedEvents(config.data_dir, self.router, self.audit, self.observation.recorder)
         self.stop = trio.Event()
         self.control = ControlServer(
             router=self.router,

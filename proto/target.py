@@ -43,7 +43,8 @@ def described(params: msgspec.Struct) -> str:
         value = getattr(params, name)
         if (names(shown) or _nests(value)) and (text := _text(value)):
             parts.append(f"{shown}={text}")
-    return shortened(" ".join(parts), TARGET_CHARS)
+    text = " ".join(parts)
+    return text if len(text) <= TARGET_CHARS else shortened(text, TARGET_CHARS)
 
 
 @functools.cache
@@ -86,5 +87,5 @@ def _named(text: str) -> str:
     """Return a name unchanged, or in quotes if it could be misread."""
     if (url := _URL.match(text)) is not None:
         text = url[1] + url[2]
-    text = shortened(text, VALUE_CHARS)
+    text = text if len(text) <= VALUE_CHARS else shortened(text, VALUE_CHARS)
     return text if _PLAIN.fullmatch(text) else msgspec.json.encode(text.encode("utf-8", "replace").decode()).decode()

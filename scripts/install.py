@@ -284,8 +284,11 @@ def install(parts: dict[str, list[str]], alone: Sequence[str], site: Path) -> No
         # A local label (2.13.0+cpu) satisfies the public version, as in PEP 440.
         if not any(site.glob(f"{pin.replace('==', '-')}[.+]*")):
             install_torch(pin)
-    pip_install("--constraint", str(CONSTRAINTS), *(each for needed in parts.values() for each in needed))
-    pip_install("--no-deps", *alone)
+    # pip refuses to install nothing.
+    if requirements := [each for needed in parts.values() for each in needed]:
+        pip_install("--constraint", str(CONSTRAINTS), *requirements)
+    if alone:
+        pip_install("--no-deps", *alone)
 
 
 def compile_checkout() -> subprocess.Popen[bytes]:

@@ -272,7 +272,7 @@ def _carry(command: AddCommand) -> None:
     )
     export.add_argument("directory", metavar="DIR", help="a new or empty directory")
     importing = command(
-        "import", "carry.importing.take_in", "import an export, or another program's database", IMPORT_FROM_EPILOG
+        "import", "carry.importing.import_data", "import an export, or another program's database", IMPORT_FROM_EPILOG
     )
     importing.add_argument("source", metavar="PATH", help="the directory of the export, or the database")
     from_help = "the program that the database belongs to"

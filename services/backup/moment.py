@@ -54,10 +54,10 @@ OPEN_S = 5.0
 """How long to wait for a database to open. After one slow database, further ones of the same service are not waited
 for."""
 
-MOST_STORES: Final = 256
+MAX_STORES: Final = 256
 """Most databases of a service that are locked at once; each uses four open files."""
 
-MOST_NAMED: Final = 20
+MAX_NAMED: Final = 20
 """Most problems of a service that are listed individually."""
 
 _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.EOPNOTSUPP)
@@ -79,7 +79,7 @@ class _Problems:
     def add(self, path: str, why: str) -> None:
         place = shown(_service_folder(path))
         said = self._said.setdefault(place, [])
-        if len(said) < MOST_NAMED:
+        if len(said) < MAX_NAMED:
             said.append(f"{shown(path)} {why}")
         else:
             self._more[place] += 1
@@ -171,8 +171,8 @@ class Moment:
                 opened[place] += 1
                 began = time.monotonic()
                 try:
-                    if opened[place] > MOST_STORES:
-                        raise Unfit(f"exceeds the {MOST_STORES} databases that can be locked at once")
+                    if opened[place] > MAX_STORES:
+                        raise Unfit(f"exceeds the {MAX_STORES} databases that can be locked at once")
                     owner = found.status.st_uid if (given := self._owner(found)) is None else given
                     self._stores.append(LockedDatabase(found, owner, 0 if place in slow else OPEN_S))
                     self._stack.callback(self._stores[-1].close)

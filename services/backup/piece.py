@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-MOST_HOLES_BYTES = 16 * 1024**3
+MAX_HOLES_BYTES = 16 * 1024**3
 """Limit per file: reading holes takes time though no space, and a file can have any number of them."""
 
 
@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
     def _blocks(self, descriptor: int, size: int) -> Iterator[bytes]:
         if has_too_many_holes(descriptor):
-            raise Unreadable(f"has more than {MOST_HOLES_BYTES >> 30} GiB of holes")
+            raise Unreadable(f"has more than {MAX_HOLES_BYTES >> 30} GiB of holes")
         for at in range(0, self.size, size):
             block = os.pread(descriptor, min(size, self.size - at), at)
             if len(block) < min(size, self.size - at):
@@ -57,14 +57,14 @@ def has_too_many_holes(descriptor: int) -> bool:
     """True if a file has more holes than are read. Raises OSError."""
     status = os.fstat(descriptor)
     holes, at = 0, 0
-    if status.st_size - status.st_blocks * 512 <= MOST_HOLES_BYTES:
+    if status.st_size - status.st_blocks * 512 <= MAX_HOLES_BYTES:
         return False
     # Compressed files have few blocks but no holes.
-    while at < status.st_size and holes <= MOST_HOLES_BYTES:
+    while at < status.st_size and holes <= MAX_HOLES_BYTES:
         hole = os.lseek(descriptor, at, os.SEEK_HOLE)
         try:
             at = os.lseek(descriptor, hole, os.SEEK_DATA)
         except OSError:
             at = status.st_size
         holes += at - hole
-    return holes > MOST_HOLES_BYTES
+    return holes > MAX_HOLES_BYTES

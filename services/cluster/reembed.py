@@ -39,7 +39,7 @@ from services.runtime.privileges import KernelGone, die_with
 BLOCK = 128
 """Texts that a node embeds at once: a second or so of a processor's work, which is lost with the node."""
 
-MOST_FAILURES = 3
+MAX_FAILURES = 3
 """Consecutive failures without a new vector, after which the process gives up."""
 
 INDEX, TEXT, VECTOR, PROBLEM = "index", "text", "vector", "problem"
@@ -166,7 +166,7 @@ def run(source: BinaryIO, out: BinaryIO) -> None:
             except ray.exceptions.RayError as error:
                 failures = failures + 1 if len(window.left) == before else 1
                 logging.warning("%d texts are tried again: %s", len(window.left), _line(error))
-                if failures >= MOST_FAILURES:
+                if failures >= MAX_FAILURES:
                     raise CannotEmbed(f"the cluster failed {failures} times in a row: {_line(error)}") from None
         send(out, Done(failed=window.failed))
 

@@ -54,7 +54,7 @@ LOOK_AGAIN_S = 2.0
 TRIAL_AFTER_S = 90.0
 """Idle time after which torch is tried, if it never was: nobody should have to wait for that."""
 
-MOST_EARLIER = 8
+MAX_EARLIER = 8
 """Number of previously used models that are remembered."""
 
 
@@ -110,7 +110,7 @@ def remember(folder: Path, settings: EmbedSettings, loaded: Loaded) -> None:
     known = earlier_models(folder)
     if known.get(loaded.fingerprint) != chosen:
         known.pop(loaded.fingerprint, None)
-        kept = dict([*known.items(), (loaded.fingerprint, chosen)][-MOST_EARLIER:])
+        kept = dict([*known.items(), (loaded.fingerprint, chosen)][-MAX_EARLIER:])
         with contextlib.suppress(OSError):
             replace_file(folder / "earlier.json", msgspec.json.encode(kept))
 

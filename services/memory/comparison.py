@@ -34,7 +34,7 @@ CLOSE_WORDS = 0.5
 CLOSE_CHARACTERS = 0.6
 """Share of the pairs of adjacent characters that both have (Dice): finds inflected forms in any language."""
 
-MOST_EXCHANGED = 2
+MAX_EXCHANGED = 2
 """Words that may differ on each side of a contradiction, such as a number and its unit."""
 
 _FINAL = " \t\n.!,;:\u2026\u3002\uff01\uff0c\uff1b\uff1a\u0964\u06d4\u0589\u1362"
@@ -196,7 +196,7 @@ def _contradict(a: Parts, b: Parts) -> bool:
         # Only one of them has a symbol, such as a comparison or a currency.
         return all(_is_symbol(word) for word in only_a + only_b)
     return (
-        len(only_a) == len(only_b) <= MOST_EXCHANGED
+        len(only_a) == len(only_b) <= MAX_EXCHANGED
         and all(_exclude(x, y, a.names, b.names) for x, y in zip(only_a, only_b, strict=True))
         and _is_said(a, only_a)
         and _is_said(b, only_b)

@@ -26,11 +26,11 @@ NEARLY = 0.1
 """If two contradictory memories differ in score by more than this, the lower one always comes later."""
 
 FURTHER = 20
-MOST_ASKED = 1000
+MAX_ASKED = 1000
 
 PAGE = 500
 
-MOST_SCOPES = 50
+MAX_SCOPES = 50
 """Most scopes named in the note about an unknown scope."""
 
 
@@ -55,7 +55,7 @@ class Recalling:
             collection=COLLECTION,
             query=params.query,
             # More, because a later version of a memory may score just below the others.
-            limit=min(MOST_ASKED, params.limit + FURTHER),
+            limit=min(MAX_ASKED, params.limit + FURTHER),
             candidates=max(CANDIDATES, params.limit),
             filters=filters,
             min_score=UNLIKELY,
@@ -120,7 +120,7 @@ class Recalling:
         return await self._database.read(read)
 
     @handles(ops.MemoryImport)
-    async def take_in(self, params: ops.MemoryImport, ctx: Context) -> ops.RestoredMemories:
+    async def import_memories(self, params: ops.MemoryImport, ctx: Context) -> ops.RestoredMemories:
         def change(db: apsw.Connection) -> int:
             made = [one for one in params.memories if _put(db, one)]
             # A linked memory may be on an earlier page, or on a later one, which names the link again.
@@ -182,7 +182,7 @@ def _about_scope(db: apsw.Connection, scope: str | None, client: str, label: str
     if scope is None or memory_db.select(db, f"{condition} LIMIT 1", arguments):
         return ""
     query = "SELECT DISTINCT scope FROM memory WHERE owner IN ('', ?) ORDER BY scope LIMIT ?"
-    known = [name for (name,) in db.execute(query, (client, MOST_SCOPES))]
+    known = [name for (name,) in db.execute(query, (client, MAX_SCOPES))]
     return f"no memory has the scope {scope!r}; scopes with memories: {', '.join(known) or 'none'}"
 
 

@@ -27,7 +27,7 @@ from services.shared.forgetting import ForgettingFeed, request_scrub
 COMPARED = 20
 """Nearest memories that a new one is compared with, and as many of the latest, which the search may not have yet."""
 
-MOST_SIMILAR = 10
+MAX_SIMILAR = 10
 """Similar memories that a new one is linked to, closest first; contradictory ones are all linked."""
 
 COMPARE_S = 8.0
@@ -42,7 +42,7 @@ REPEATED_NS = 60 * times.NS
 SESSION_KEPT_NS = 7 * times.DAY_NS
 """Default lifetime of memories that belong to a session."""
 
-MOST_SHOWN = 100
+MAX_SHOWN = 100
 
 
 class Writing:
@@ -133,7 +133,7 @@ class Writing:
             else:
                 rows = memory_db.select(db, "place=? ORDER BY number DESC", (place.key,))
                 rows = [row for row in rows if _has_words(db, row, params.query)]
-            named = [row.other for row in rows[:MOST_SHOWN]]
+            named = [row.other for row in rows[:MAX_SHOWN]]
             if not rows:
                 return ops.Forgotten(forgotten=0, memories=[], note="there is no such memory")
             if place is not None and not params.confirm:
@@ -190,7 +190,7 @@ def link(db: apsw.Connection, row: Row, nearest: Mapping[str, float | None], now
         db,
         row.number,
         conflicts=[other.number for other in found[Relation.CONFLICT]],
-        similar=[other.number for other in found[Relation.SIMILAR][:MOST_SIMILAR]],
+        similar=[other.number for other in found[Relation.SIMILAR][:MAX_SIMILAR]],
     )
 
 

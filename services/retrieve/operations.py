@@ -13,7 +13,7 @@ from proto.ops.retrieve import Collection, Filter, Name, Value
 
 tool = Family("retrieve")
 
-MOST_AT_ONCE = 1000
+MAX_AT_ONCE = 1000
 
 Payload: TypeAlias = dict[str, Value]
 Vector: TypeAlias = Annotated[list[float], Meta(min_length=1, max_length=8192)]
@@ -100,7 +100,7 @@ class CollectionUpsert(Params[CollectionUpserted], frozen=True, kw_only=True):
 
     collection: Collection
     documents: Annotated[
-        list[Document], Meta(min_length=1, max_length=MOST_AT_ONCE, description="What to put under which id")
+        list[Document], Meta(min_length=1, max_length=MAX_AT_ONCE, description="What to put under which id")
     ]
 
 
@@ -119,7 +119,7 @@ class CollectionDocuments(Params[CollectionPage], frozen=True, kw_only=True):
     ids: Ids = []
     filters: Filters = []
     after: Annotated[str, Meta(description="Only ids after this one")] = ""
-    limit: Annotated[int, Meta(ge=1, le=MOST_AT_ONCE, description="Documents at most")] = 100
+    limit: Annotated[int, Meta(ge=1, le=MAX_AT_ONCE, description="Documents at most")] = 100
 
 
 @Family("retrieve", role=Role.INTERNAL, callers=(OPERATOR,)).read("collection_export", deadline_s=60)

@@ -28,7 +28,7 @@ from services.shared.outbox import Outbox, pages
 
 T = TypeVar("T")
 
-MOST_DROPPED = 4096
+MAX_DROPPED = 4096
 """Most groups that one call may delete."""
 
 
@@ -149,8 +149,8 @@ class SearchFeed(ABC):
         await self.database.write(change)
 
     async def _drop(self, groups: list[str]) -> None:
-        for start in range(0, len(groups), MOST_DROPPED):
-            some = groups[start : start + MOST_DROPPED]
+        for start in range(0, len(groups), MAX_DROPPED):
+            some = groups[start : start + MAX_DROPPED]
             await self.env.call(RetrieveDelete(collection=self.collection, groups=some))
 
     async def _epoch(self, delivered: str) -> str:

@@ -350,7 +350,7 @@ async def tell_ends(env: Environment, database: Database, tasks: Tasks) -> None:
     while True:
         tasks.ended = trio.Event()
         try:
-            while told := await database.read(store.untold):
+            while told := await database.read(store.unreported):
                 for each in told:
                     await env.call(
                         EventAdd(

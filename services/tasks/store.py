@@ -190,7 +190,7 @@ class Ended(NamedTuple):
     ended_ns: int
 
 
-def untold(db: apsw.Connection) -> list[Ended]:
+def unreported(db: apsw.Connection) -> list[Ended]:
     """Return ended tasks that the event log does not have."""
     query = "SELECT id, name, operation, state, ended_ns FROM task WHERE told=0 AND state<>'working' LIMIT 100"
     return [Ended(*row) for row in db.execute(query)]

@@ -30,7 +30,7 @@ from services.tasks.store import Unfinished
 LATE_S = 60
 """A run that is this late was missed."""
 
-MOST_EACH = 100
+MAX_EACH = 100
 """Most missed runs that a timer with `missed` = "each" makes up for; of more, the latest."""
 
 LOOK_S = 60.0
@@ -67,11 +67,11 @@ def due(next_s: int, cron: str, time_zone: str, missed: str, now_s: float) -> Du
         for following in _times(cron, time_zone, next_s):
             if following > now_s:
                 break
-            passed = [*passed[-MOST_EACH:], following]
+            passed = [*passed[-MAX_EACH:], following]
     if missed == "skip":
         runs = [at for at in passed if now_s - at < LATE_S]
     else:
-        runs = passed[-MOST_EACH:] if missed == "each" else passed[-1:]
+        runs = passed[-MAX_EACH:] if missed == "each" else passed[-1:]
     return Due(runs, following)
 
 

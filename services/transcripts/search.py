@@ -47,7 +47,7 @@ CANDIDATES = 50
 PER_CONVERSATION = 8
 """Hits to request per wanted conversation: most have a few turns on one subject."""
 
-MOST_REPEATS = 20
+MAX_REPEATS = 20
 """Most turns named that have the words of a hit."""
 
 CHARS_PER_TOKEN = 4
@@ -252,7 +252,7 @@ def merged(found: Mapping[Corpus, SearchResult]) -> list[EverythingHit]:
 def once_each(hits: Sequence[EverythingHit]) -> list[EverythingHit]:
     """Return one hit for turns of the same role and words, the latest, at the place of the best.
 
-    Its metadata name the others as `repeated_in`, at most `MOST_REPEATS` of them. Other corpora are unchanged: where a
+    Its metadata name the others as `repeated_in`, at most `MAX_REPEATS` of them. Other corpora are unchanged: where a
     note or memory stands is part of what it says.
     """
     alike: dict[tuple[str, str, str], list[EverythingHit]] = {}
@@ -263,7 +263,7 @@ def once_each(hits: Sequence[EverythingHit]) -> list[EverythingHit]:
     for some in alike.values():
         latest = max(some, key=_time)
         others = [hit.id for hit in some if hit is not latest]
-        more = {"repeated_in": others[:MOST_REPEATS]} if others else {}
+        more = {"repeated_in": others[:MAX_REPEATS]} if others else {}
         kept.append(replace(latest, score=some[0].score, metadata=latest.metadata | more))
     return kept
 

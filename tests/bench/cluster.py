@@ -32,9 +32,9 @@ import trio
 
 from services.cluster import certificates
 from tests.system.kills import Workload
-from tests.system.ray_nodes import RayNodes, node_of, ray_nodes, settings, wait_here, wait_on_node
 from tests.system.running import RunningKernel, connection, running, wait_until
-from tests.system.workloads import WORKLOADS
+from tests.system.support.ray_nodes import RayNodes, node_of, ray_nodes, settings, wait_here, wait_on_node
+from tests.system.support.workloads import WORKLOADS
 
 NODES = 2
 CALLERS = 8

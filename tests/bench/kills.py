@@ -16,7 +16,7 @@ import trio
 
 from tests.system.kills import assail
 from tests.system.running import running
-from tests.system.workloads import WORKLOADS, make_folder, wait_for_folder
+from tests.system.support.workloads import WORKLOADS, make_folder, wait_for_folder
 
 KILLS = 20
 

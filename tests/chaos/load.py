@@ -22,7 +22,7 @@ import trio
 from tests.chaos.clients import CallOutcome, Client, HttpClient
 from tests.chaos.looking import Looks, Value
 from tests.chaos.record import Record
-from tests.system.workloads import turn
+from tests.system.support.workloads import turn
 
 NOTES = 60
 MOUNTED = "small"

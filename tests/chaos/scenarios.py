@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.duplicates import Prepared, World, differs, scenario
-from tests.system.workloads import turn
+from tests.system.support.workloads import turn
 
 
 def _read(path: str) -> str:

@@ -18,7 +18,7 @@ from proto.mounts import READ, REGISTRY, service_of
 from tests.chaos.load import MOUNTED
 from tests.chaos.record import Fault, Record
 from tests.chaos.system import System
-from tests.system.workloads import WORKLOADS
+from tests.system.support.workloads import WORKLOADS
 
 if TYPE_CHECKING:
     from tests.chaos.faults import Kind

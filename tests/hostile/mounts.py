@@ -30,7 +30,7 @@ SERVICES = ("front", "echo", "yaml", "tasks", "mounts")
 
 ATTACKERS = 3
 
-MOST_UNFINISHED, MOST_TIMERS = 20, 20
+MAX_UNFINISHED, MAX_TIMERS = 20, 20
 
 LONGEST_S = 5.0
 """How long an answer to the victim may take at most; that of a task of its own also takes as long as the task."""
@@ -46,7 +46,7 @@ def settings(mark: str) -> dict[str, Any]:
         }
         for how in WAYS
     }  # fmt: skip
-    return {"mcp": mounts, "tasks": {"max_unfinished": MOST_UNFINISHED, "max_timers": MOST_TIMERS}}
+    return {"mcp": mounts, "tasks": {"max_unfinished": MAX_UNFINISHED, "max_timers": MAX_TIMERS}}
 
 
 class MountStorm:
@@ -152,7 +152,7 @@ class MountStorm:
         operation = chance.choice(("hang_act", "half_act", "daemons_act", "shapes_act", "mcp_echo", "task_start", "no"))
         start = {"operation": operation, "arguments": {"message": "x" * chance.choice((1, 100_000))}}
         return [
-            *(client.tool("task_start", start) for _ in range(MOST_UNFINISHED // 2)),
+            *(client.tool("task_start", start) for _ in range(MAX_UNFINISHED // 2)),
             client.tool("schedule", {**start, "at": "1s"}),
             client.tool("schedule", {**start, "cron": "* * * * *"}),
         ]
@@ -183,8 +183,8 @@ class MountStorm:
 
     def _check_counts(self, client: HttpClient) -> None:
         for tool, arguments, most, counted in (
-            ("task_list", {"state": "working", "limit": 500}, MOST_UNFINISHED, "tasks"),
-            ("schedule_list", {}, MOST_TIMERS, "timers"),
+            ("task_list", {"state": "working", "limit": 500}, MAX_UNFINISHED, "tasks"),
+            ("schedule_list", {}, MAX_TIMERS, "timers"),
         ):
             answer = client.tool(tool, arguments)
             listed = answer.json["result"].get("structuredContent")

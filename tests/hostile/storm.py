@@ -4,7 +4,7 @@ time, and measures the cost to the kernel.
     python -m tests.hostile.storm [--seconds 600] [--seed 1] [--only services|mounts]
 
 Prints the longest turns of the kernel's event loop, its memory, and the causes of service deaths. Exits with 1 if a
-turn was longer than `MOST_TURN_S`, the memory exceeded `MOST_BYTES`, or the victim of the second storm got or lost
+turn was longer than `MAX_TURN_S`, the memory exceeded `MAX_BYTES`, or the victim of the second storm got or lost
 anything (`tests.hostile.mounts`).
 """
 
@@ -28,12 +28,12 @@ from proto.control.client import ControlError
 from tests.hostile import mounts
 from tests.system.running import HTTP, RunningKernel, running
 
-MOST_TURN_S = 0.1
+MAX_TURN_S = 0.1
 
 BESIDE_BYTES = 512 * 1024 * 1024
 """Memory of the kernel itself, of nng for 18 links, and of the allocator's unreturned pages."""
 
-MOST_BYTES = MAX_HELD_BYTES + BESIDE_BYTES
+MAX_BYTES = MAX_HELD_BYTES + BESIDE_BYTES
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def holds(self) -> bool:
         longest = self.turns[0][0] if self.turns else 0.0
-        return self.lives and not self.wrong and longest <= MOST_TURN_S and self.peak_bytes <= MOST_BYTES
+        return self.lives and not self.wrong and longest <= MAX_TURN_S and self.peak_bytes <= MAX_BYTES
 
 
 def storm(seconds: float, seed: int) -> Outcome:

@@ -15,7 +15,7 @@ from tests.system.running import REPOSITORY, RunningKernel, running
 
 SERVICES = ("documents", "transcripts", "files", "watch", "memory")
 
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 
 OUTSIDE = "what the user has elsewhere"
 
@@ -117,7 +117,7 @@ WRONG: tuple[Callable[[Path], None], ...] = (
 
 def limited(data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A command that may take neither long nor much memory."""
-    limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({MOST_BYTES}, {MOST_BYTES}))"
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({MAX_BYTES}, {MAX_BYTES}))"
     code = f"{limit}; import sys; from kernel.cli.__main__ import main; sys.exit(main(sys.argv[1:]))"
     return subprocess.run(
         [sys.executable, "-c", code, *arguments], env={**os.environ, "LINCKIA_DATA": str(data)}, cwd=REPOSITORY,

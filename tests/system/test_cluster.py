@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.system.ray_nodes import RayNodes, node_of, ray_nodes, settings, wait_here, wait_on_node
 from tests.system.running import RunningKernel, running, wait_until
+from tests.system.support.ray_nodes import RayNodes, node_of, ray_nodes, settings, wait_here, wait_on_node
 
 pytestmark = [
     pytest.mark.slow,

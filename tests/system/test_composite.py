@@ -17,7 +17,7 @@ from mcp.client import Client
 from mcp_types import TextContent
 
 from tests.system.running import HTTP, RunningKernel, connection, running
-from tests.system.workloads import make_folder, wait_for_folder
+from tests.system.support.workloads import make_folder, wait_for_folder
 from tests.unit.front.surfaces.test_prompts import FILLED, examples_in
 
 BODY = b"A sea star that regrows an arm.\n" * 100_000

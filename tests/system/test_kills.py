@@ -22,7 +22,7 @@ from tests.chaos.comparison import turns_of
 from tests.system.kills import assail
 from tests.system.running import Connection, RunningKernel, connection, running, wait_until
 from tests.system.support.rig import is_alive
-from tests.system.workloads import WORKLOADS, make_folder, wait_for_folder
+from tests.system.support.workloads import WORKLOADS, make_folder, wait_for_folder
 
 
 @pytest.fixture(scope="module")

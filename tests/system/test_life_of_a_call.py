@@ -19,7 +19,7 @@ from tests.system.running import HTTP, REPOSITORY, RunningKernel, polls, running
 TRACING = Path(__file__).parent / "support" / "tracing"
 CALLS = 8
 QUIET_S = 0.1
-MOST_FILES = 25
+MAX_FILES = 25
 
 
 class Traced:
@@ -93,4 +93,4 @@ def test_a_call_over_http_goes_through_the_listed_files_in_their_order(traced: T
     ((order, _),) = Counter(tuple(file for file in each if file in always) for each in found).most_common(1)
     assert set(order) == set(listed())
     assert list(order) == listed()
-    assert len(order) <= MOST_FILES
+    assert len(order) <= MAX_FILES

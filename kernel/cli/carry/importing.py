@@ -36,7 +36,7 @@ LOOSE = "linckia-import/"
 """Path prefix of temporary documents that hold contents until the snapshot that refers to them exists."""
 
 
-def take_in(arguments: argparse.Namespace) -> int:
+def import_data(arguments: argparse.Namespace) -> int:
     """Import; exit code 1 if something was left out. Raises ControlError, Failed, Usage."""
     source = Path(arguments.source).expanduser().resolve()
     with connect(arguments) as client:

@@ -5,7 +5,7 @@ from __future__ import annotations
 AGAIN_S = 15.0
 """Time after which a service that found no room on the cluster looks for it again. It serves calls meanwhile."""
 
-MOST_FAILURES = 2
+MAX_FAILURES = 2
 """Consecutive generations that died on nodes before READY, after which the service runs here."""
 
 
@@ -21,7 +21,7 @@ class Fallbacks:
     def reason(self, name: str) -> str:
         """Return why the next generation must start here, whatever the cluster's state; "" if it need not."""
         count = self._failures.get(name, 0)
-        return f"{count} generations in a row failed on nodes" if count >= MOST_FAILURES else ""
+        return f"{count} generations in a row failed on nodes" if count >= MAX_FAILURES else ""
 
     def failed(self, name: str) -> None:
         """Note that a generation on a node died before it was READY."""

@@ -25,7 +25,7 @@ Mask = npt.NDArray[np.bool_]
 STEP = 100_000
 """Ids that are read at once: parsing their values holds the interpreter lock."""
 
-MOST_FOUND = 500_000
+MAX_FOUND = 500_000
 """Parts that occur more often select too little to be searched for."""
 
 FEW_FOUND = 3_000
@@ -34,10 +34,10 @@ FEW_FOUND = 3_000
 SAMPLED = 16
 """The share of all texts that tells how often a part occurs."""
 
-MOST_TESTED = 20_000
+MAX_TESTED = 20_000
 """Most entries that SQLite tests one by one."""
 
-MOST_EXACT = 2.0**53
+MAX_EXACT = 2.0**53
 """Floating point numbers, by which numpy sums up groups, are exact to here."""
 
 SIGNS = {"=": operator.eq, "<>": operator.ne, ">=": operator.ge, "<=": operator.le}
@@ -283,7 +283,7 @@ class View:
         """Return the number of rows, and the total size of those that are not directories; None if that is too
         large."""
         sizes = self._arrays["size"][mask & (self._arrays["kind"] != schema.DIRECTORY)]
-        if sizes.sum(dtype=np.float64) > MOST_EXACT:
+        if sizes.sum(dtype=np.float64) > MAX_EXACT:
             return None
         return int(np.count_nonzero(mask)), int(sizes.sum())
 
@@ -306,10 +306,10 @@ class View:
                 if data:
                     pieces.append((0 if mode == "suffix" else names.expected(data), data, text.field, mode))
         for expected, data, field, mode in sorted(pieces):
-            if expected > MOST_FOUND or np.count_nonzero(mask) < FEW_FOUND:
+            if expected > MAX_FOUND or np.count_nonzero(mask) < FEW_FOUND:
                 break
             mask = mask & self._containing(data, field, mode)
-        if np.count_nonzero(mask) > MOST_TESTED:
+        if np.count_nonzero(mask) > MAX_TESTED:
             return None
         ids: list[int] = self._arrays["id"][mask].tolist()
         return ids
@@ -333,7 +333,7 @@ class View:
         mask = self.matching([Compare("kind", "=", schema.FILE), Compare("under", "=", folder)], None, shown=False)
         sizes, mtimes = self._arrays["size"][mask], self._arrays["mtime"][mask]
         codes, extensions = self._arrays["extension"]
-        if sizes.sum(dtype=np.float64) > MOST_EXACT:
+        if sizes.sum(dtype=np.float64) > MAX_EXACT:
             return None
         groups = codes[mask] * (len(ages) + 1)
         for age in ages:
@@ -380,7 +380,7 @@ class View:
             covered = _closed(inside & (kinds == schema.DIRECTORY), above, kinds)[above]
             covered[0] = False
             outermost = sizes[inside & ~covered]
-            if outermost.sum(dtype=np.float64) > MOST_EXACT:
+            if outermost.sum(dtype=np.float64) > MAX_EXACT:
                 return None
             totals.append(int(outermost.sum()))
         return [after - before for before, after in itertools.pairwise(totals)]

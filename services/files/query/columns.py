@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 LARGE = 50_000
 """Queries over fewer entries are left to SQLite."""
 
-MOST_ENTRIES = 20_000_000
+MAX_ENTRIES = 20_000_000
 """A larger index would take too much memory."""
 
-MOST_CHANGED = 5_000
+MAX_CHANGED = 5_000
 """With more changed entries, the columns are loaded again."""
 
-MOST_COLUMNS = 32
+MAX_COLUMNS = 32
 
 IDLE_S = 60.0
 """Columns unused for this long are dropped."""
@@ -68,7 +68,7 @@ class _Base:
             # If a directory moves, the paths of all entries below it change.
             before, after = update.old, update.new
             self.lost = before is not None and after is not None and before[2] != after[2]
-        if self.lost or len(self.changed) > MOST_CHANGED:
+        if self.lost or len(self.changed) > MAX_CHANGED:
             self.lost = True
             self.arrays = None
 
@@ -138,7 +138,7 @@ class Columns:
             await trio.sleep(CALM_S)
         wanted, self._wanted = self._wanted, set()
         had = base.arrays.names if base is not None and base.arrays is not None else frozenset()
-        names = wanted | had if len(wanted | had) <= MOST_COLUMNS else wanted
+        names = wanted | had if len(wanted | had) <= MAX_COLUMNS else wanted
         for _ in range(ATTEMPTS):
             base = self._base
             if base is None or base.changed or base.lost or base.generation != self._database.generation:
@@ -161,7 +161,7 @@ def _fill(db: apsw.Connection, base: _Base, names: Collection[str]) -> bool:
     # The snapshot is open now.
     if base.changed or base.lost:
         return False
-    if last > MOST_ENTRIES:
+    if last > MAX_ENTRIES:
         return True
     # numpy takes memory and start-up time that a small index does not need.
     arrays: Arrays = importlib.import_module(module("services.files.query.arrays")).Arrays(base.arrays)

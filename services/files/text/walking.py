@@ -25,7 +25,7 @@ from services.shared.ignore_files import IgnoreRules, Patterns, rules_in
 OWN_FILES = (".ignore", ".rgignore", ".linckiaignore")
 """In ascending order of precedence."""
 GIT_FILES = (".git/info/exclude", ".gitignore")
-FIRST_FILES, MOST_FILES = 32, 1024
+FIRST_FILES, MAX_FILES = 32, 1024
 """Number of files in a piece; the first piece is small so that results arrive soon."""
 MAX_GLOBS = 100
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -105,7 +105,7 @@ class Walk:
                 count += len(now)
                 if count >= most:
                     yield piece
-                    piece, count, most = [], 0, min(2 * most, MOST_FILES)
+                    piece, count, most = [], 0, min(2 * most, MAX_FILES)
         if piece:
             yield piece
 

@@ -20,7 +20,7 @@ from services.knowledge.operations import notes as ops
 from services.knowledge.search import duplicates, gaps, reading_suggestions, words
 from services.knowledge.search.refinement import Refiner
 from services.knowledge.search.search_operations import Search
-from services.knowledge.search.topics import MOST_PAIRS
+from services.knowledge.search.topics import MAX_PAIRS
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 
@@ -30,7 +30,7 @@ FIRST_PAIRS = 2000
 READ_PAIRS = 200
 """Number of pairs whose notes are read and compared at a time."""
 
-MOST_READ = 5000
+MAX_READ = 5000
 """Maximum number of notes read per call."""
 
 ALIKE = 0.8
@@ -71,9 +71,9 @@ class Discovery:
             pairs = await self._database.read(functools.partial(gaps.without_links, pairs=compared.pairs))
             pairs = await self._distinct(pairs, max(params.limit, QUOTED), known)
             complete = len(pairs) >= params.limit or not compared.more
-            if complete or wanted >= MOST_PAIRS:
+            if complete or wanted >= MAX_PAIRS:
                 break
-            wanted = min(MOST_PAIRS, 8 * wanted)
+            wanted = min(MAX_PAIRS, 8 * wanted)
         await self._check_whole(ctx, bool(pairs), compared.vectors_waiting, complete)
         ids = dict.fromkeys(id_ for pair in pairs for id_ in (pair.first, pair.second))
         there = await self._database.read(lambda db: {id_: nodes.find(db, id_) for id_ in ids})
@@ -94,12 +94,12 @@ class Discovery:
         return kept[:limit]
 
     async def _likenesses(self, pairs: Sequence[Pair], known: Known) -> list[float]:
-        """Return the similarity of each pair's texts, reading notes not `known` yet, up to `MOST_READ` in all.
+        """Return the similarity of each pair's texts, reading notes not `known` yet, up to `MAX_READ` in all.
 
         Pairs with a note that cannot be read, or beyond that limit, have 0.
         """
         ids = dict.fromkeys(id_ for pair in pairs for id_ in (pair.first, pair.second) if id_ not in known)
-        missing = list(ids)[: MOST_READ - len(known)]
+        missing = list(ids)[: MAX_READ - len(known)]
         there = await self._database.read(lambda db: [nodes.find(db, id_) for id_ in missing])
 
         def compare() -> list[float]:
@@ -155,7 +155,7 @@ class Discovery:
         lacking = self._lacking(vectors_waiting)
         if not complete:
             lacking.append(
-                f"only the {MOST_PAIRS} most similar pairs were compared, and nearly all are linked or duplicates"
+                f"only the {MAX_PAIRS} most similar pairs were compared, and nearly all are linked or duplicates"
             )
         for reason in lacking:
             ctx.log("warning", f"find_gaps: {reason}")
@@ -180,7 +180,7 @@ class Discovery:
         for same in await self._database.read(duplicates.same_text):
             for other in same[1:]:
                 found.join(same[0], other, 1.0)
-        asked = RetrievePairs(collection=COLLECTION, threshold=ALIKE, limit=MOST_PAIRS)
+        asked = RetrievePairs(collection=COLLECTION, threshold=ALIKE, limit=MAX_PAIRS)
         compared = await ctx.call(asked)
         known: Known = {}
         for start in range(0, len(compared.pairs), READ_PAIRS):
@@ -189,7 +189,7 @@ class Discovery:
                 if share >= params.threshold:
                     found.join(pair.first, pair.second, share)
         lacking = self._lacking(compared.vectors_waiting)
-        if compared.more or len(known) >= MOST_READ:
+        if compared.more or len(known) >= MAX_READ:
             lacking.append(f"only {len(known)} notes of the most similar pairs were compared word by word")
         groups = found.all()
 

@@ -26,7 +26,7 @@ from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 from services.runtime.roots import Roots
 
-MOST_PAIRS = 100_000
+MAX_PAIRS = 100_000
 
 NEAREST, LEAST_COSINE = 8, 0.3
 """Number of neighbours each note is joined to, and their minimum cosine."""
@@ -37,7 +37,7 @@ LINK_WEIGHT = 0.6
 FREE_LINKS = 12
 """A note with more links is an index page, so its links weigh less."""
 
-MOST_RESOLUTION = 2.5
+MAX_RESOLUTION = 2.5
 """Maximum resolution of modularity (Reichardt and Bornholdt, 2006); with hundreds of notes, communities have about ten.
 """
 
@@ -110,7 +110,7 @@ class Topics:
             return None
         if method is ops.ClusterMethod.TOPICS:
             return await ctx.call(
-                RetrievePairs(collection=COLLECTION, threshold=LEAST_COSINE, limit=MOST_PAIRS, nearest=NEAREST)
+                RetrievePairs(collection=COLLECTION, threshold=LEAST_COSINE, limit=MAX_PAIRS, nearest=NEAREST)
             )
         asked = Clustering(method.value)
         return await ctx.call(
@@ -182,7 +182,7 @@ def communities(ids: Collection[str], weights: Weights, check: Callable[[], None
         if one in number and other in number
     )
     found: list[set[int]] = []
-    resolution = min(MOST_RESOLUTION, max(1.0, math.log10(len(names) or 1)))
+    resolution = min(MAX_RESOLUTION, max(1.0, math.log10(len(names) or 1)))
     for level in networkx.community.louvain_partitions(graph, resolution=resolution, seed=0):
         check()
         found = level

@@ -100,7 +100,7 @@ def shared(first: Counter[str], second: Counter[str], limit: int) -> list[str]:
     return sorted(both, key=lambda word: (-min(first[word], second[word]), -len(word), word))[:limit]
 
 
-MOST_EACH = 24
+MAX_EACH = 24
 """Maximum number of sentences compared per note: those that share the most words with the other note."""
 
 QUOTED_CHARS = 160
@@ -173,11 +173,11 @@ def _of(paragraph: Sequence[Sentence]) -> Iterator[Sentence]:
 
 def chosen(own: Sequence[Sentence], words: Counter[str], others: Counter[str]) -> list[Sentence]:
     """Choose the sentences of a note to compare with another one, given the content words of both, in text order."""
-    if len(own) <= MOST_EACH:
+    if len(own) <= MAX_EACH:
         return list(own)
     both = words.keys() & others.keys()
     weight = {each: len(both & count_words(each.text).keys()) for each in own}
-    best = sorted(weight, key=lambda each: (-weight[each], each.line))[:MOST_EACH]
+    best = sorted(weight, key=lambda each: (-weight[each], each.line))[:MAX_EACH]
     return sorted(best)
 
 

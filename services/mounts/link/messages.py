@@ -67,7 +67,7 @@ _LAST = re.compile(rb'"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*"?(\d{1,15})"?\s*\
 """How replies of servers end that write the id last, as the SDK for TypeScript does."""
 
 _REPLY = re.compile(rb'\{\s*"(?:jsonrpc|id|result|error)"')
-MOST_BEGINS = 4
+MAX_BEGINS = 4
 """Number of places in a line where a reply may begin."""
 
 _message = msgspec.json.Decoder(Message)
@@ -90,7 +90,7 @@ def parse(line: bytes) -> list[Received]:
 def behind_text(line: bytes) -> tuple[bytes, Message] | None:
     """Return the text before a reply in the same line, and the reply, if there is one: servers print without a line
     break. Requests are none, since servers also print those that they get."""
-    for begin in itertools.islice(_REPLY.finditer(line, 0, HEAD_BYTES), MOST_BEGINS):
+    for begin in itertools.islice(_REPLY.finditer(line, 0, HEAD_BYTES), MAX_BEGINS):
         try:
             found = _parsed(line[begin.start() :])
         except NotJson:

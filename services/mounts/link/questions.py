@@ -20,7 +20,7 @@ from services.mounts.link import messages
 from services.mounts.link.exchange import Exchange
 from services.mounts.link.messages import Id, JsonObject, Message
 
-MOST_ROUNDS = 10
+MAX_ROUNDS = 10
 """Rounds of questions for one call."""
 STATE_ONLY_S = 0.1
 """Pause before a call is repeated for a server that has no question, but wants to be called again."""
@@ -124,7 +124,7 @@ async def input_rounds(server: Server, exchange: Exchange, reply: Message) -> Me
     Raises OperationError, NoReply, Lost, Disallowed, or what asking the client raises.
     """
     original = messages.members(exchange.request.params)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         said = messages.members(reply.result)
         if messages.value(said.get("resultType", UNSET)) != "input_required":
             return reply
@@ -140,4 +140,4 @@ async def input_rounds(server: Server, exchange: Exchange, reply: Message) -> Me
         if "requestState" in said:
             params["requestState"] = said["requestState"]
         reply = await server.repeat(exchange, messages.encode(params))
-    raise OperationError(f"the server asked more than {MOST_ROUNDS} times for one call")
+    raise OperationError(f"the server asked more than {MAX_ROUNDS} times for one call")

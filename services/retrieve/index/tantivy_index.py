@@ -32,7 +32,7 @@ VERSION = 1
 FEW = 20_000
 """Largest number of admitted items for which the filter is part of the query.  Larger filters apply to its results."""
 
-MOST_FOUND = 50_000
+MAX_FOUND = 50_000
 """Maximum number of hits that a filter is applied to.  If that is not enough, this index returns None."""
 
 _WRITER_BYTES = 32 * 1024 * 1024
@@ -237,7 +237,7 @@ class TantivyIndex:
             if int(kept.sum()) >= limit or len(hits) < wanted:
                 return {item: score for item, score, keep in zip(items, scores, kept, strict=True) if keep}
             wanted *= 8
-            if wanted > MOST_FOUND:
+            if wanted > MAX_FOUND:
                 return None
 
     def _items(self, addresses: list[tantivy.DocAddress], searcher: tantivy.Searcher | None = None) -> list[int]:

@@ -49,7 +49,7 @@ IMPATIENCE = 32
 SAMPLED = 20_000
 """Items whose average length stands for that of all."""
 
-MOST_DIMENSIONS = 4000
+MAX_DIMENSIONS = 4000
 """What pgvector's index of 16-bit numbers can hold."""
 
 REINDEXED = 500
@@ -261,7 +261,7 @@ class PostgresCollection(Collection):
 
     def _kind_of(self, model: Model) -> str:
         """Return the kind of the index of this model's vectors."""
-        return self._kind if model.dimensions <= MOST_DIMENSIONS else "binary"
+        return self._kind if model.dimensions <= MAX_DIMENSIONS else "binary"
 
     def _index_name(self, model: Model) -> str:
         return f"vectors_{self.number}_{model.model_id}_{self._kind_of(model)}"

@@ -24,7 +24,7 @@ from services.retrieve.vector_store import Model
 FEW = 20_000
 """Up to this many items are scored by words, or compared with a query one by one."""
 
-MOST_FETCHED = 1000
+MAX_FETCHED = 1000
 """The most that pgvector keeps while it searches a graph (`hnsw.ef_search`)."""
 
 OVERFETCH = 40
@@ -178,8 +178,8 @@ class ServerSearching(ServerReading):
     ) -> Scored:
         """Search the graph; it is searched further until as many are found as asked, or all were looked at."""
         binary = index.indexing.kind == "binary"
-        fetched = min(OVERFETCH * limit, max(MOST_FETCHED, limit)) if binary else limit
-        searched = min(MOST_FETCHED, max(fetched, index.indexing.search))
+        fetched = min(OVERFETCH * limit, max(MAX_FETCHED, limit)) if binary else limit
+        searched = min(MAX_FETCHED, max(fetched, index.indexing.search))
         for name, value in (
             ("hnsw.ef_search", str(searched)),
             ("hnsw.iterative_scan", "relaxed_order"),

@@ -23,10 +23,10 @@ WEIGHTS = "{0.5, 0, 0.75, 1}"
 
 K1, B = 1.2, 0.75
 
-MOST_TERMS = 16_000
+MAX_TERMS = 16_000
 """PostgreSQL counts positions up to 16,383."""
 
-MOST_BYTES = 900_000
+MAX_BYTES = 900_000
 """A whole entry may have 1 MB."""
 
 _local = threading.local()
@@ -39,7 +39,7 @@ def entry(title: str, heading: str, text: str) -> tuple[str, int]:
     for words, weight in ((indexed(title), "A"), (indexed(heading), "B"), (indexed(text), "")):
         for word in words.split():
             at += 1
-            if at <= MOST_TERMS and size < MOST_BYTES:
+            if at <= MAX_TERMS and size < MAX_BYTES:
                 term = stem(word)
                 # A position has 2 bytes; their number, and what aligns it, up to 3.
                 size += 2 if term in places else 5 + len(term.encode())

@@ -21,7 +21,7 @@ from typing import NamedTuple
 QUERIES = Path(__file__).with_name("code_queries.tsv")
 
 PACKAGES = ("trio", "markdown_it", "mcp", "pip", "hypothesis", "networkx", "jinja2", "PIL", "pygments", "anyio")
-MOST_FUNCTIONS, MOST_QUERIES = 5000, 400
+MAX_FUNCTIONS, MAX_QUERIES = 5000, 400
 LEAST_LINES = 4
 _SENTENCE = re.compile(r"(?<=[.])\s|\n\s*\n")
 
@@ -66,8 +66,8 @@ def write_packages(folder: Path) -> Path:
         each for name in PACKAGES for path in sorted((site / name).rglob("*.py")) for each in _without_help(site, path)
     ]
     random.Random(1).shuffle(found)
-    some = {each.name: each for each in found[:MOST_FUNCTIONS]}
-    asked = [(each.asked, each.name) for each in some.values() if each.asked is not None][:MOST_QUERIES]
+    some = {each.name: each for each in found[:MAX_FUNCTIONS]}
+    asked = [(each.asked, each.name) for each in some.values() if each.asked is not None][:MAX_QUERIES]
     _write(folder, ((each.name, each.text) for each in some.values()), asked)
     print(f"packages: {len(some)} functions, {len(asked)} queries")
     return folder

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.regress.kernels import DOCUMENTS, Failed, Kernel, result_of
-from tests.system.workloads import NOTES, turn
+from tests.system.support.workloads import NOTES, turn
 
 BLOCK = 40
 """Calls of a block that are timed, after `WARM` that are not."""

@@ -18,7 +18,7 @@ from proto.mcp import KEY as META
 from tests.bench.parts.wire import Http
 from tests.bench.regress.checkouts import Checkout
 from tests.system.running import free_port
-from tests.system.workloads import NOTES, make_folder
+from tests.system.support.workloads import NOTES, make_folder
 
 START_TIMEOUT_S = 90
 SETTLED_STATES = ("ready", "resting", "failed")

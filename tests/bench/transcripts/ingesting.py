@@ -21,7 +21,7 @@ import trio
 from services.transcripts import forest
 from tests.bench.parts.wire import Stdio
 from tests.system.running import RunningKernel, free_port, running
-from tests.system.workloads import turn
+from tests.system.support.workloads import turn
 
 SECONDS = 5.0
 CLIENTS = 32

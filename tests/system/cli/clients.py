@@ -85,6 +85,7 @@ class StdioClient:
         while line := self.process.stdout.readline():
             message: dict[str, Any] = json.loads(line)
             if message.get("id") == number:
+                self._received.add(number)
                 return message
         raise EOFError(self.stderr())
 

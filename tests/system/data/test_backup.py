@@ -24,7 +24,7 @@ from kernel.configure.data_format import program
 from proto.control.client import CallFailed
 from tests.system.cli.clients import command as in_this_process
 from tests.system.running import REPOSITORY, Connection, RunningKernel, connection, running, wait_until
-from tests.system.workloads import turn
+from tests.system.support.workloads import turn
 
 SERVICES = ["transcripts", "documents", "files"]
 WRITERS = 10

@@ -20,8 +20,8 @@ import pytest
 from kernel.cli import EXIT_INTERRUPTED
 from services.embed import weights
 from services.shared.text.cutting import embedded_text
-from tests.system.ray_nodes import RayNodes, ray_nodes, settings
 from tests.system.running import RunningKernel, running, wait_until
+from tests.system.support.ray_nodes import RayNodes, ray_nodes, settings
 
 pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")
 pytestmark = [

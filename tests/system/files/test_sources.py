@@ -34,7 +34,7 @@ def root(kernel: RunningKernel, tmp_path: Path) -> Path:
     return folder
 
 
-MOST_KILLS = 5
+MAX_KILLS = 5
 
 
 def test_storm_while_files_and_watcher_are_killed_is_in_the_index_at_its_end(
@@ -51,7 +51,7 @@ def test_storm_while_files_and_watcher_are_killed_is_in_the_index_at_its_end(
             await trio.sleep(chance.uniform(0.05, 0.15))
             name = min(kills, key=kills.__getitem__)
             # On a busy machine the storm takes long; a service that died more often would be a stated failure.
-            if kills[name] < MOST_KILLS:
+            if kills[name] < MAX_KILLS:
                 await trio.to_thread.run_sync(kernel.kill, name)
                 kills[name] += 1
         assert storm.returncode == 0

@@ -14,7 +14,7 @@ pytest.importorskip("cryptography", reason="certificates need linckia[ray]")
 
 from kernel.configure.spec import ServiceSpec
 from kernel.supervisor.cluster.driver import DriverDown
-from kernel.supervisor.cluster.fallbacks import AGAIN_S, MOST_FAILURES
+from kernel.supervisor.cluster.fallbacks import AGAIN_S, MAX_FAILURES
 from kernel.supervisor.cluster.nodes import AVOID_S, MOVE_S, PLACE_S, ClusterPlacement, for_node
 from kernel.supervisor.cluster.remote import RemoteProcess
 from kernel.supervisor.placement import Running, cause_of
@@ -137,7 +137,7 @@ async def test_it_starts_here_in_bounded_time_if_the_cluster_cannot_run_it(autoj
 
 async def test_it_stays_here_after_failures_in_a_row_until_a_node_is_new(autojump_clock: MockClock) -> None:
     async with world() as w:
-        for _ in range(MOST_FAILURES):
+        for _ in range(MAX_FAILURES):
             process = await w.start()
             assert isinstance(process, RemoteProcess)
             process.ended(Ended(id=1, code=1, last_words="there is no model"))
@@ -155,7 +155,7 @@ async def test_it_stays_here_after_failures_in_a_row_until_a_node_is_new(autojum
 
 async def test_a_success_ends_the_row_of_failures(autojump_clock: MockClock) -> None:
     async with world() as w:
-        for _ in range(2 * MOST_FAILURES):
+        for _ in range(2 * MAX_FAILURES):
             process = await w.start()
             assert isinstance(process, RemoteProcess)
             process.became_ready()

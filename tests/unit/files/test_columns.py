@@ -173,7 +173,7 @@ async def test_answers_equal_those_of_sqlite_after_any_change(
     tmp_path: Path, seed: int, made: list[Columns], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(columns, "MOST_COLUMNS", 1000)
+    monkeypatch.setattr(columns, "MAX_COLUMNS", 1000)
     monkeypatch.setattr(arrays, "FEW_FOUND", chance.choice([1, 1000]))
     async with filled(tmp_path, seed) as (bench, root):
         await compared(bench, root, made, monkeypatch, loaded=False)
@@ -194,7 +194,7 @@ async def test_answers_equal_those_of_sqlite_after_any_change(
 async def test_more_changes_than_are_noted_one_by_one_drop_the_columns(
     tmp_path: Path, made: list[Columns], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns, "MOST_CHANGED", 5)
+    monkeypatch.setattr(columns, "MAX_CHANGED", 5)
     async with filled(tmp_path, 1) as (bench, root):
         await bench.call(TopFiles(path=str(root)))
         await made[0].settled()
@@ -276,7 +276,7 @@ async def test_no_answer_is_older_than_the_index_while_it_changes(
     tmp_path: Path, made: list[Columns], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Queries, loads and changes at the same time: an acknowledged file is in every answer from then on."""
-    monkeypatch.setattr(columns, "MOST_CHANGED", 9)
+    monkeypatch.setattr(columns, "MAX_CHANGED", 9)
     async with filled(tmp_path, 6) as (bench, root):
         written = 0
 

@@ -17,13 +17,13 @@ from services.shared.models.folders import ModelMissing
 
 CONFIG = {"model_type": "bert", "max_position_embeddings": 512}
 
-MOST_BYTES = 4 << 30
+MAX_BYTES = 4 << 30
 
 
 @pytest.fixture
 def little_memory() -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, before[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_AS, before)
 

@@ -9,7 +9,7 @@ import pytest
 
 from proto.errors import InvalidParams
 from proto.ops.tasks import Missed, Schedule
-from services.tasks.timers import MOST_EACH, Due, due, first_time
+from services.tasks.timers import MAX_EACH, Due, due, first_time
 
 DAY = 86_400
 
@@ -42,7 +42,7 @@ def test_missed_runs_run_once_each_or_not_at_all_as_configured() -> None:
 def test_only_the_latest_of_very_many_missed_runs_are_made_up_for() -> None:
     first = at("2026-03-01T03:00:00+00:00")
     found = due(first, "* * * * *", "UTC", "each", first + DAY)
-    assert (len(found.runs), found.runs[-1], found.next_s) == (MOST_EACH, first + DAY, first + DAY + 60)
+    assert (len(found.runs), found.runs[-1], found.next_s) == (MAX_EACH, first + DAY, first + DAY + 60)
 
 
 def test_a_time_of_day_is_that_of_the_time_zone_also_when_clocks_change() -> None:

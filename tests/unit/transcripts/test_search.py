@@ -18,7 +18,7 @@ from services.retrieve import main as retrieve
 from services.runtime.handlers import Context, Environment, Handlers, OpenService
 from services.transcripts.operations.conversations import Corpus, SearchEverything, TranscriptHistory, TranscriptsSearch
 from services.transcripts.operations.intake import TranscriptRecord
-from services.transcripts.search import MOST_REPEATS, merged
+from services.transcripts.search import MAX_REPEATS, merged
 from tests.in_process import Bench
 from tests.unit.retrieve.rig import WordEmbedder
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
@@ -298,7 +298,7 @@ async def test_words_said_in_many_conversations_take_one_place_and_the_others_ar
         assert [hit.text for hit in result.results] == ["starfish starfish", "a starfish by the sea"]
         repeated = result.results[0].metadata["repeated_in"]
         assert isinstance(repeated, list)
-        assert len({result.results[0].id, *repeated}) == 1 + MOST_REPEATS
+        assert len({result.results[0].id, *repeated}) == 1 + MAX_REPEATS
         assert "repeated_in" not in result.results[1].metadata
 
 

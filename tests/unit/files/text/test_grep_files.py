@@ -202,7 +202,7 @@ async def test_another_process_finds_what_this_one_does(tmp_path: Path, monkeypa
     root = tmp_path / "root"
     put(root, {f"{n // 40}/{n}.txt": f"needle {n}\n" for n in range(400)})
     monkeypatch.setattr(walking, "FIRST_FILES", 8)
-    monkeypatch.setattr(walking, "MOST_FILES", 16)
+    monkeypatch.setattr(walking, "MAX_FILES", 16)
     found: list[GrepFound] = []
     async with services_in_process(BOTH, tmp_path / "data", roots=[root]) as bench:
         found.append(await bench.call(GrepFiles(pattern="needle", limit=1_000)))

@@ -231,7 +231,7 @@ def inspector_has_no_warning(tool: Tool) -> Iterator[str]:
                 yield f"{path}: constrains nothing"
 
 
-MOST_TOOLS = 128
+MAX_TOOLS = 128
 """OpenAI's API and VS Code take no more in one request.
 
 https://platform.openai.com/docs/api-reference/chat/create, https://code.visualstudio.com/docs/copilot/chat/mcp-servers
@@ -262,4 +262,4 @@ RULES: tuple[Callable[[Tool], Iterator[str]], ...] = (
 def broken(tools: list[Tool]) -> list[str]:
     """Every rule that a list breaks: `rule: tool: what`."""
     found = [f"{rule.__name__}: {tool['name']}: {each}" for rule in RULES for tool in tools for each in rule(tool)]
-    return [*found, *([f"{len(tools)} tools"] if len(tools) > MOST_TOOLS else [])]
+    return [*found, *([f"{len(tools)} tools"] if len(tools) > MAX_TOOLS else [])]

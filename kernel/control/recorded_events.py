@@ -19,7 +19,7 @@ GATHER_S = 0.25
 """How long to gather what happens after the first piece of news."""
 
 
-class Happenings:
+class RecordedEvents:
     """Registers the handler of `kernel_happened` with the router. There may be no audit log."""
 
     def __init__(self, data_dir: Path, router: Router, audit: Audit | None, recorder: Recorder) -> None:
