@@ -125,6 +125,7 @@ def test_the_clients_of_a_kernel_that_died_start_one_kernel(data: Path) -> None:
         clients = [first, second, third]
         for client in clients:
             client.initialize()
+            client.may_repeat(0)
         pid = kernel_pid(data)
         log = data / "logs" / "kernel.log"
         refused = log.read_text().count("held by another kernel")
