@@ -23,7 +23,7 @@ WORTH_S = 0.1
 """Processor time after which returning memory may be worthwhile: filling 100 MB takes hardly more. The next work takes
 the pages again, at a millisecond per 10 MB."""
 
-GROWN_BYTES = 64 * 1024 * 1024
+GROWN_BYTES = 32 * 1024 * 1024
 """Growth since memory was last returned after which a busy process returns it too: small calls keep a process busy for
 hours after a few very large ones."""
 

@@ -22,9 +22,7 @@ CALLS = 4
 TOOLS = (("mcp_echo", "message"), ("one_echo", "text"))
 """A tool of Linckia's own and one of a mounted server, each with the argument that it returns."""
 
-KEPT_BYTES = 96 << 20
-"""What the pieces of messages leave between other objects, which on a busy machine is half of it. Without a return of
-memory it is 200 to 500 MB."""
+KEPT_BYTES = 50 << 20
 BACK_S = 40.0
 """Memory is looked at every five seconds, and each process returns it on its own."""
 
